@@ -104,7 +104,7 @@ pub(crate) struct EngineCore {
     tiers: Option<Tiers>,
     tokenizer: Option<Arc<Tokenizer>>,
     sampler: Sampler,
-    active: BTreeMap<RequestId, ActiveRequest>,
+    active: BTreeMap<RequestId, Box<ActiveRequest>>,
     journal: Journal,
     next_seed: u64,
     /// For how long the engine was held until now.
@@ -229,7 +229,7 @@ impl EngineCore {
         let prompt_logprobs = Vec::new();
         let active =
             ActiveRequest { request: validated, seed, events, answers, of_prompt, prompt_logprobs, permit, progress };
-        self.active.insert(id, active);
+        self.active.insert(id, Box::new(active));
         if may_leave {
             self.request_remote_prefill(id, now);
         }
@@ -401,7 +401,8 @@ impl EngineCore {
     }
 
     fn fail_request(&mut self, id: RequestId, error: RequestError, now: Nanos) {
-        if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&id) {
+        if let Some(active) = self.active.remove(&id) {
+            let ActiveRequest { events, permit, request, .. } = *active;
             self.handoffs.ended(id);
             self.features.tell(&CoreEvent::Ended(id));
             self.journal.take(Fact::Failed(id, now));
@@ -429,7 +430,8 @@ impl EngineCore {
         for FinishedSummary { request, usage, timings } in self.finished.drain(..) {
             self.handoffs.ended(request);
             self.features.tell(&CoreEvent::Ended(request));
-            if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&request) {
+            if let Some(active) = self.active.remove(&request) {
+                let ActiveRequest { events, permit, request, .. } = *active;
                 // Its places and its adapter are free when its client gets the end.
                 drop((permit, request));
                 events.send(Event::Done { usage, timings });
@@ -525,7 +527,8 @@ impl EngineCore {
     fn fail_all(&mut self, error: RequestError) {
         self.handoffs.all_ended();
         self.features.tell(&CoreEvent::AllEnded);
-        for ActiveRequest { events, permit, .. } in std::mem::take(&mut self.active).into_values() {
+        for active in std::mem::take(&mut self.active).into_values() {
+            let ActiveRequest { events, permit, .. } = *active;
             drop(permit);
             events.send(Event::Failed(error));
         }

@@ -1,5 +1,6 @@
 //! The reverse view: time that others took from a request is booked on them in the same step.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -72,7 +73,7 @@ pub(crate) fn name_drafts(
 
 /// The costs of a request; those of a finished one go to `late`.
 fn cost_of<'a>(
-    accounts: &'a mut BTreeMap<RequestId, Account>,
+    accounts: &'a mut BTreeMap<RequestId, Box<Account>>,
     late: &'a mut Vec<(RequestId, Cost)>,
     request: RequestId,
 ) -> &'a mut Cost {
@@ -225,13 +226,10 @@ impl Ledger {
     /// times holders. For tests.
     #[doc(hidden)]
     pub fn check(&self) {
-        let answers = |account: &Account| (account.request, account.answers.clone());
-        let open: Vec<(RequestId, Meter)> = self
-            .accounts
-            .values()
-            .map(answers)
-            .flat_map(|(request, answers)| answers.into_iter().map(move |meter| (request, meter)))
-            .collect();
+        let of = |account: &Account| {
+            account.answers.iter().map(|meter| (account.request, meter.clone())).collect::<Vec<_>>()
+        };
+        let open: Vec<(RequestId, Meter)> = self.accounts.values().flat_map(|account| of(account)).collect();
         let outstanding = open.iter().map(|(request, meter)| self.waits.outstanding(*request, meter, &self.clocks));
         let delayed = self.waits.delayed + self.waits.dropped + outstanding.sum::<u64>();
         assert_eq!(delayed, self.waits.booked, "what others took is what it cost others");

@@ -45,6 +45,7 @@ pub use prices::ROWS_OF_A_PASS;
 pub use row_shares::{RowShares, row_shares};
 pub use scheduler::Nanos;
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -85,7 +86,8 @@ pub enum LedgerEvent<'a> {
 /// the module's picture.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    accounts: BTreeMap<RequestId, Account>,
+    /// Boxed, as a node of the map has room for eleven.
+    accounts: BTreeMap<RequestId, Box<Account>>,
     totals: Totals,
     clocks: Clocks,
     /// Time of the clocks.
@@ -289,7 +291,7 @@ impl Ledger {
         };
         account.answers[0] = meter;
         self.waits.begin(&mut account, 0);
-        self.accounts.insert(id, account);
+        self.accounts.insert(id, Box::new(account));
     }
 
     /// The prompt of a waiting request is prefilled on another worker from now on: no request here delays it.
@@ -358,7 +360,7 @@ impl Ledger {
 
     /// Closes an account. Time since its last token is dropped; if there was no token, it is the TTFT.
     pub fn end(&mut self, request: RequestId) -> Option<Account> {
-        let mut account = self.accounts.remove(&request)?;
+        let mut account = *self.accounts.remove(&request)?;
         if account.first_token.is_none() {
             self.waits.delayed += self.waits.outstanding(request, &account.answers[account.lead], &self.clocks);
             self.read_open_ttft(&mut account);
@@ -387,7 +389,7 @@ impl Ledger {
 
     /// An open account now; before its first token with the wait so far as its TTFT.
     pub fn account(&self, request: RequestId) -> Option<Account> {
-        let mut account = self.accounts.get(&request)?.clone();
+        let mut account = self.of(request)?.clone();
         if account.first_token.is_none() {
             self.read_open_ttft(&mut account);
         }
@@ -396,7 +398,7 @@ impl Ledger {
 
     /// An open account as of the last step: its wait since then has no owner yet.
     pub fn of(&self, request: RequestId) -> Option<&Account> {
-        self.accounts.get(&request)
+        self.accounts.get(&request).map(AsRef::as_ref)
     }
 
     /// Sums over all requests since the start.
