@@ -126,11 +126,11 @@ impl Buffers {
     }
 
     fn take_back(&mut self, account: &mut Account) {
-        account.answers = account.answers.as_slice().into();
-        account.waits = account.waits.as_slice().into();
-        let visits = account.visits.as_slice().into();
+        account.answers = kept(&account.answers);
+        account.waits = kept(&account.waits);
+        let visits = kept(&account.visits);
         let mut visits = core::mem::replace(&mut account.visits, visits);
-        let gaps = account.longest_gaps.as_slice().into();
+        let gaps = kept(&account.longest_gaps);
         let mut gaps = core::mem::replace(&mut account.longest_gaps, gaps);
         if visits.capacity() > 0 && self.spare.len() < Self::MOST_SPARE {
             visits.clear();
@@ -138,6 +138,14 @@ impl Buffers {
             self.spare.push((visits, gaps));
         }
     }
+}
+
+/// A copy with room for a quarter more at most. Of the few sizes that are left, one that is freed fits a later one.
+fn kept<T: Clone>(items: &[T]) -> Vec<T> {
+    let step = (items.len().next_power_of_two() / 8).max(1);
+    let mut copy = Vec::with_capacity(items.len().next_multiple_of(step));
+    copy.extend_from_slice(items);
+    copy
 }
 
 /// The newest step, for requests that arrived during it.

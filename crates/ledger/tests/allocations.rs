@@ -62,7 +62,7 @@ fn requests_reserve_nothing_after_the_first() {
     (0..REQUESTS).map(request).for_each(|request| ledger.admit(&request));
     records(0, 8).iter().for_each(|record| ledger.step(record, None, &mut |_| {}));
     let closed: Vec<_> = (0..REQUESTS).filter_map(|id| ledger.end(RequestId(id))).collect();
-    assert!(closed.iter().all(|account| account.visits.capacity() == account.visits.len()));
+    assert!(closed.iter().all(|account| 4 * account.visits.capacity() <= 5 * account.visits.len()));
     let records = records(0, 8);
     let reserved = measure(|| {
         (0..REQUESTS).map(request).for_each(|request| ledger.admit(&request));

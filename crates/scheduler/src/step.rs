@@ -331,10 +331,14 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
-    /// Frees what of its buffers is more than twice what it holds.
+    /// Frees what of its buffers is more than four times what it holds. Their room stays a power of two: of other sizes
+    /// the heap would be full of holes that fit nothing.
     pub fn trim(&mut self) {
         fn trim<T>(buffer: &mut Vec<T>) {
-            buffer.shrink_to(2 * buffer.len().max(4));
+            let room = buffer.len().next_power_of_two().max(4);
+            if buffer.capacity() > 2 * room {
+                buffer.shrink_to(room);
+            }
         }
         trim(&mut self.decode);
         trim(&mut self.prefill);
