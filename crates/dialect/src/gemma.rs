@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::Tool;
 use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{another, between, surplus};
-use crate::json::quoted;
+use crate::json::{is_json, quoted};
 use crate::schema::{Kinds, MAX_KEY_BYTES, names};
 use crate::tool_names::name;
 
@@ -160,7 +160,7 @@ fn parameter(parameters: &Value, key: &str, written: &str, quote: &str) -> Read<
     let kinds = Kinds::of(parameters, key);
     if let Some((text, "")) = text(written.trim(), quote) {
         // Models that saw quoted numbers write them.
-        return Ok(if kinds.may_be_text() { Some(quoted(text)) } else { kinds.json(text) });
+        return Ok(if kinds.has_text(text) { Some(quoted(text)) } else { kinds.json(text) });
     }
     if written.contains(quote) || !kinds.is_text() && written.contains(['{', '[']) {
         let (json, rest) = value(written, quote, 0).ok_or(Stop::Malformed)?;
@@ -195,8 +195,10 @@ fn value<'a>(written: &'a str, quote: &str, depth: usize) -> Option<(String, &'a
         _ => {
             let end = rest.find([',', ']', '}']).unwrap_or(rest.len());
             let word = rest[..end].trim();
-            let is_json = serde_json::from_str::<Value>(word).is_ok_and(|value| !value.is_string());
-            return Some((if is_json { word.to_owned() } else { quoted(word) }, &rest[end..]));
+            return Some((
+                if is_json(word) && !word.starts_with('"') { word.to_owned() } else { quoted(word) },
+                &rest[end..],
+            ));
         }
     };
     let mut json = String::from(open);

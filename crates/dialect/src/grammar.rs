@@ -23,7 +23,7 @@ use crate::harmony;
 use crate::json::quoted;
 use crate::named::Named;
 use crate::python::Python;
-use crate::schema::{Kinds, MAX_KEY_BYTES, follow};
+use crate::schema::{Kinds, MAX_KEY_BYTES, choices, follow};
 use crate::tags::Tags;
 use crate::{Dialect, Tool};
 
@@ -1058,7 +1058,7 @@ fn is_choice(schema: &Value, value: &Value) -> bool {
 }
 
 /// Those of the values that the parser reads as themselves, as they are written.
-fn tag_texts(form: &Tags, kinds: Kinds, schema: &Value, values: &[Value]) -> Vec<String> {
+fn tag_texts(form: &Tags, kinds: Kinds<'_>, schema: &Value, values: &[Value]) -> Vec<String> {
     let marks = [&[form.value[1], form.key[0], form.close], form.end, &form.starts()].concat();
     let written = values.iter().filter(|value| is_choice(schema, value)).filter_map(|value| {
         let written = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -1104,13 +1104,4 @@ fn properties<'a>(document: &Value, schema: &'a Value, place: &str) -> Option<Ve
         place: format!("{place}.additionalProperties"),
     });
     Some(known.chain(unknown).collect())
-}
-
-/// The values that a schema enumerates.
-fn choices(schema: &Value) -> Option<&[Value]> {
-    match (schema.get("enum"), schema.get("const")) {
-        (Some(Value::Array(all)), _) if !all.is_empty() => Some(all),
-        (_, Some(one)) => Some(std::slice::from_ref(one)),
-        _ => None,
-    }
 }

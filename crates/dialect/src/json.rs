@@ -206,7 +206,7 @@ enum Mending {
 /// - A backslash that begins no escape is escaped; a lone surrogate becomes U+FFFD. Control characters are escaped.
 /// - A quotation mark inside a string is escaped if the next character cannot follow a string.
 /// - Single-quoted strings, unquoted keys and Python keywords are converted.
-/// - Trailing commas are dropped.
+/// - Trailing commas are dropped, and so are a plus before a number and a space behind a minus.
 #[derive(Clone, Debug)]
 pub(crate) struct Mender {
     /// State of the output.
@@ -366,6 +366,9 @@ impl Mender {
                 self.mending = Mending::Text;
                 self.feed('"', out)
             }
+            // A sign that says nothing, and the space behind one.
+            (Value | FirstValue, '+') => Step::More,
+            (State::Minus, ' ') => Step::More,
             (Value | FirstValue, 'T' | 'F' | 'N') => self.wait(Mending::Word(c.to_string())),
             (Key | FirstKey, _) if c.is_alphabetic() || c == '_' => {
                 self.mending = Mending::Name;
@@ -434,6 +437,18 @@ impl Mender {
     /// Whether the input is not within an escape.
     fn is_between_characters(&self) -> bool {
         self.mending == Mending::Text && self.json.is_between_characters()
+    }
+}
+
+/// Whether a text is JSON without space around it. A number may be larger than any that is computed with.
+pub(crate) fn is_json(text: &str) -> bool {
+    let (mut json, mut chars) = (Json::value(), text.chars());
+    loop {
+        let Some(c) = chars.next() else { return json.step('\n') == Step::Behind };
+        match json.step(c) {
+            Step::More => {}
+            step => return step == Step::Last && chars.as_str().is_empty(),
+        }
     }
 }
 
@@ -637,6 +652,7 @@ mod tests {
                 Some(r#"{"a": "\ufffd\ud83e\udd8a\ufffd\n\ufffd\\uzz"}"#),
             ),
             ("{\"a\": \"\t\n\u{1}\"}", Some(r#"{"a": "\t\n\u0001"}"#)),
+            ("{a: +1, b: [- 2.5]}", Some(r#"{"a": 1, "b": [-2.5]}"#)),
             ("{'a': 'b \"c\" it\\'s', d: True,}", Some(r#"{"a": "b \"c\" it's", "d": true}"#)),
             ("[1,, 2, ]", Some("[1, 2]")),
             (r#"{"a": "say "hi" to", "b": 1}"#, Some(r#"{"a": "say \"hi\" to", "b": 1}"#)),

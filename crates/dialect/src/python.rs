@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::Tool;
 use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{between, fence_ends};
-use crate::json::quoted;
+use crate::json::{is_json, quoted};
 use crate::schema::{MAX_KEY_BYTES, names};
 use crate::tool_names::name;
 
@@ -360,14 +360,13 @@ impl Literal<'_> {
 
     /// Converts to JSON's syntax: a digit on both sides of the point, no plus, no leading zeros, base ten.
     fn number(&mut self) -> Option<()> {
-        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-._".contains(c));
-        let (written, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
-        let written = written.replace('_', "");
-        let digits = written.trim_start_matches(['+', '-']);
-        if written.len() - digits.len() > 1 {
-            return None;
-        }
-        let sign = if written.starts_with('-') { "-" } else { "" };
+        let sign = if self.rest.starts_with('-') { "-" } else { "" };
+        // A space may follow the sign.
+        let unsigned = self.rest.strip_prefix(['+', '-']).map_or(self.rest, str::trim_start);
+        let end = unsigned.find(|c: char| !c.is_ascii_alphanumeric() && !"+-._".contains(c));
+        let (written, rest) = unsigned.split_at(end.unwrap_or(unsigned.len()));
+        let digits = written.replace('_', "");
+        let digits = digits.as_str();
         if let Some(value) = of_base(digits) {
             self.json.push_str(&format!("{sign}{value}"));
             self.rest = rest;
@@ -388,7 +387,7 @@ impl Literal<'_> {
         let point = if digits.contains('.') { "." } else { "" };
         let after = if point.is_empty() || !after.is_empty() { after } else { "0" };
         let json = format!("{sign}{before}{point}{after}{exponent}");
-        serde_json::from_str::<serde_json::Number>(&json).ok()?;
+        is_json(&json).then_some(())?;
         self.json.push_str(&json);
         self.rest = rest;
         Some(())
@@ -477,6 +476,9 @@ mod tests {
             ("{'a': {1: -2.5}, }", Some("{\"a\": {\"1\": -2.5}}")),
             ("007", Some("7")),
             ("+1_000", Some("1000")),
+            ("- 5", Some("-5")),
+            ("- -5", None),
+            ("-39E5115", Some("-39E5115")),
             (".5", Some("0.5")),
             ("-1.", Some("-1.0")),
             ("1e5", Some("1e5")),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use serde_json::Value;
 
-use crate::json::{mended, quoted};
+use crate::json::{is_json, mended, quoted};
 use crate::python::to_json;
 
 /// Maximum length of a parameter's name, where it is not in quotes.
@@ -15,85 +15,120 @@ const MAX_REFERENCES: usize = 8;
 const MAX_SCHEMAS: usize = 1 << 12;
 
 /// JSON types that a parameter may have. All, if unspecified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kinds(u8);
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Kinds<'a> {
+    bits: u8,
+    /// The values that it may have, if they are enumerated.
+    values: Option<&'a [Value]>,
+}
 
 const TEXT: u8 = 1;
 const NAMES: [(&str, u8); 7] =
     [("string", TEXT), ("integer", 2), ("number", 2 | 4), ("boolean", 8), ("null", 16), ("array", 32), ("object", 64)];
 const ALL: u8 = 127;
 
-impl Kinds {
+impl<'a> Kinds<'a> {
     /// The types of parameter `key` in `parameters`, the schema of a tool. What nothing fits is unspecified.
-    pub(crate) fn of(parameters: &Value, key: &str) -> Kinds {
+    pub(crate) fn of(parameters: &'a Value, key: &str) -> Kinds<'a> {
         let reader = Reader { document: parameters, left: Cell::new(MAX_SCHEMAS) };
+        let own = follow(parameters, parameters).get("properties").and_then(|all| all.get(key));
+        let values = own.and_then(|schema| choices(follow(parameters, schema)));
         match reader.kinds_of_key(parameters, key, MAX_REFERENCES) {
-            0 => Kinds(ALL),
-            kinds => Kinds(kinds),
+            0 => Kinds { bits: ALL, values: None },
+            bits => Kinds { bits, values },
         }
     }
 
     /// Whether it is always a string.
     pub(crate) fn is_text(self) -> bool {
-        self.0 == TEXT
+        self.bits == TEXT
     }
 
     /// Whether it may be a string, among others.
     pub(crate) fn may_be_text(self) -> bool {
-        self.0 & TEXT != 0
+        self.bits & TEXT != 0
     }
 
     /// Whether the schema does not restrict it.
     pub(crate) fn is_any(self) -> bool {
-        self.0 == ALL
+        self.bits == ALL
     }
 
-    /// `written`: the value's JSON text, which distinguishes integers of any size.
-    fn has(self, value: &Value, written: &str) -> bool {
-        let kind = match value {
-            Value::String(_) => TEXT,
-            Value::Number(_) if written.contains(['.', 'e', 'E']) => 4,
-            Value::Number(_) => 2,
-            Value::Bool(_) => 8,
-            Value::Null => 16,
-            Value::Array(_) => 32,
-            Value::Object(_) => 64,
-        };
-        self.0 & kind != 0
+    /// Whether a string is a string: not if it is enumerated as another type alone.
+    pub(crate) fn has_text(self, text: &str) -> bool {
+        self.may_be_text() && self.values.is_none_or(|all| all.iter().any(|value| value == text))
+    }
+
+    /// Whether the value with this JSON text has one of the types.
+    fn has(self, json: &str) -> bool {
+        self.bits & kind(json) != 0
+    }
+
+    /// Whether the value with this JSON text is one of the enumerated ones, if any are.
+    fn lists(self, json: &str) -> bool {
+        let is_listed = |all: &[Value]| serde_json::from_str(json).is_ok_and(|value| all.contains(&value));
+        self.values.is_none_or(is_listed)
     }
 
     /// An unquoted value as JSON. Where a string is allowed it is one, unless it is exactly JSON of another allowed
-    /// type; elsewhere Python's notation and mistakes are read too. `None`: an empty value, which the types do not allow.
+    /// type, and an enumerated value if they are; elsewhere null, Python's notation and mistakes are read too. `None`:
+    /// an empty value, which the types do not allow.
     pub(crate) fn json(self, written: &str) -> Option<String> {
         let trimmed = written.trim();
         // A number keeps its text, whatever its length.
-        let read = serde_json::from_str::<Value>(trimmed).ok().map(|value| (value, trimmed.to_owned()));
+        let read = is_json(trimmed).then(|| trimmed.to_owned());
         if self.may_be_text() {
-            let other = read.filter(|(value, json)| self.has(value, json) && (!value.is_string() || self.0 == ALL));
-            return Some(other.map_or_else(|| quoted(written), |(_, json)| json));
+            let is_free = self.bits == ALL;
+            let other = read.filter(|json| self.has(json) && (kind(json) != TEXT || is_free) && self.lists(json));
+            return Some(other.unwrap_or_else(|| quoted(written)));
         }
         if trimmed.is_empty() {
             return None;
         }
-        let read = read.or_else(|| {
-            let json = to_json(trimmed).or_else(|| mended(trimmed))?;
-            Some((serde_json::from_str(&json).ok()?, json))
-        });
+        let read = read.or_else(|| to_json(trimmed)).or_else(|| mended(trimmed));
         Some(match read {
-            Some((value, json)) if self.has(&value, &json) => json,
-            Some((Value::Number(_), json))
-                if self.0 & 2 != 0
+            Some(json) if self.has(&json) || json == "null" => json,
+            Some(json)
+                if self.bits & 2 != 0
+                    && kind(&json) == 4
                     && let Some(whole) = integer(&json) =>
             {
                 whole
             }
             // In quotes.
-            Some((Value::String(inner), _)) if inner != written => return self.json(&inner),
-            None if self.0 & 8 != 0 && ["true", "false"].contains(&trimmed.to_lowercase().as_str()) => {
+            Some(json)
+                if let Ok(inner) = serde_json::from_str::<String>(&json)
+                    && inner != written =>
+            {
+                return self.json(&inner);
+            }
+            None if self.bits & 8 != 0 && ["true", "false"].contains(&trimmed.to_lowercase().as_str()) => {
                 trimmed.to_lowercase()
             }
             _ => quoted(written),
         })
+    }
+}
+
+/// The type of the value with this JSON text, which distinguishes integers of any size.
+fn kind(json: &str) -> u8 {
+    match json.as_bytes().first() {
+        Some(b'"') => TEXT,
+        Some(b't' | b'f') => 8,
+        Some(b'n') => 16,
+        Some(b'[') => 32,
+        Some(b'{') => 64,
+        _ if json.contains(['.', 'e', 'E']) => 4,
+        _ => 2,
+    }
+}
+
+/// The values that a schema enumerates.
+pub(crate) fn choices(schema: &Value) -> Option<&[Value]> {
+    match (schema.get("enum"), schema.get("const")) {
+        (Some(Value::Array(all)), _) if !all.is_empty() => Some(all),
+        (_, Some(one)) => Some(std::slice::from_ref(one)),
+        _ => None,
     }
 }
 
@@ -105,6 +140,9 @@ fn integer(written: &str) -> Option<String> {
         return Some(whole.to_owned());
     }
     let value: f64 = written.parse().ok()?;
+    if value.is_infinite() {
+        return Some(written.to_owned());
+    }
     (value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0).then(|| format!("{value:.0}"))
 }
 
@@ -160,10 +198,7 @@ impl Reader<'_> {
             // Gemini's are in capitals.
             NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map_or(ALL, |(_, kinds)| *kinds)
         };
-        let of_value = |value: &Value| {
-            let written = value.to_string();
-            (0..7).map(|bit| 1 << bit).filter(|&bit| Kinds(bit).has(value, &written)).sum::<u8>()
-        };
+        let of_value = |value: &Value| kind(&value.to_string());
         let types = match schema.get("type") {
             Some(Value::Array(names)) => names.iter().map(named).fold(0, |all, one| all | one),
             name => name.map_or(ALL, named),
@@ -228,6 +263,21 @@ mod tests {
             (json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}), "12", "12"),
             (json!({"oneOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}), "12", "\"12\""),
             (json!({"enum": ["1", "2"]}), "1", "\"1\""),
+            // One of the enumerated values, if it is one in some type.
+            (json!({"enum": ["1", 2, "true", null]}), "1", "\"1\""),
+            (json!({"enum": ["1", 2, "true", null]}), " 2 ", "2"),
+            (json!({"enum": ["1", 2, "true", null]}), "true", "\"true\""),
+            (json!({"enum": ["1", 2, "true", null]}), "null", "null"),
+            (json!({"$ref": "#/$defs/mixed"}), "1", "\"1\""),
+            // Larger than any number that is computed with, and JSON all the same.
+            (json!({"type": "number"}), "39E5115", "39E5115"),
+            (json!({"type": "integer"}), "-39E5115", "-39E5115"),
+            (json!({"type": "array"}), "[39E5115]", "[39E5115]"),
+            (json!({"type": "number"}), "+39E5115", "39E5115"),
+            (json!({"type": "integer"}), "- 5", "-5"),
+            (json!({"type": "array"}), "[- 5, + 1]", "[-5, 1]"),
+            (json!({"type": "integer"}), "null", "null"),
+            (json!({"type": "boolean"}), "None", "null"),
             (json!({"const": 1}), "1", "1"),
             (json!({"$ref": "#/$defs/self"}), "[1]", "[1]"),
             (json!({}), "12", "12"),
@@ -251,7 +301,8 @@ mod tests {
             (json!(true), "null", "null"),
         ];
         for (schema, written, json) in table {
-            let defs = json!({"word": {"type": "string"}, "self": {"$ref": "#/$defs/self"}});
+            let defs =
+                json!({"word": {"type": "string"}, "self": {"$ref": "#/$defs/self"}, "mixed": {"enum": ["1", 2]}});
             let parameters = json!({"properties": {"a": schema}, "$defs": defs});
             let wanted = (!json.is_empty()).then(|| (*json).to_owned());
             assert_eq!(Kinds::of(&parameters, "a").json(written), wanted, "{schema}: {written:?}");
@@ -280,6 +331,6 @@ mod tests {
             assert_eq!(Kinds::of(&parameters, "a").json("12").as_deref(), Some(json), "{parameters}");
         }
         let itself: Vec<Value> = vec![json!({"$ref": "#"}); 100];
-        assert_eq!(Kinds::of(&json!({"anyOf": itself, "properties": {"a": text}}), "a"), Kinds(TEXT));
+        assert_eq!(Kinds::of(&json!({"anyOf": itself, "properties": {"a": text}}), "a").bits, TEXT);
     }
 }

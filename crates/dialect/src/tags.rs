@@ -145,8 +145,9 @@ async fn value(stream: &CharStream, form: &Tags, index: usize, tool: &Tool, give
     let begin = format!("{}{}: ", if is_first { "" } else { ", " }, quoted(&key));
     keys.insert(key);
     let bounds = Bounds { form, tool, keys, starts: form.starts(), ends: form.ends() };
-    if form.value_on_lines && stream.peek().await? == '\n' {
-        stream.take();
+    if form.value_on_lines {
+        stream.peek().await?;
+        stream.take_many(line_break(stream).await);
     }
     let mut written = String::new();
     match kinds.is_text() {
@@ -183,6 +184,11 @@ async fn value(stream: &CharStream, form: &Tags, index: usize, tool: &Tool, give
     Ok(true)
 }
 
+/// Length of the line break that comes next, 0 if none does.
+async fn line_break(stream: &CharStream) -> usize {
+    stream.mark_at(0, &["\n", "\r\n"]).await.map_or(0, |(_, end)| end)
+}
+
 /// Possible ends of a value. A value may contain any mark that is not followed by a valid continuation after a value.
 struct Bounds<'a> {
     form: &'a Tags,
@@ -198,14 +204,14 @@ impl Bounds<'_> {
     /// call in place of that mark is not counted.
     async fn over(&self, stream: &CharStream) -> Option<usize> {
         let close = self.form.value[1];
-        let next = stream.ahead(0).await?;
-        if next == '\n' {
+        stream.ahead(0).await?;
+        let mut at = line_break(stream).await;
+        if at > 0 {
             if self.form.value_on_lines
-                && let Some((_, end)) = stream.mark_at(1, &[close]).await
+                && let Some((_, end)) = stream.mark_at(at, &[close]).await
             {
                 return self.is_behind_value(stream, end).await.then_some(end);
             }
-            let mut at = 1;
             while matches!(stream.ahead(at).await, Some(' ' | '\t')) {
                 at += 1;
             }

@@ -690,6 +690,7 @@ fn a_schema_is_held_to_or_its_places_are_named() {
         (TAGS, json!({"anyOf": [{"type": "string"}, {"type": "null"}]}), &["a", "null"], &[], &[]),
         (TAGS, json!({"type": ["string", "null"], "enum": ["a", null]}), &["a", "null"], &["b"], &[]),
         (TAGS, json!({"$ref": "#/$defs/word"}), &["a"], &["b"], &[]),
+        (TAGS, json!({"enum": ["1", 2, "2"]}), &["1", "2"], &["3"], &[]),
         (TAGS, json!({"enum": ["a", "</parameter>"]}), &["a"], &["</parameter>"], &[]),
         (&["qwen3_coder"], json!({"enum": ["a", "x</tool_call>"]}), &["a"], &["x</tool_call>"], &[]),
     ];

@@ -300,6 +300,12 @@ fn qwen_coder() {
                     Call("now", "{}"),
                 ],
             ),
+            // Line breaks of another kind.
+            (
+                "<function=weather>\r\n<parameter=city>\r\nUlm\r\n</parameter>\r\n<parameter=days>\r\n3\r\n\
+                 </function>",
+                &[Call("weather", "{\"city\": \"Ulm\", \"days\": 3}")],
+            ),
             // Without the outer mark, without the inner one's end; values that do not match the schema.
             (
                 "<function=weather><parameter=city>12</parameter><parameter=days>soon</parameter>\
