@@ -165,6 +165,10 @@ async fn read(
             let calls = calls_in_thought.filter(|_| !is_unclosed);
             is_unclosed |=
                 thought_calls::read_thought(stream, thought_closes, calls, tools).await? == ThoughtEnd::Unclosed;
+            if is_formed && !stream.is_cut() {
+                // Its text may begin with a mark: there is one thought before it.
+                fresh.retain(|mark| !thought_marks.contains(mark));
+            }
             continue;
         }
         let mark = stream.scan(anywhere, &fresh, StreamState::emit_text).await?;

@@ -148,8 +148,8 @@ fn complaint(config: &Value, tensors: &Tensors) -> String {
 fn what_is_not_computed_is_refused_by_the_name_of_its_field() {
     let table: &[(&str, &str, Value, &str)] = &[
         ("gptq-sym", "quant_method", json!("bitsandbytes"), "quant_method: \"bitsandbytes\" is unsupported"),
-        ("gptq-sym", "quant_method", Value::Null, "quant_method: nothing is unsupported"),
-        ("gptq-sym", "quant_method", json!("fp8"), "expected \"gptq\", \"awq\" or \"compressed-tensors\""),
+        ("gptq-sym", "quant_method", Value::Null, "quant_method: it is missing; supported are \"gptq\""),
+        ("gptq-sym", "quant_method", json!("fp8"), "supported are \"gptq\", \"awq\" and \"compressed-tensors\""),
         ("gptq-sym", "bits", json!(8), "quantization_config.bits: 8 is unsupported; expected 4"),
         ("gptq-sym", "checkpoint_format", json!("marlin"), "checkpoint_format: \"marlin\" is unsupported"),
         ("gptq-sym", "is_marlin_format", json!(true), "is_marlin_format: true is unsupported"),

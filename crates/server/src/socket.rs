@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
+use rustls::{Error, ServerConfig};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -94,6 +94,10 @@ pub(crate) fn acceptor(names: &TlsFiles) -> Result<TlsAcceptor, BadTls> {
     }
     let key = PrivateKeyDer::from_pem_slice(&read(&names.key)?).map_err(|error| wrong(&names.key, pem(&error)))?;
     // What is between the marks is not looked at before.
+    ring::sign::any_supported_type(&key).map_err(|_| {
+        let kinds = "RSA, ECDSA of P-256 or P-384, or Ed25519";
+        wrong(&names.key, format!("its private key is none that can be read: {kinds}"))
+    })?;
     ParsedCertificate::try_from(&certificates[0])
         .map_err(|_| wrong(&names.certificates, "its first certificate is none that can be read".to_owned()))?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -101,7 +105,10 @@ pub(crate) fn acceptor(names: &TlsFiles) -> Result<TlsAcceptor, BadTls> {
         .map_err(|error| wrong(&names.key, error.to_string()))?
         .with_no_client_auth()
         .with_single_cert(certificates, key);
-    let mut config = config.map_err(|error| wrong(&names.key, format!("with that certificate: {error}")))?;
+    let mut config = config.map_err(|error| match error {
+        Error::InconsistentKeys(_) => wrong(&names.key, "it is not the key of that certificate".to_owned()),
+        error => wrong(&names.key, format!("with that certificate: {error}")),
+    })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
@@ -303,6 +310,7 @@ mod tests {
         let good = include_str!("../../bench/tests/localhost.pem");
         let cut = &good[..good.find("-----END").unwrap()];
         let garbage = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
+        let no_key = garbage.replace("CERTIFICATE", "PRIVATE KEY");
         let no_base64 = "-----BEGIN CERTIFICATE-----\n%%%%\n-----END CERTIFICATE-----\n";
         for (certificates, key, file, told) in [
             (good, good, "", ""),
@@ -312,6 +320,7 @@ mod tests {
             ("", good, "certificates", "it has no certificate"),
             (good, cut, "key", "it is cut off"),
             (good, garbage, "key", "it has no private key"),
+            (good, &no_key, "key", "its private key is none that can be read"),
         ] {
             let files = [("certificates", certificates.as_bytes()), ("key", key.as_bytes())];
             let place = testing::Scratch::with("tls", &files);

@@ -252,11 +252,12 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
             Ok((Scheme::CompressedTensors { packed }, fields.texts("ignore")?))
         }
         found => {
-            let found = found
-                .map_or("nothing".to_string(), |method| format!("{:?}", method.chars().take(40).collect::<String>()));
+            let found = found.map_or("it is missing".to_string(), |method| {
+                format!("{:?} is unsupported", method.chars().take(40).collect::<String>())
+            });
             let problem = format!(
-                "{found} is unsupported; expected \"gptq\", \"awq\" or \"compressed-tensors\", or use the original bf16 \
-                 or f16 checkpoint with --weights int8 or int4"
+                "{found}; supported are \"gptq\", \"awq\" and \"compressed-tensors\": use such a checkpoint, or the \
+                 original one in bf16 or f16 with --weights int8 or int4"
             );
             Err(fields.refuse("quant_method", problem))
         }

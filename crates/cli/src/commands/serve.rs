@@ -298,7 +298,11 @@ fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine,
     let _ = put_line(&text);
     let adapters: Vec<String> = model.adapters.list().into_iter().map(|adapter| adapter.name).collect();
     if model.adapters.most() > 0 {
-        let names = if adapters.is_empty() { "none yet".to_owned() } else { adapters.join(", ") };
+        let names = match (adapters.is_empty(), flags.allow_runtime_lora) {
+            (true, true) => "none yet".to_owned(),
+            (true, false) => "none, and none can come (--lora-modules, --allow-runtime-lora)".to_owned(),
+            _ => adapters.join(", "),
+        };
         note(&format!("adapters: {names}; room for {} of rank {}", model.adapters.most(), settings.max_adapter_rank));
     }
     if let Some(address) = engine.handoff_address() {

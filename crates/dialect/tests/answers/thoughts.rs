@@ -180,6 +180,17 @@ fn in_a_form_that_has_begun_nothing_is_called() {
 }
 
 #[test]
+fn a_form_behind_a_thought_may_begin_with_a_mark() {
+    for (prompt_end, answer, parts) in [
+        ("", "<think>hm</think>\n\n<think>", &[Th("hm"), Tx("\n\n<think>")][..]),
+        ("<think>\n", "hm</think></think>x", &[Th("hm"), Tx("</think>x")]),
+        ("<think>\n", "<think>hm</think><think>a</think>", &[Th("hm"), Tx("<think>a</think>")]),
+    ] {
+        row(&dialect("hermes", "qwen3").formed(), prompt_end, answer, parts);
+    }
+}
+
+#[test]
 fn in_a_form_that_has_begun_a_mark_is_text() {
     let harmony = "<|channel|>final<|message|>";
     for (thoughts, answer, cut, text) in [
