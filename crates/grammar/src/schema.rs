@@ -10,7 +10,7 @@
 //!
 //! All of it is a function of the schema alone: whether something compiles is tried with bytes as tokens.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use regex_syntax::hir::literal::Extractor;
@@ -111,6 +111,48 @@ fn fit(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
     Ok(walk.done(fitted))
 }
 
+/// A definition of which no value is finite.
+fn endless(definitions: &Map<String, Value>) -> Option<String> {
+    let mut ended = HashSet::new();
+    loop {
+        let (before, mut left) = (ended.len(), None);
+        for (name, schema) in definitions {
+            if !ended.contains(name.as_str()) {
+                match ends(schema, &ended) {
+                    true => _ = ended.insert(name.as_str()),
+                    false => left = Some(name),
+                }
+            }
+        }
+        if ended.len() == before {
+            return left.cloned();
+        }
+    }
+}
+
+/// Whether a schema has a finite value, where these definitions have one. What allows nothing is not asked.
+fn ends(schema: &Value, ended: &HashSet<&str>) -> bool {
+    let all = |key: &str| schema.get(key).and_then(Value::as_array).map(|all| all.iter());
+    let of_key = |key: &str| schema.get(key).is_none_or(|one| ends(one, ended));
+    let to = schema.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix("#/$defs/"));
+    let own = match schema.get("type").and_then(Value::as_str) {
+        Some("object") => {
+            let required = all("required").into_iter().flatten().filter_map(Value::as_str);
+            let mut listed = required.filter_map(|name| schema.get("properties")?.get(name));
+            listed.all(|one| ends(one, ended))
+        }
+        Some("array") => {
+            let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0) as usize;
+            let first = all("prefixItems").into_iter().flatten();
+            first.clone().take(least).all(|one| ends(one, ended)) && (first.count() >= least || of_key("items"))
+        }
+        _ => true,
+    };
+    own && to.is_none_or(|name| ended.contains(name))
+        && all("allOf").is_none_or(|mut all| all.all(|one| ends(one, ended)))
+        && ["anyOf", "oneOf"].into_iter().all(|key| all(key).is_none_or(|mut all| all.any(|one| ends(one, ended))))
+}
+
 fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
     Misfit { place: place.to_owned(), problem: problem.into() }
 }
@@ -189,10 +231,19 @@ impl<'a> Walk<'a> {
 
     fn whole(&mut self) -> Result<Value, Misfit> {
         let mut whole = self.node(self.root, "")?;
-        let mut definitions = Map::new();
+        let (mut definitions, mut places) = (Map::new(), HashMap::new());
         while let Some((name, found)) = self.pending.pop() {
             let fitted = self.node(found.value, &found.place)?;
+            places.insert(name.clone(), found.place);
             definitions.insert(name, fitted);
+        }
+        // One that is only made of itself would be begun and never end.
+        while let Some(name) = endless(&definitions) {
+            self.lose(
+                places[&name].clone(),
+                "nothing that it allows ever comes to an end: it is made of itself alone",
+            )?;
+            definitions.insert(name, json!({}));
         }
         if let (Value::Object(map), false) = (&mut whole, definitions.is_empty()) {
             // In an order that does not depend on which was found first.

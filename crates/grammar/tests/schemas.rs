@@ -189,6 +189,18 @@ fn what_cannot_be_kept_to_is_named() {
     }
     let inside = json!({"$ref": "#/$defs/S", "$defs": {"S": {"type": "array", "uniqueItems": true}}});
     check("in a definition", &inside, Some(".$defs.S.uniqueItems"));
+    let itself = json!({"$ref": "#/$defs/S"});
+    for endless in [
+        itself.clone(),
+        json!({"type": "object", "properties": {"n": itself}, "required": ["n"]}),
+        json!({"type": "array", "items": itself, "minItems": 1}),
+        json!({"anyOf": [itself, {"type": "array", "prefixItems": [itself], "minItems": 1}]}),
+    ] {
+        let schema = json!({"type": "object", "properties": {"a": itself}, "$defs": {"S": endless}});
+        check("no end", &schema, Some(".$defs.S"));
+    }
+    let ends = json!({"anyOf": [itself, {"type": "null"}]});
+    check("an end", &json!({"type": "object", "properties": {"a": itself}, "$defs": {"S": ends}}), None);
 }
 
 /// Of what is not kept to in full as much is kept to as can be.
