@@ -465,6 +465,9 @@ fn unreadable_part(json: &str) -> &'static str {
         parts if is_bad::<PreTokenizerWrapper>(&parts["pre_tokenizer"]) => "pre_tokenizer",
         parts if is_bad::<PostProcessorWrapper>(&parts["post_processor"]) => "post_processor",
         parts if is_bad::<DecoderWrapper>(&parts["decoder"]) => "decoder",
+        parts if is_bad::<Vec<tokenizers::AddedToken>>(&parts["added_tokens"]) => "added_tokens",
+        parts if is_bad::<tokenizers::TruncationParams>(&parts["truncation"]) => "truncation",
+        parts if is_bad::<tokenizers::PaddingParams>(&parts["padding"]) => "padding",
         _ => "model",
     }
 }

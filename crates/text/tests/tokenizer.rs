@@ -379,7 +379,7 @@ fn error_of(change: impl FnOnce(&mut Value)) -> String {
 #[test]
 fn a_bad_tokenizer_is_one_error_that_names_the_field() {
     type Change = fn(&mut Value);
-    let table: [(&str, Change, &str); 17] = [
+    let table: [(&str, Change, &str); 19] = [
         ("empty added token", |t| t["added_tokens"][0]["content"] = json!(""), "added_tokens[0].content: empty"),
         (
             "id beyond the model",
@@ -387,6 +387,8 @@ fn a_bad_tokenizer_is_one_error_that_names_the_field() {
             "has id 1000, but the model has rows for 1000 tokens",
         ),
         ("id of a vocabulary entry", |t| t["model"]["vocab"]["zzzz"] = json!(123_456), "has id 123456"),
+        ("a flag that is none", |t| t["added_tokens"][0]["special"] = json!(1), "added_tokens"),
+        ("truncation that is none", |t| t["truncation"] = json!(true), "truncation"),
         ("negative id", |t| t["added_tokens"][0]["id"] = json!(-1), "tokenizer.json"),
         (
             "two added tokens with one id",
