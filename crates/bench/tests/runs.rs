@@ -147,7 +147,7 @@ fn load(count: usize, rate: f64) -> Vec<PlannedRequest> {
 
 async fn measure(script: Script, count: usize, most: Option<usize>) -> (Vec<RequestOutcome>, usize) {
     let (url, seen) = serve(script).await;
-    let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
+    let target = Arc::new(Target::new(&url, None, Api::Completions, false).unwrap());
     let outcomes = run(target, load(count, f64::INFINITY), most, pending(), |_| ()).await;
     (outcomes, seen.load(Ordering::Relaxed))
 }
@@ -214,7 +214,7 @@ async fn http_and_https_are_told_apart() {
 async fn probes_go_beside_the_load_whatever_became_of_those_before() {
     // None is answered before three are open.
     let (url, seen) = serve(Script::Together(3)).await;
-    let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
+    let target = Arc::new(Target::new(&url, None, Api::Completions, false).unwrap());
     let together = async {
         while seen.load(Ordering::Relaxed) < 3 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -229,7 +229,7 @@ async fn probes_go_beside_the_load_whatever_became_of_those_before() {
 #[tokio::test]
 async fn only_a_server_that_keeps_timelines_is_read_as_one() {
     let (url, _) = serve(Script::Tokens(3, 1)).await;
-    let target = Target::new(&url, None, Api::Completions, true).unwrap();
+    let target = Target::new(&url, None, Api::Completions, false).unwrap();
     // It answers every GET with 200 and a list of models.
     assert_eq!(timeline(&target, "c").await, None);
     assert_eq!(timeline(&target, "../../metrics").await, None, "no id leads elsewhere");
@@ -282,7 +282,7 @@ async fn failures_say_what_the_server_did() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_before_the_run() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let target = Target::new(&format!("http://{free}"), None, Api::Completions, true).unwrap();
+    let target = Target::new(&format!("http://{free}"), None, Api::Completions, false).unwrap();
     let error = probe(&target, &load(1, 1.0)[0]).await.unwrap_err().to_string();
     assert!(error.contains(&free.to_string()) && error.contains("refused"), "{error}");
 }
@@ -290,14 +290,14 @@ async fn a_server_that_is_not_there_is_told_before_the_run() {
 #[tokio::test]
 async fn the_models_name_can_be_asked_for() {
     let (url, _) = serve(Script::Rubbish).await;
-    let target = Target::new(&url, None, Api::Chat, true).unwrap();
+    let target = Target::new(&url, None, Api::Chat, false).unwrap();
     assert_eq!(first_model(&target).await.unwrap(), "the-model");
 }
 
 #[tokio::test]
 async fn stopping_keeps_what_has_ended() {
     let (url, _) = serve(Script::Tokens(2, 1)).await;
-    let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
+    let target = Arc::new(Target::new(&url, None, Api::Completions, false).unwrap());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let mut stop = Some(stop);
     // A request every thousand seconds.

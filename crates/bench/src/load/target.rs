@@ -82,11 +82,12 @@ pub(crate) struct Connection(SendRequest<Full<Bytes>>);
 
 impl Target {
     /// A server at `base_url` (`http[s]://HOST[:PORT][/PREFIX]`) with its route for `api`, or `endpoint` instead.
-    /// `insecure`: any certificate is accepted.
+    /// `insecure`: any certificate is accepted; without one it would seem to have had an effect.
     pub fn new(base_url: &str, endpoint: Option<&str>, api: Api, insecure: bool) -> Result<Target, TargetError> {
         let refuse = |problem: &str| TargetError::Url { url: base_url.to_owned(), problem: problem.to_owned() };
         let uri: Uri = base_url.parse().map_err(|_| refuse("is not a URL such as http://127.0.0.1:8000"))?;
         let default_port = match uri.scheme_str() {
+            Some("http") if insecure => return Err(refuse("is not https, where alone --insecure is of use")),
             Some("http") => 80,
             Some("https") => 443,
             _ => return Err(refuse("does not begin with http:// or https://")),
@@ -378,6 +379,8 @@ mod tests {
             let error = Target::new(url, None, Api::Chat, false).unwrap_err().to_string();
             assert!(error.contains(problem) && error.contains(url), "{url}: {error}");
         }
+        let insecure = Target::new("http://h", None, Api::Chat, true).unwrap_err().to_string();
+        assert!(insecure.contains("http://h is not https, where alone --insecure is of use"), "{insecure}");
         assert!(Target::new("http://h", Some("v1"), Api::Chat, false).is_err());
         assert!(Target::new("http://h", Some("/v1 /x"), Api::Chat, false).is_err());
     }

@@ -16,6 +16,7 @@ const USES: &[Use] = &[
     ("bench", &["--n-gen"], &["forward", "nodes", "masks"]),
     ("bench", &["--batch-size"], &["forward", "nodes"]),
     ("bench", &["--lora-rank"], &["low-rank", "--synthetic-loras"]),
+    ("bench", &["--repetitions"], MEASURED),
     ("bench-serve", &["--dataset-path"], &["--dataset-name trace"]),
     ("bench-serve", RANDOM, &["--dataset-name random"]),
     ("bench-serve", PREFIX_REPETITION, &["--dataset-name prefix_repetition"]),
@@ -32,6 +33,9 @@ const USES: &[Use] = &[
 ];
 
 const COMPUTE: &[&str] = &["forward", "mixed", "nodes", "products", "attention", "low-rank", "regions"];
+/// All but `goodput`, which simulates.
+const MEASURED: &[&str] =
+    &["forward", "mixed", "nodes", "products", "attention", "low-rank", "regions", "draws", "masks"];
 const RANDOM: &[&str] = &["--random-input-len", "--random-output-len", "--random-range-ratio", "--random-prefix-len"];
 const PREFIX_REPETITION: &[&str] = &[
     "--prefix-repetition-prefix-len",
@@ -119,7 +123,12 @@ mod tests {
             ),
             ("bench -p 9 -n 9 -d 9 -b 9 -B 3 --weights int4 -m x", ""),
             ("bench draws --weights int4", "--weights is of use only with forward or mixed or nodes or products"),
-            ("bench masks -m x -n 9", ""),
+            ("bench masks -m x -n 9 -r 2", ""),
+            (
+                "bench goodput -r 2",
+                "--repetitions is of use only with forward or mixed or nodes or products or attention or low-rank or \
+                 regions or draws or masks",
+            ),
             ("bench low-rank --lora-rank 7 -t 1", ""),
             ("bench --lora-rank 7", "--lora-rank is of use only with low-rank or --synthetic-loras"),
             ("bench --lora-rank 7 --synthetic-loras 2", ""),
