@@ -80,8 +80,7 @@ fn can_be_sent(key: &str) -> bool {
 /// The error names the line and never the key.
 fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
     let (mut keys, mut known) = (Vec::new(), HashSet::new());
-    // Editors of Windows put a byte order mark first.
-    for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+    for (at, line) in text.lines().enumerate() {
         // Inside a word `#` is a character of a key.
         let mut words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
         let Some(key) = words.next() else { continue };
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_key_on_each_line_and_what_it_may() {
-        let text = "\u{feff}# teams\nsk-a priority # the paying one\n\n  sk-b\r\nsk-c role adapters\nsk-d\tadapters\nsk-e#f #g";
+        let text = "# teams\nsk-a priority # the paying one\n\n  sk-b\r\nsk-c role adapters\nsk-d\tadapters\nsk-e#f #g";
         let rights = |key: &ApiKey| [key.may_be_urgent, key.may_change_adapters, key.may_change_role];
         let keys = parse(text).unwrap();
         let shown: Vec<(&str, [bool; 3])> = keys.iter().map(|key| (key.key.as_str(), rights(key))).collect();
@@ -123,6 +122,17 @@ mod tests {
             ("sk-e#f", [false; 3]),
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn editors_leave_a_clusters_secret_as_it_is() {
+        let place = testing::Scratch::new("cluster-key");
+        let keys = ["\u{feff}", "", "\u{feff}\r\n "].map(|before| {
+            let path = place.join("key");
+            std::fs::write(&path, format!("{before}sixteen bytes and more\r\n")).unwrap();
+            of_cluster(&path).ok().unwrap()
+        });
+        assert!(keys.iter().all(|key| *key == ClusterKey::of(b"sixteen bytes and more")));
     }
 
     #[test]

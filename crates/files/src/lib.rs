@@ -33,9 +33,9 @@ pub fn open(path: &Path) -> io::Result<File> {
         Some(problem) => io::Error::new(io::ErrorKind::InvalidInput, problem),
         None => error,
     })?;
-    is_regular(&metadata)?;
+    is_regular(&metadata, COPY)?;
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    is_regular(&file.metadata()?)?;
+    is_regular(&file.metadata()?, COPY)?;
     Ok(file)
 }
 
@@ -65,12 +65,19 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > max_bytes { Err(too_large(max_bytes)) } else { Ok(bytes) }
 }
 
-/// [`read`] for UTF-8 text.
+/// A byte order mark.
+const MARK: char = '\u{feff}';
+
+/// [`read`] for UTF-8 text, without the byte order mark that some editors put first.
 pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
-    String::from_utf8(read(path, max_bytes)?).map_err(|error| {
+    let mut text = String::from_utf8(read(path, max_bytes)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         io::Error::new(io::ErrorKind::InvalidData, format!("not UTF-8 text at byte {at}"))
-    })
+    })?;
+    if text.starts_with(MARK) {
+        text.drain(..MARK.len_utf8());
+    }
+    Ok(text)
 }
 
 /// Creates a new file with mode 0600, for writing and reading. An error if the path exists.
@@ -200,23 +207,27 @@ pub fn append_private(path: &Path) -> io::Result<File> {
 
 fn append_by(mode: u32, path: &Path) -> io::Result<File> {
     match fs::metadata(path) {
-        Ok(metadata) => is_regular(&metadata)?,
+        Ok(metadata) => is_regular(&metadata, "name another")?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
     let mut options = OpenOptions::new();
     options.create(true).append(true).read(true).mode(mode).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path)?;
-    is_regular(&file.metadata()?)?;
+    is_regular(&file.metadata()?, "name another")?;
     Ok(file)
 }
 
-fn is_regular(metadata: &Metadata) -> io::Result<()> {
+/// What to do with what is no file to be read.
+const COPY: &str = "copy its contents to one";
+
+/// `advice`: what to do where it is none.
+fn is_regular(metadata: &Metadata, advice: &str) -> io::Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
     let what = kind(metadata.file_type());
-    let problem = format!("{what}, not a regular file; copy its contents to one");
+    let problem = format!("{what}, not a regular file; {advice}");
     Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
 }
 

@@ -63,6 +63,10 @@ fn a_file_is_read_whole_or_not_at_all() {
     assert_eq!(files::read(Path::new("/proc/cpuinfo"), 10).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     fs::write(&path, b"ab\xff").unwrap();
     assert!(files::read_text(&path, 5).unwrap_err().to_string().contains("byte 2"));
+    for (written, read) in [("\u{feff}a\u{feff}", "a\u{feff}"), ("\u{feff}", ""), ("a", "a")] {
+        fs::write(&path, written).unwrap();
+        assert_eq!(files::read_text(&path, 9).unwrap(), read, "{written:?}");
+    }
 }
 
 #[test]
