@@ -171,6 +171,15 @@ fn what_is_no_batch_is_named_before_anything_is_asked() {
         assert!(ran.stderr.contains(problem), "{ran:?}");
         assert_eq!(fs::read_to_string(&files.output).unwrap(), text, "it is left alone");
     }
+    for (place, problem) in [
+        ("/nowhere/out", "-o: /nowhere/out: No such file"),
+        ("/usr", "-o: /usr: a directory, not a regular file; name another"),
+        ("/dev/full", "-o: /dev/full: a device, not a regular file; name another"),
+    ] {
+        let input = files.input.display().to_string();
+        let ran = run(&mut twostroke(&["batch", "-i", &input, "-o", place]));
+        assert!(ran.code == Some(2) && ran.stderr.contains(problem), "{ran:?}");
+    }
     let missing = run(&mut twostroke(&["batch", "-i", "/nowhere/in", "-o", "/nowhere/out"]));
     assert_eq!(missing.code, Some(2), "{missing:?}");
     // A line that is longer than any request.

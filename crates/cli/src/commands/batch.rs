@@ -3,7 +3,7 @@
 use engine::Engine;
 use launch::Settings;
 use serde_json::json;
-use server::batch::{BatchInput, BatchOutput, BatchRun, Counts, InputError, Local, OutputError, Stopped};
+use server::batch::{BatchInput, BatchOutput, BatchRun, Counts, InputError, Local, Stopped};
 use server::{ParserOptions, ServerOptions};
 
 use crate::console::{Progress, note, put_line};
@@ -15,7 +15,7 @@ use crate::{environment, models};
 pub(crate) fn batch(flags: &BatchFlags) -> Result<(), Failure> {
     // Before a weight is read: both files may be wrong.
     let input = BatchInput::check(&flags.input, None).map_err(|error| input_failure(flags, &error))?;
-    let output = BatchOutput::open(&flags.output, &input).map_err(output_failure)?;
+    let output = BatchOutput::open(&flags.output, &input).map_err(|error| Failure::usage(format!("-o: {error}")))?;
     if output.len() == input.len() {
         let counts = Counts { total: input.len(), done: output.len(), failed: output.failed(), ..Counts::default() };
         note(&format!("all {} requests are answered already", counts.total));
@@ -54,7 +54,7 @@ fn finish(flags: &BatchFlags, engine: Engine, input: &BatchInput, output: BatchO
         match finished {
             Some(Ok(counts)) => Ok(counts),
             Some(Err(Stopped::Input(error))) => Err(input_failure(flags, &error)),
-            Some(Err(Stopped::Output(error))) => Err(output_failure(error)),
+            Some(Err(Stopped::Output(error))) => Err(Failure::failed(error)),
             Some(Err(error @ Stopped::ShuttingDown)) => Err(Failure::failed(error)),
             None => {
                 let Counts { done, total, .. } = run.counts();
@@ -104,12 +104,5 @@ fn input_failure(flags: &BatchFlags, error: &InputError) -> Failure {
     match error {
         InputError::Unreadable { .. } => Failure::usage(error),
         _ => Failure::usage(format!("{}: {error}", flags.input.display())),
-    }
-}
-
-fn output_failure(error: OutputError) -> Failure {
-    match error {
-        OutputError::File { .. } => Failure::failed(error),
-        _ => Failure::usage(error),
     }
 }
