@@ -76,9 +76,11 @@ pub(crate) fn unknown(name: &str) -> ApiError {
 }
 
 /// What a page of a list has, and may have at most: OpenAI's numbers.
-const PAGE: usize = 20;
-pub(crate) const MOST_PAGE: u64 = 100;
-pub(crate) const MOST_FILES_PAGE: u64 = 10_000;
+pub(crate) const PAGE: Limits = (20, 100);
+pub(crate) const FILES_PAGE: Limits = (10_000, 10_000);
+
+/// If nothing is asked, and at most.
+type Limits = (usize, u64);
 
 /// Which part of a list.
 pub(crate) struct Page {
@@ -88,14 +90,14 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// `most`: what is given of a longer one that is asked for. `others`: what else the route knows.
-    pub(crate) fn read(query: &str, most: u64, others: &[&str]) -> Result<Page, ApiError> {
-        let mut page = Page { limit: PAGE, after: None, others: Vec::new() };
+    /// `others`: what else the route knows.
+    pub(crate) fn read(query: &str, (usual, most): Limits, others: &[&str]) -> Result<Page, ApiError> {
+        let mut page = Page { limit: usual, after: None, others: Vec::new() };
         for (name, value) in pairs(query) {
             match name.as_ref() {
                 "limit" => match number("limit", &value)? {
-                    limit @ 1..=10_000 => page.limit = limit.min(most) as usize,
-                    _ => return Err(wrong_type("limit", "a number from 1 to 10000")),
+                    limit if (1..=most).contains(&limit) => page.limit = limit as usize,
+                    _ => return Err(wrong_type("limit", &format!("a number from 1 to {most}"))),
                 },
                 "after" => page.after = Some(value.into_owned()),
                 other if others.contains(&other) => page.others.push((name.into_owned(), value.into_owned())),
@@ -199,15 +201,18 @@ mod tests {
 
     #[test]
     fn a_page_is_as_long_as_its_route_allows() {
-        for (query, most, limit) in [
-            ("", MOST_PAGE, PAGE),
-            ("limit=7", MOST_PAGE, 7),
-            ("limit=10000", MOST_PAGE, 100),
-            ("limit=10000", MOST_FILES_PAGE, 10_000),
+        for (query, limits, limit) in [
+            ("", PAGE, Some(20)),
+            ("limit=7", PAGE, Some(7)),
+            ("limit=100", PAGE, Some(100)),
+            ("limit=101", PAGE, None),
+            ("limit=0", PAGE, None),
+            ("", FILES_PAGE, Some(10_000)),
+            ("limit=10000", FILES_PAGE, Some(10_000)),
+            ("limit=10001", FILES_PAGE, None),
         ] {
-            assert_eq!(Page::read(query, most, &[]).ok().map(|page| page.limit), Some(limit), "{query} of {most}");
+            assert_eq!(Page::read(query, limits, &[]).ok().map(|page| page.limit), limit, "{query} of {limits:?}");
         }
-        assert!(Page::read("limit=10001", MOST_FILES_PAGE, &[]).is_err());
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::json::json_body;
 use crate::openai::shapes;
-use crate::query::{MOST_FILES_PAGE, MOST_PAGE, Page};
+use crate::query::{FILES_PAGE, PAGE, Page};
 
 /// Bytes of a field beside the file.
 const FIELD_BYTES: u64 = 4096;
@@ -156,7 +156,7 @@ pub(crate) async fn list_files(
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
-    let mut page = Page::read(query.as_deref().unwrap_or_default(), MOST_FILES_PAGE, &["purpose", "order"])?;
+    let mut page = Page::read(query.as_deref().unwrap_or_default(), FILES_PAGE, &["purpose", "order"])?;
     let purpose = page.take("purpose");
     let is_rising = page.is_rising()?;
     let listed = move |app: &App| {
@@ -261,7 +261,7 @@ pub(crate) async fn list(
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
-    let page = Page::read(query.as_deref().unwrap_or_default(), MOST_PAGE, &[])?;
+    let page = Page::read(query.as_deref().unwrap_or_default(), PAGE, &[])?;
     let listed = move |app: &App| {
         let batches = store(app)?.batches(caller.tenant);
         Ok(page.of(batches.iter().map(told).collect())?.to_string())

@@ -14,7 +14,7 @@ use crate::ask::{self, Caller, JsonRequest, blocking};
 use crate::endpoint::Endpoint;
 use crate::error::{ApiError, ApiResult};
 use crate::json::json_body;
-use crate::query::{self, MOST_PAGE, Page};
+use crate::query::{self, PAGE, Page};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(mut request: JsonRequest) -> ApiResult<Response> {
@@ -94,7 +94,7 @@ pub(crate) async fn input_items(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
-    let mut page = Page::read(query.as_deref().unwrap_or_default(), MOST_PAGE, &["order", "include", "include[]"])?;
+    let mut page = Page::read(query.as_deref().unwrap_or_default(), PAGE, &["order", "include", "include[]"])?;
     let is_rising = page.is_rising()?;
     for name in ["include", "include[]"] {
         while let Some(value) = page.take(name) {
