@@ -32,6 +32,8 @@ const MOST_BYTES: u64 = 4 << 30;
 const MOST_FILES: usize = 10_000;
 /// Batches of one key that are not over.
 const MOST_OPEN: usize = 100;
+/// Batches of one key that are over; of more the oldest is forgotten. Their files stay until they are deleted.
+const MOST_OVER: usize = 1000;
 /// Files that a key may be sending at a time.
 const MOST_SENDING: usize = 16;
 /// Bytes of a batch's labels, as they are written: what OpenAI allows, sixteen times 64 and 512 characters, and room.
@@ -221,6 +223,13 @@ impl State {
         (account.files, account.bytes) = (account.files - 1, account.bytes.saturating_sub(note.bytes));
         Some(note)
     }
+
+    /// Of a key's batches that are over the oldest, where there are more than `most`.
+    fn oldest_beyond(&self, most: usize, owner: &Option<String>) -> Option<String> {
+        let over = || self.batches.values().filter(|batch| batch.owner == *owner && !batch.status.is_open());
+        let oldest = || over().min_by(|a, b| (a.created_at(), &a.id).cmp(&(b.created_at(), &b.id)));
+        (over().count() > most).then(oldest)?.map(|batch| batch.id.clone())
+    }
 }
 
 impl BatchStore {
@@ -329,7 +338,7 @@ impl BatchStore {
         let Some(note) = state.take_file(id) else { return Err(ApiError::unknown_object("file")) };
         drop(state);
         // The note first: contents without one are taken away at a start.
-        if let Err(error) = gone(&self.path(&format!("{id}.json"))) {
+        if let Err(error) = gone(&self.note("files", id)) {
             self.lock().put_file(note);
             return Err(unwritable(&error));
         }
@@ -368,7 +377,13 @@ impl BatchStore {
         }
         note.is_new = false;
         state.batches.insert(note.id.clone(), note.clone());
+        let forgotten = state.oldest_beyond(MOST_OVER, &note.owner).and_then(|id| state.batches.remove(&id));
         drop(state);
+        for path in forgotten.iter().flat_map(|old| [self.note("batches", &old.id), self.answers(&old.id)]) {
+            if let Err(error) = gone(&path) {
+                tracing::warn!(%error, "a batch that is forgotten stays on disk");
+            }
+        }
         self.changed.notify_waiters();
         Ok(note)
     }
@@ -499,7 +514,11 @@ impl BatchStore {
 
     fn write(&self, part: &str, id: &str, note: &impl Serialize) -> io::Result<()> {
         let json = serde_json::to_vec(note).map_err(io::Error::other)?;
-        files::replace_private(&self.place.join(part).join(format!("{id}.json")), &json)
+        files::replace_private(&self.note(part, id), &json)
+    }
+
+    fn note(&self, part: &str, id: &str) -> PathBuf {
+        self.place.join(part).join(format!("{id}.json"))
     }
 
     fn order(&self) -> MutexGuard<'_, ()> {
@@ -776,6 +795,42 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(begun, MOST_OPEN);
+    }
+
+    #[test]
+    fn the_oldest_that_is_over_makes_room() {
+        let place = Scratch::new("batch-store-over");
+        let store = BatchStore::open(&place).unwrap();
+        let keys = [[1; 32], [2; 32]];
+        for (at, key) in keys.into_iter().enumerate() {
+            keep(&store, key, &format!("file-{at}"), b"x").unwrap();
+            for batch_at in 0..2 {
+                let id = format!("batch_{at}-{batch_at}");
+                store.begin_batch(Some(key), batch(id.clone(), &format!("file-{at}"))).unwrap();
+                if batch_at == 0 {
+                    store.advance(&id, Status::Failed, 2).unwrap();
+                }
+            }
+        }
+        for at in 0..MOST_OVER {
+            let mut over = batch(format!("batch_over-{at:04}"), "file-0");
+            (over.owner, over.status) = (owner(Some(keys[0])), Status::Completed);
+            over.times = vec![(Status::Validating, 2)];
+            over.is_new = false;
+            store.lock().batches.insert(over.id.clone(), over);
+        }
+        store.begin_batch(Some(keys[0]), batch("batch_z".to_owned(), "file-0")).unwrap();
+        let is_there = |key, id: &str| {
+            let on_disk = store.note("batches", id).exists();
+            assert_eq!(on_disk, store.batch(Some(key), id).is_ok(), "{id}");
+            on_disk
+        };
+        for (key, id, stays) in
+            [(0, "batch_0-0", false), (0, "batch_0-1", true), (1, "batch_1-0", true), (0, "batch_z", true)]
+        {
+            assert_eq!(is_there(keys[key], id), stays, "{id}");
+        }
+        assert_eq!(store.batches(Some(keys[0])).len(), MOST_OVER + 2);
     }
 
     /// What cannot be read is kept, with what it is about; a batch that was there at three ends in a row is set aside.
