@@ -217,7 +217,7 @@ impl Store {
                 ApiError::not_kept()
             })?;
         }
-        self.forget(&mut state, id);
+        state.release(id);
         Ok(())
     }
 
@@ -284,11 +284,7 @@ impl Store {
     }
 
     fn forget(&self, state: &mut State, id: &str) {
-        let Some(kept) = state.remove(id) else { return };
-        if let Some((task, running)) = kept.task {
-            task.abort();
-            running.forget();
-        }
+        state.release(id);
         if let Some(disk) = &self.0.disk {
             disk.clear(id);
         }
@@ -322,6 +318,14 @@ impl State {
         self.bytes -= kept.bytes;
         self.order.retain(|other| other != id);
         Some(kept)
+    }
+
+    /// Takes it out of memory and ends what computes it.
+    fn release(&mut self, id: &str) {
+        if let Some((task, running)) = self.remove(id).and_then(|kept| kept.task) {
+            task.abort();
+            running.forget();
+        }
     }
 }
 
