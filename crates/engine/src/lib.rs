@@ -108,7 +108,7 @@ pub use serve::{Observe, PauseFuture, Serve, Subscription};
 pub use start::Starting;
 pub use stream::Stream;
 pub use summary::{RequestState, RequestSummary};
-pub use text::chat_template::ChatMessage;
+pub use text::chat_template::{ChatMessage, MAX_NAME_BYTES};
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;

@@ -114,6 +114,13 @@ impl Fields {
         }
     }
 
+    /// A string that templates take for a name.
+    pub(crate) fn short(&mut self, field: &str) -> Result<Option<String>, ApiError> {
+        let text = self.string(field)?;
+        text.as_ref().map_or(Ok(()), |text| check_short(text, || self.name(field)))?;
+        Ok(text)
+    }
+
     /// A string that must be there.
     pub(crate) fn text(&mut self, field: &str) -> Result<String, ApiError> {
         self.string(field)?.ok_or_else(|| wrong_type(self.name(field), "a string"))
@@ -241,6 +248,15 @@ pub(crate) fn as_written(value: f32) -> Value {
 }
 
 /// 400 for a value of another type than the field's.
+/// The engine's limit of names in messages, in the words of an API that writes messages otherwise.
+pub(crate) fn check_short(text: &str, name: impl Fn() -> String) -> Result<(), ApiError> {
+    if text.len() <= engine::MAX_NAME_BYTES {
+        return Ok(());
+    }
+    let message = format!("'{}' has {} bytes; at most {}.", name(), text.len(), engine::MAX_NAME_BYTES);
+    Err(ApiError::bad_request(message).with_param(name()))
+}
+
 pub(crate) fn wrong_type(param: impl Into<String>, expected: &str) -> ApiError {
     let param = param.into();
     ApiError::bad_request(format!("'{param}' must be {expected}.")).with_param(param)

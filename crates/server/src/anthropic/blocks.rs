@@ -156,7 +156,8 @@ impl Messages {
     }
 
     fn result(&mut self, block: &mut Fields) -> Result<(), ApiError> {
-        let id = block.text("tool_use_id")?;
+        let id_name = block.name("tool_use_id");
+        let id = block.short("tool_use_id")?.ok_or_else(|| wrong_type(id_name, "a string"))?;
         let name = block.name("content");
         let text = match block.take("content") {
             Some(content) => self.text_of(content, &name, "messages[].content[].content[]")?,

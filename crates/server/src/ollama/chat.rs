@@ -74,10 +74,10 @@ fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
             }
         }
         "tool" => {
-            if let Some(name) = fields.string("tool_name")? {
+            if let Some(name) = fields.short("tool_name")? {
                 extra.insert("name".to_owned(), name.into());
             }
-            if let Some(id) = fields.string("tool_call_id")? {
+            if let Some(id) = fields.short("tool_call_id")? {
                 extra.insert("tool_call_id".to_owned(), id.into());
             }
         }
@@ -86,10 +86,10 @@ fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
     for field in ["tool_calls", "thinking", "tool_name", "tool_call_id"] {
         fields.nothing(field, "only an assistant's message and a tool's have it")?;
     }
-    // What is empty may be left out.
+    // What is empty may be left out; templates read a text wherever nothing is called.
     let content = fields.string("content")?.unwrap_or_default();
     fields.finish()?;
-    let content = (!content.is_empty() || extra.is_empty()).then_some(content);
+    let content = (!content.is_empty() || !extra.contains_key("tool_calls")).then_some(content);
     Ok(ChatMessage { role, content, extra })
 }
 

@@ -198,7 +198,7 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(i64, f64)>, ApiError> {
             let message = format!("The keys of 'logit_bias' must be token ids in decimal, not '{}'.", shortened(&key));
             ApiError::bad_request(message).with_param("logit_bias")
         })?;
-        Ok((id, number(&value, || "logit_bias".to_owned())?))
+        Ok((id, number(&value, || format!("logit_bias.{id}"))?))
     };
     map.into_iter().map(entry).collect()
 }

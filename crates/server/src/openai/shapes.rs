@@ -305,7 +305,7 @@ pub(crate) static ALLOWED_TOOLS: &[Field] = &[
 static ALLOWED_TOOL: Shape = Shape {
     name: "AllowedTool",
     groups: &[&[
-        field("type", Word(&["function"]), "what it is"),
+        field("type", Text, "function, or the kind of a tool that is set aside"),
         field("function", Object(&NAMED), "the tool"),
         field("name", Text, "its name, where there is no function"),
     ]],

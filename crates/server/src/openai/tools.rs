@@ -32,6 +32,8 @@ pub(crate) struct Offer {
     pub(crate) choice: ToolChoice,
     /// Whether an answer may have several calls.
     pub(crate) parallel: bool,
+    /// Kinds of tools that the model is not told of.
+    pub(crate) aside: Vec<&'static str>,
 }
 
 impl Offer {
@@ -210,7 +212,8 @@ pub(crate) fn by_word(word: &str) -> Option<ToolChoice> {
     }
 }
 
-/// OpenAI's `allowed_tools`: a choice among some of the tools. The model is told of all, so that its prompt stays.
+/// OpenAI's `allowed_tools`: a choice among some of the tools. The model is told of all, so that its prompt stays; of a
+/// tool that is set aside nothing is to be chosen.
 pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolChoice> {
     let mode = allowed.string("mode")?;
     let choice = match mode.as_deref() {
@@ -218,9 +221,17 @@ pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolCho
         Some("required") => ToolChoice::Required,
         _ => return Err(wrong_type(allowed.name("mode"), "'auto' or 'required'")),
     };
-    let mut names = BTreeSet::new();
+    let (mut names, mut has_aside) = (BTreeSet::new(), false);
     for mut tool in allowed.objects("tools")? {
-        tool.string("type")?;
+        let (kind_name, kind) = (tool.name("type"), tool.string("type")?);
+        match kind.as_deref() {
+            None | Some("function") => {}
+            Some(kind) if offer.aside.contains(&kind) => {
+                has_aside = true;
+                continue;
+            }
+            Some(_) => return Err(wrong_type(kind_name, "'function', or the kind of one of 'tools'")),
+        }
         let mut function = tool.object("function")?;
         let named = function.as_mut().unwrap_or(&mut tool);
         let (field, name) = (named.name("name"), named.text("name")?);
@@ -233,6 +244,9 @@ pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolCho
     }
     offer.tools.retain(|tool| names.contains(&tool.name));
     if offer.tools.is_empty() {
+        if has_aside && choice == ToolChoice::Auto {
+            return Ok(ToolChoice::Never);
+        }
         return Err(ApiError::bad_request("'tool_choice' allows none of the 'tools'.").with_param("tool_choice"));
     }
     Ok(choice)

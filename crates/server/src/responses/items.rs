@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::shapes::{ITEM, PART};
 use crate::conversation::{insert_thought, told_call};
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::{Fields, check_short, wrong_type};
 
 /// Messages from the items of one input after another.
 #[derive(Default)]
@@ -210,6 +210,11 @@ impl Messages {
     fn foreign(&mut self, path: &str, item: &Value, foreign: Foreign) -> Result<(), ApiError> {
         let text = |field: &str| item[field].as_str().map(str::to_owned);
         let id = || text("call_id").or_else(|| text("id"));
+        let short_id = || {
+            let id = id();
+            id.as_ref().map_or(Ok(()), |id| check_short(id, || format!("{path}.call_id")))?;
+            Ok::<_, ApiError>(id)
+        };
         let needed = |field: &str| text(field).ok_or_else(|| wrong_type(format!("{path}.{field}"), "a string"));
         match foreign {
             Foreign::Nothing(hint) => {
@@ -226,13 +231,13 @@ impl Messages {
                 };
                 self.called(id(), &name, arguments);
             }
-            Foreign::Output => self.came(id(), shown(&item["output"])),
+            Foreign::Output => self.came(short_id()?, shown(&item["output"])),
             Foreign::Both => {
                 let (name, arguments) = (needed("name")?, text("arguments").unwrap_or_default());
                 self.called(id(), &name, parsed(arguments));
                 let what_came = [&item["output"], &item["error"]].into_iter().find(|value| !value.is_null());
                 if let Some(what_came) = what_came {
-                    self.came(id(), shown(what_came));
+                    self.came(short_id()?, shown(what_came));
                 }
             }
         }
@@ -240,7 +245,7 @@ impl Messages {
     }
 
     fn output(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
-        let id = fields.string("call_id")?;
+        let id = fields.short("call_id")?;
         let name = fields.name("output");
         let text = match fields.take("output") {
             Some(Value::String(text)) => text,

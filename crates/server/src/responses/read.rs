@@ -225,8 +225,9 @@ fn offer(fields: &mut Fields, tools: Value, choice: Value, adjustments: &mut Adj
         let mut tool = Fields::nested(item, format!("tools[{at}]"), &TOOL)?;
         let kind_name = tool.name("type");
         let kind = tool.string("type")?;
-        if let Some((_, hint)) = ELSEWHERE.iter().find(|(name, _)| kind.as_deref() == Some(name)) {
+        if let Some((name, hint)) = ELSEWHERE.iter().find(|(name, _)| kind.as_deref() == Some(name)) {
             adjustments.hints.push(*hint);
+            offer.aside.push(name);
             continue;
         }
         if kind.as_deref() != Some("function") {

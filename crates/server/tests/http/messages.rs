@@ -402,6 +402,7 @@ fn what_is_wrong_with_a_message_is_named() {
         (content(json!({"type": "text"})), "messages[0].content[0].text"),
         (content(json!({"type": "text", "text": "x", "citations": [{}]})), "messages[0].content[0].citations"),
         (content(json!({"type": "tool_result", "content": "x"})), "messages[0].content[0].tool_use_id"),
+        (content(json!({"type": "tool_result", "tool_use_id": "a".repeat(257)})), "messages[0].content[0].tool_use_id"),
         (
             content(json!({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]})),
             "messages[0].content[0].content[0].type",

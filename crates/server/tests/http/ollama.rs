@@ -202,9 +202,13 @@ fn tools_are_called_with_objects_and_what_they_said_is_told() {
     // What an answer said may be sent back as it is.
     let mut messages = body["messages"].as_array().unwrap().clone();
     messages.push(whole["message"].clone());
-    messages.push(json!({"role": "tool", "tool_name": "weather", "content": "Foggy."}));
-    let next = host.ask(CHAT, &with(&body, &json!({"messages": messages, "tool_choice": "none", "stream": false})));
-    assert!(next["prompt_eval_count"].as_u64() > Some(20), "{next}");
+    // A tool may have nothing to say.
+    for said in [json!("Foggy."), json!(""), Value::Null] {
+        let mut messages = messages.clone();
+        messages.push(json!({"role": "tool", "tool_name": "weather", "content": said}));
+        let next = host.ask(CHAT, &with(&body, &json!({"messages": messages, "tool_choice": "none", "stream": false})));
+        assert!(next["prompt_eval_count"].as_u64() > Some(20), "{next}");
+    }
 }
 
 #[test]
@@ -282,6 +286,11 @@ fn what_changes_no_token_is_named_and_all_else_is_refused_by_name() {
         (json!({"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]}), 400, "messages[0].images"),
         (json!({"messages": [{"role": "user", "content": ["a"]}]}), 400, "messages[0].content"),
         (
+            json!({"messages": [{"role": "tool", "tool_name": "n".repeat(257)}]}),
+            400,
+            "messages[0].tool_name' has 257 bytes; at most 256",
+        ),
+        (
             json!({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f",
             "arguments": "{}"}}]}]}),
             400,
@@ -317,6 +326,8 @@ fn what_changes_no_token_is_named_and_all_else_is_refused_by_name() {
         (json!({"images": ["aGk="]}), "images"),
         (json!({"raw": true, "system": "Be brief."}), "system"),
         (json!({"context": ["a"]}), "context"),
+        (json!({"context": [1, 9_007_199_254_740_993_i64]}), "context: token id"),
+        (json!({"context": [-1]}), "context: token id"),
     ] {
         let answer = host.post(GENERATE, &with(&json!({"prompt": "Once"}), &more));
         assert_eq!(answer.status, 400, "{more}");

@@ -265,7 +265,7 @@ fn parameters_out_of_range_or_of_another_type() {
         (r#""logit_bias": {"1.0": 1}"#, "logit_bias"),
         (&format!(r#""logit_bias": {{"{vocab}": 1}}"#), "logit_bias"),
         (r#""logit_bias": {"1": 101}"#, "logit_bias"),
-        (r#""logit_bias": {"1": "x"}"#, "logit_bias"),
+        (r#""logit_bias": {"1": "x"}"#, "logit_bias.1"),
         (r#""logit_bias": [[1, 1]]"#, "logit_bias"),
         (&format!(r#""logit_bias": {many_biases}"#), "logit_bias"),
         (r#""logprobs": 21"#, "logprobs"),

@@ -736,6 +736,14 @@ fn what_is_wrong_with_a_response_is_named() {
         (json!({"input": [{"type": "custom_tool_call", "name": "x"}]}), "input[0].input"),
         (json!({"input": [{"type": "shell_call", "action": 1}]}), "input[0].action"),
         (json!({"input": [{"type": "mcp_call", "arguments": "{}"}]}), "input[0].name"),
+        (
+            json!({"input": [{"type": "function_call_output", "call_id": "a".repeat(257), "output": "x"}]}),
+            "input[0].call_id",
+        ),
+        (
+            json!({"input": [{"type": "custom_tool_call_output", "call_id": "a".repeat(257), "output": "x"}]}),
+            "input[0].call_id",
+        ),
         (json!({"input": "x", "temprature": 1}), "temprature"),
         (json!({"input": "x", "tools": [{"type": "dragon"}]}), "tools[0].type"),
         (json!({"input": "x", "tools": [{"type": "function", "name": "a b"}]}), "tools[0].name"),
@@ -824,8 +832,21 @@ fn tools_that_run_elsewhere_are_hints() {
         ("mcp", "mcp"),
         ("custom", "custom"),
     ] {
-        let answer = host.ask(PATH, &json!({"input": "x", "max_output_tokens": 1, "tools": [{"type": kind}]}));
-        assert_eq!(answer["hints"], json!([format!("tools[].{hint}")]), "{kind}");
+        let mut body = json!({"input": "x", "max_output_tokens": 1, "tools": [{"type": kind}]});
+        let hints = json!([format!("tools[].{hint}")]);
+        assert_eq!(host.ask(PATH, &body)["hints"], hints, "{kind}");
+        // Nothing is left that could be called.
+        let allowed = json!([{"type": kind, "server_label": "x"}]);
+        body["tool_choice"] = json!({"type": "allowed_tools", "mode": "auto", "tools": allowed});
+        assert_eq!(host.ask(PATH, &body)["hints"], hints, "{kind} is allowed");
+        body["tool_choice"]["mode"] = "required".into();
+        let refused = host.post(PATH, &body);
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tool_choice")), "{kind}");
+        // What is not among the tools is no kind to choose from.
+        body["tools"] = json!([weather()]);
+        let refused = host.post(PATH, &body);
+        let place = json!("tool_choice.tools[0].type");
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &place), "{kind}");
     }
 }
 
