@@ -48,6 +48,10 @@ impl Offer {
             return Err(ApiError::bad_request(format!("At most {MAX_TOOLS} tools are taken.")).with_param("tools"));
         }
         check_properties(&tool.parameters, &place)?;
+        // Templates ask whether a name is in it.
+        if matches!(tool.parameters.get("required"), Some(Value::Bool(_) | Value::Number(_))) {
+            return Err(ApiError::of_schema(&format!("{place}.required"), &"it must be a list of names"));
+        }
         self.places.entry(tool.name.clone()).or_insert(place);
         self.definitions.push(definition(&tool.name, description, &tool.parameters));
         self.tools.push(tool);
@@ -267,13 +271,15 @@ mod tests {
         for (schema, place) in [
             (json!({"type": 5, "properties": 3}), ".properties"),
             (json!({"properties": "x"}), ".properties"),
+            (json!({"properties": {"a": {}}, "required": true}), ".required"),
+            (json!({"required": 5}), ".required"),
             (json!({"properties": {"a": {"properties": []}}}), ".properties.a.properties"),
         ] {
             let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema}});
             let place = format!("tools[0].function.parameters{place}");
             assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), Some(place), "{schema}");
         }
-        let advice = json!({"a": true, "b": {"type": "strange"}, "c": "a city", "properties": {"properties": null}});
+        let advice = json!({"old": {"required": true}, "a": true, "b": {"type": "strange"}, "c": "a city", "properties": {"properties": null}});
         let good = json!({"properties": advice});
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": good}});
         assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), None);
