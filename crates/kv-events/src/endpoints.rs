@@ -50,7 +50,7 @@ struct Json {
     #[serde(default = "buffer_steps")]
     buffer_steps: usize,
     /// Accepted and ignored, like `max_queue_size`: these limit vLLM's queues, which do not exist here. A subscriber
-    /// that falls behind by 100,000 batches misses some, and can request a replay.
+    /// that falls behind the batches that are kept misses some.
     #[serde(rename = "hwm")]
     _hwm: Option<u64>,
     #[serde(rename = "max_queue_size")]

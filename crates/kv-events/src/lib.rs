@@ -2,9 +2,12 @@
 //! prefix in the cache.
 //!
 //! ```text
-//! engine --after each step--> Vec<CacheEvent> --> [topic | number | msgpack]  --> PUB     to subscribers
-//!                                                   the last 10,000 batches    --> ROUTER  replays missed batches
+//! engine --after each step--> Vec<CacheEvent> --> number | msgpack --> the last batches --> PUB     to subscribers
+//!                                                                                       --> ROUTER  missed ones again
 //! ```
+//!
+//! The batches that are kept are the only queue: every peer is written to as fast as it reads, from where it is, and one
+//! that is slower than they go misses some, which it sees by their numbers. Nobody waits for another.
 //!
 //! A batch is `[seconds since 1970, [event, ...], rank]`, an event a list that begins with its name (`BlockStored`,
 //! `BlockRemoved`, `AllBlocksCleared`), as msgspec writes vLLM's structs. A block is identified by the first 64 bits of
@@ -13,28 +16,42 @@
 
 mod batch;
 mod endpoints;
+mod zmtp;
 
 use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use scheduler::CacheEvent;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
 pub use endpoints::{Endpoints, EndpointsError};
 
-/// Maximum bytes of batches kept for replays.
-const MAX_REPLAY_BYTES: usize = 64 << 20;
+/// Maximum bytes of batches that are kept.
+const MAX_BYTES: usize = 64 << 20;
+/// Batches that are kept for slow subscribers, where fewer are kept for replays.
+const LEAST_BATCHES: usize = 1000;
 /// Ends a replay, in place of a batch number.
 const END: [u8; 8] = (-1_i64).to_be_bytes();
+/// Connections of one socket; more wait.
+const MOST_PEERS: usize = 256;
+/// For a handshake, and for a message that is written.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After a failed accept.
+const BACKOFF: Duration = Duration::from_millis(50);
 
 /// Bound sockets, before events are published.
 pub struct Publisher {
     runtime: Runtime,
-    publish: PubSocket,
-    replay: Option<RouterSocket>,
+    publish: TcpListener,
+    replay: Option<TcpListener>,
     endpoints: Endpoints,
     /// Addresses with the actual ports.
     bound: Vec<String>,
@@ -45,33 +62,25 @@ pub struct Publisher {
 #[error("{endpoint}: {problem}")]
 pub struct BindError {
     endpoint: String,
-    problem: String,
+    problem: io::Error,
 }
 
 impl Publisher {
     /// Binds the sockets. Errors name the endpoint.
     pub fn bind(endpoints: Endpoints) -> Result<Publisher, BindError> {
-        let failed = |endpoint: &str, problem: &dyn std::fmt::Display| BindError {
-            endpoint: endpoint.to_owned(),
-            problem: problem.to_string(),
-        };
+        let failed = |endpoint: &str, problem| BindError { endpoint: endpoint.to_owned(), problem };
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).thread_name("kv-events").enable_all().build();
-        let runtime = runtime.map_err(|error| failed(&endpoints.endpoint, &error))?;
-        // A new socket starts its own tasks.
-        let inside = runtime.enter();
+        let runtime = runtime.map_err(|error| failed(&endpoints.endpoint, error))?;
         let mut bound = Vec::new();
-        let (mut publish, mut replay) = (PubSocket::new(), None);
-        let endpoint = &endpoints.endpoint;
-        let at = runtime.block_on(publish.bind(&everywhere(endpoint)));
-        bound.push(at.map_err(|error| failed(endpoint, &error))?.to_string());
-        if let Some(endpoint) = &endpoints.replay_endpoint {
-            let mut socket = RouterSocket::new();
-            let at = runtime.block_on(socket.bind(&everywhere(endpoint)));
-            bound.push(at.map_err(|error| failed(endpoint, &error))?.to_string());
-            replay = Some(socket);
-        }
-        drop(inside);
+        let mut listen = |endpoint: &String| {
+            let listener = runtime.block_on(TcpListener::bind(address(endpoint)))?;
+            bound.push(format!("tcp://{}", listener.local_addr()?));
+            Ok(listener)
+        };
+        let mut named = |endpoint| listen(endpoint).map_err(|error| failed(endpoint, error));
+        let publish = named(&endpoints.endpoint)?;
+        let replay = endpoints.replay_endpoint.as_ref().map(named).transpose()?;
         Ok(Publisher { runtime, publish, replay, endpoints, bound })
     }
 
@@ -81,93 +90,155 @@ impl Publisher {
     }
 
     /// Publishes events on a background thread until the sender is dropped.
-    pub fn spawn(self, events: Receiver<Vec<CacheEvent>>) -> std::io::Result<()> {
-        let Publisher { runtime, mut publish, replay, endpoints, .. } = self;
-        let buffer = Arc::new(ReplayBuffer { max_batches: endpoints.buffer_steps, batches: Mutex::default() });
+    pub fn spawn(self, events: Receiver<Vec<CacheEvent>>) -> io::Result<()> {
+        let Publisher { runtime, publish, replay, endpoints, .. } = self;
+        let kept = Arc::new(Kept {
+            topic: endpoints.topic,
+            steps: endpoints.buffer_steps,
+            batches: Mutex::default(),
+            count: watch::Sender::new(0),
+        });
+        runtime.spawn(accept(publish, kept.clone(), subscribed));
         if let Some(socket) = replay {
-            runtime.spawn(serve_replays(socket, buffer.clone()));
+            runtime.spawn(accept(socket, kept.clone(), replayed));
         }
         let thread = move || {
             for (number, events) in (0_u64..).zip(events) {
                 let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-                let payload = batch::encode(&events, seconds);
-                let mut message = ZmqMessage::from(endpoints.topic.clone());
-                message.push_back(number.to_be_bytes().to_vec().into());
-                message.push_back(payload.clone().into());
-                buffer.push(number, payload);
-                if let Err(error) = runtime.block_on(publish.send(message)) {
-                    tracing::debug!(%error, "cannot publish KV-cache events");
-                }
+                kept.push(number, batch::encode(&events, seconds).into());
             }
-            // Tasks of the runtime write the messages already sent.
-            drop(publish);
+            drop(runtime);
         };
         std::thread::Builder::new().name("kv-events".into()).spawn(thread).map(drop)
     }
 }
 
-/// Replaces vLLM's `*` for all addresses.
-fn everywhere(endpoint: &str) -> String {
-    endpoint.replacen("://*:", "://0.0.0.0:", 1)
+/// What is behind `tcp://`, with all addresses for vLLM's `*`.
+fn address(endpoint: &str) -> String {
+    endpoint.trim_start_matches("tcp://").replacen("*:", "0.0.0.0:", 1)
 }
 
 /// The last batches, by number.
-struct ReplayBuffer {
-    max_batches: usize,
+struct Kept {
+    topic: String,
+    /// Those that a replay has at most.
+    steps: usize,
     batches: Mutex<Batches>,
+    /// Batches that there have been.
+    count: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Batches {
     bytes: usize,
-    last: VecDeque<(u64, Vec<u8>)>,
+    last: VecDeque<(u64, Arc<[u8]>)>,
 }
 
-impl ReplayBuffer {
-    fn push(&self, number: u64, payload: Vec<u8>) {
+impl Kept {
+    fn push(&self, number: u64, payload: Arc<[u8]>) {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.bytes += payload.len();
         batches.last.push_back((number, payload));
-        while batches.last.len() > self.max_batches || batches.bytes > MAX_REPLAY_BYTES {
+        while batches.last.len() > self.steps.max(LEAST_BATCHES) || batches.bytes > MAX_BYTES {
             let Some((_, removed)) = batches.last.pop_front() else { break };
             batches.bytes -= removed.len();
         }
+        drop(batches);
+        self.count.send_replace(number + 1);
     }
 
-    /// The first kept batch from this number on.
-    fn first_from(&self, number: u64) -> Option<(u64, Vec<u8>)> {
+    /// The first kept batch of these numbers.
+    fn first_of(&self, from: u64, end: u64) -> Option<(u64, Arc<[u8]>)> {
         let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = batches.last.partition_point(|(kept, _)| *kept < number);
-        batches.last.get(at).cloned()
+        let at = batches.last.partition_point(|(kept, _)| *kept < from);
+        batches.last.get(at).filter(|(number, _)| *number < end).cloned()
     }
 }
 
-/// A request is `[client, "", number]`; the reply is every batch from there on as `[client, "", number, batch]`, and an
-/// end marker.
-async fn serve_replays(mut socket: RouterSocket, buffer: Arc<ReplayBuffer>) {
-    // An invalid request gets no reply.
-    while let Ok(request) = socket.recv().await {
-        let frames = request.into_vec();
-        let Some((client, number)) = parse_request(&frames) else { continue };
-        let reply = |frames: [Vec<u8>; 2]| {
-            let mut message = ZmqMessage::from(client.to_vec());
-            message.push_back(Vec::new().into());
-            frames.into_iter().for_each(|frame| message.push_back(frame.into()));
-            message
+/// Serves every peer by itself.
+async fn accept<S: Future<Output = io::Result<()>> + Send + 'static>(
+    socket: TcpListener,
+    kept: Arc<Kept>,
+    serve: fn(TcpStream, Arc<Kept>) -> S,
+) {
+    let seats = Arc::new(Semaphore::new(MOST_PEERS));
+    while let Ok(seat) = seats.clone().acquire_owned().await {
+        let Ok((stream, _)) = socket.accept().await else {
+            tokio::time::sleep(BACKOFF).await;
+            continue;
         };
-        let mut next = number;
-        let mut is_connected = true;
-        while let Some((number, payload)) = buffer.first_from(next).filter(|_| is_connected) {
-            is_connected = socket.send(reply([number.to_be_bytes().to_vec(), payload])).await.is_ok();
+        let served = serve(stream, kept.clone());
+        tokio::spawn(async move {
+            if let Err(error) = served.await {
+                tracing::debug!(%error, "a peer of the KV-cache events has left");
+            }
+            drop(seat);
+        });
+    }
+}
+
+/// A message is `[topic, number, batch]`, for whom the topic begins as it said.
+async fn subscribed(mut stream: TcpStream, kept: Arc<Kept>) -> io::Result<()> {
+    timeout(PATIENCE, zmtp::shake_hands(&mut stream, "PUB", &[b"SUB", b"XSUB"])).await??;
+    let (mut input, mut output) = stream.into_split();
+    // Subscriptions to this topic; others are not kept.
+    let wanted = AtomicUsize::new(0);
+    let listen = async {
+        loop {
+            let frames = zmtp::read_message(&mut input).await?;
+            let [frame] = &frames[..] else { continue };
+            match frame.split_first() {
+                Some((1, prefix)) if kept.topic.as_bytes().starts_with(prefix) => {
+                    wanted.fetch_add(1, Ordering::Relaxed);
+                }
+                Some((0, prefix)) if kept.topic.as_bytes().starts_with(prefix) => {
+                    let fewer = wanted.load(Ordering::Relaxed).saturating_sub(1);
+                    wanted.store(fewer, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+        }
+    };
+    let tell = async {
+        let mut count = kept.count.subscribe();
+        let mut next = *count.borrow_and_update();
+        while count.changed().await.is_ok() {
+            let end = *count.borrow_and_update();
+            while let Some((number, payload)) = kept.first_of(next, end) {
+                if wanted.load(Ordering::Relaxed) > 0 {
+                    write(&mut output, [kept.topic.as_bytes(), &number.to_be_bytes(), &payload]).await?;
+                }
+                next = number + 1;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! { left = listen => left, over = tell => over }
+}
+
+/// A request is `["", number]`; the reply is every batch from there on as `["", number, batch]`, and an end marker.
+async fn replayed(mut stream: TcpStream, kept: Arc<Kept>) -> io::Result<()> {
+    timeout(PATIENCE, zmtp::shake_hands(&mut stream, "ROUTER", &[b"DEALER", b"REQ", b"ROUTER"])).await??;
+    loop {
+        // An invalid request gets no reply.
+        let frames = zmtp::read_message(&mut stream).await?;
+        let Some(from) = parse_request(&frames) else { continue };
+        let end = *kept.count.borrow();
+        let mut next = from.max(end.saturating_sub(kept.steps as u64));
+        while let Some((number, payload)) = kept.first_of(next, end) {
+            write(&mut stream, [b"", &number.to_be_bytes(), &payload]).await?;
             next = number + 1;
         }
-        // Fails if the client has disconnected.
-        let _ = socket.send(reply([END.to_vec(), Vec::new()])).await;
+        write(&mut stream, [b"", &END, b""]).await?;
     }
 }
 
-fn parse_request<T: AsRef<[u8]>>(frames: &[T]) -> Option<(&[u8], u64)> {
-    let [client, empty, number] = frames else { return None };
-    let number = number.as_ref().try_into().ok().map(u64::from_be_bytes)?;
-    empty.as_ref().is_empty().then_some((client.as_ref(), number))
+fn parse_request(frames: &[Vec<u8>]) -> Option<u64> {
+    let [empty, number] = frames else { return None };
+    let number = number[..].try_into().ok().map(u64::from_be_bytes)?;
+    empty.is_empty().then_some(number)
+}
+
+async fn write(output: &mut (impl AsyncWrite + Unpin), frames: [&[u8]; 3]) -> io::Result<()> {
+    timeout(PATIENCE, output.write_all(&zmtp::message(frames))).await?
 }

@@ -1,5 +1,7 @@
 //! Events and replays through the sockets, as a router receives them; and the flag that names these.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::mpsc::channel;
 
 use kv_events::{Endpoints, Publisher};
@@ -137,6 +139,49 @@ fn as_many_batches_are_kept_as_was_said() {
             }
         }
     });
+}
+
+/// What strangers say, whole or not, ends their connection or holds it; no length that they announce is believed.
+#[test]
+fn strangers_take_nothing_from_others() {
+    let (publisher, bound) = published(10);
+    let (sender, receiver) = channel();
+    publisher.spawn(receiver).expect("a thread");
+    let greeting = [&b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL"[..], &[0; 48]].concat();
+    let ready = |kind: &[u8]| {
+        let body = [b"\x05READY\x0bSocket-Type\0\0\0", &[kind.len() as u8][..], kind].concat();
+        [&greeting[..], &[4, body.len() as u8], &body].concat()
+    };
+    let after = |kind: &[u8], more: &[u8]| [&ready(kind), more].concat();
+    let mut told = vec![
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3), true),
+        (vec![0; 64], true),
+        ([&greeting[..10], b"\x01\0", &greeting[12..]].concat(), true),
+        ([&greeting[..12], b"CURVE", &greeting[17..]].concat(), true),
+        (greeting[..20].to_vec(), false),
+        (ready(b"PUSH"), true),
+        ([&greeting[..], &[6], &u64::MAX.to_be_bytes()].concat(), true),
+    ];
+    for kind in [&b"SUB"[..], b"DEALER"] {
+        told.push((after(kind, &[&[2][..], &(1_u64 << 40).to_be_bytes(), b"x"].concat()), true));
+        told.push((after(kind, &[&[2][..], &u64::MAX.to_be_bytes()].concat()), true));
+        told.push((after(kind, &b"\x01\0".repeat(99)), true));
+        told.push((after(kind, b"\x08\0"), true));
+        told.push((after(kind, b"\0\x01\x07"), false));
+    }
+    let mut held = Vec::new();
+    for ((says, ends), endpoint) in told.iter().flat_map(|told| bound.iter().map(move |endpoint| (told, endpoint))) {
+        let mut stranger = TcpStream::connect(endpoint.strip_prefix("tcp://").unwrap()).expect("it is there");
+        // It may be refused before it has said all.
+        let _ = stranger.write_all(says);
+        if *ends {
+            let _ = stranger.read_to_end(&mut Vec::new());
+        }
+        held.push(stranger);
+    }
+    sender.send(vec![lost(1)]).expect("the publisher runs");
+    let told = Runtime::new().expect("a runtime").block_on(replayed_of(&bound[1], 0, 1));
+    assert_eq!(told[0].0, 0);
 }
 
 #[test]
