@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The batches that are kept are the only queue: every peer is written to as fast as it reads, from where it is, and one
-//! that is slower than they go misses some, which it sees by their numbers. Nobody waits for another.
+//! that is slower than they go misses some, which it sees by their numbers. No peer waits for another.
 //!
 //! A batch is `[seconds since 1970, [event, ...], rank]`, an event a list that begins with its name (`BlockStored`,
 //! `BlockRemoved`, `AllBlocksCleared`), as msgspec writes vLLM's structs. A block is identified by the first 64 bits of
@@ -177,7 +177,7 @@ async fn accept<S: Future<Output = io::Result<()>> + Send + 'static>(
     }
 }
 
-/// A message is `[topic, number, batch]`, for whom the topic begins as it said.
+/// A message is `[topic, number, batch]`, for a peer that subscribed to how the topic begins.
 async fn subscribed(mut stream: TcpStream, kept: Arc<Kept>) -> io::Result<()> {
     timeout(PATIENCE, zmtp::shake_hands(&mut stream, "PUB", &[b"SUB", b"XSUB"])).await??;
     let (mut input, mut output) = stream.into_split();

@@ -1,5 +1,5 @@
 //! What a publisher needs of ZMTP 3.0 (rfc.zeromq.org/spec/23) to speak with the sockets of libzmq: greeting, handshake
-//! without security, frames. The other side may be anybody: no length that it announces is believed beyond a small limit.
+//! without security, frames. The other side may be a stranger: no length that it announces is believed beyond a small limit.
 
 use std::io;
 

@@ -209,11 +209,9 @@ impl Messages {
     /// An item that another server's tools left. Its fields are theirs: what is not read changes nothing here.
     fn foreign(&mut self, path: &str, item: &Value, foreign: Foreign) -> Result<(), ApiError> {
         let text = |field: &str| item[field].as_str().map(str::to_owned);
-        let id = || text("call_id").or_else(|| text("id"));
-        let short_id = || {
-            let id = id();
-            id.as_ref().map_or(Ok(()), |id| check_short(id, || format!("{path}.call_id")))?;
-            Ok::<_, ApiError>(id)
+        let id = || {
+            let id = text("call_id").or_else(|| text("id"));
+            id.as_ref().map_or(Ok(()), |id| check_short(id, || format!("{path}.call_id"))).map(|()| id)
         };
         let needed = |field: &str| text(field).ok_or_else(|| wrong_type(format!("{path}.{field}"), "a string"));
         match foreign {
@@ -229,15 +227,15 @@ impl Messages {
                     Value::String(text) => json!({field: text}),
                     _ => return Err(wrong_type(format!("{path}.{field}"), "a string or an object")),
                 };
-                self.called(id(), &name, arguments);
+                self.called(id()?, &name, arguments);
             }
-            Foreign::Output => self.came(short_id()?, shown(&item["output"])),
+            Foreign::Output => self.came(id()?, shown(&item["output"])),
             Foreign::Both => {
                 let (name, arguments) = (needed("name")?, text("arguments").unwrap_or_default());
-                self.called(id(), &name, parsed(arguments));
+                self.called(id()?, &name, parsed(arguments));
                 let what_came = [&item["output"], &item["error"]].into_iter().find(|value| !value.is_null());
                 if let Some(what_came) = what_came {
-                    self.came(short_id()?, shown(what_came));
+                    self.came(id()?, shown(what_came));
                 }
             }
         }
