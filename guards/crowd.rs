@@ -8,10 +8,8 @@
 
 use engine::LookupBench;
 use scheduler::cost::{Knot, Terms};
-use scheduler::{
-    CostModel, DraftProposal, DraftSource, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step,
-    StepOutput, StepRecord, StopRules, Targets, TokenId,
-};
+use protocol::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
+use scheduler::{CostModel, DraftProposal, DraftSource, Limits, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord};
 
 /// Streams, and the tokens behind which they answer.
 pub const STREAMS: usize = 256;

@@ -13,10 +13,8 @@ use ledger::Ledger;
 use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
-    StopRules, Targets,
-};
+use protocol::{Nanos, Priority, RequestId, StopRules, Targets};
+use scheduler::{CostModel, Limits, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord};
 use std::hint::black_box;
 
 fn at_most(instructions: u64) -> LibraryBenchmarkConfig {

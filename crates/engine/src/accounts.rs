@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ledger::{Account, Ledger, LedgerEvent, Totals};
-use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
+use protocol::{FinishReason, Nanos, RequestId};
+use scheduler::{CostModel, Request, StepRecord};
 
 use crate::handoff::HandoffResult;
 use crate::quota;

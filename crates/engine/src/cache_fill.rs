@@ -3,7 +3,7 @@
 //! The trend of the used blocks is an exponential average of their rate of growth (as the trend in Holt, ONR Memorandum
 //! 52, 1957), by time and not by steps, so that short steps do not count more than long ones.
 
-use scheduler::Nanos;
+use protocol::Nanos;
 
 /// Seconds in which an old trend loses all but a third of its weight.
 const MEMORY_S: f64 = 10.0;

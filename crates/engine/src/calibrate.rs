@@ -25,9 +25,10 @@ use kernels::Doubt;
 use kernels::cpu_time::{Interval, Mark};
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, Span};
+use protocol::Nanos;
 use protocol::sampling::Sampling;
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Nanos, Work};
+use scheduler::{CostModel, Work};
 use serde_json::{Value, json};
 
 use crate::kept;

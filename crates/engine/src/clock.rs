@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use scheduler::Nanos;
+use protocol::Nanos;
 
 use crate::wall_clock::{UnixNanos, WallClock};
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::Sender;
 
 use checkpoint::LoadError;
 use model::PackedAdapter;
-use scheduler::{Nanos, RequestId, TokenId};
+use protocol::{Nanos, RequestId, TokenId};
 use tokio::sync::oneshot;
 
 use crate::handoff::{BudgetedBytes, HandoffEvent};

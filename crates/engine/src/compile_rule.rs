@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grammar::{Grammar, Rule, RuleError, Vocabulary};
-use scheduler::TokenId;
+use protocol::TokenId;
 
 use crate::ModelInfo;
 

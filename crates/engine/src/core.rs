@@ -20,9 +20,10 @@ use crate::command::{ArrivalInfo, PutAdapterResult};
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
+use protocol::{Nanos, RequestId, TokenId};
 use scheduler::{
-    AdmitError, CacheEvent, CostModel, DraftProposal, Nanos, Preempted, Request, RequestId, Scheduler, StealTime, Step,
-    StepOutput, StepRecord, TokenEvent, TokenId,
+    AdmitError, CacheEvent, CostModel, DraftProposal, Preempted, Request, Scheduler, StealTime, Step, StepOutput,
+    StepRecord, TokenEvent,
 };
 use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;

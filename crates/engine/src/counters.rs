@@ -2,8 +2,9 @@
 //! is counted anywhere else.
 
 use ledger::{Account, LedgerEvent, Totals};
+use protocol::{FinishReason, Nanos, RequestId};
 use scheduler::latency_bound::BoundCoverage;
-use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapStats};
+use scheduler::{PrefixStats, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
 use crate::handoff::Handoffs;

@@ -9,7 +9,8 @@
 //! prompts nothing. A first token after a second feels like an answer; a slower machine gets the time that it needs for
 //! a common prompt, its own and that of two others before it.
 
-use scheduler::{CostModel, Nanos, Targets, Work};
+use protocol::{Nanos, Targets};
+use scheduler::{CostModel, Work};
 
 /// Milliseconds between tokens: the rate is above reading speed.
 const FAST_MS: f64 = 50.0;

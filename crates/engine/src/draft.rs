@@ -37,7 +37,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ::model::Forward;
-use scheduler::{DraftProposal, DraftSource, Nanos, Scheduler, SeqId, Sequence, Step, TokenId};
+use protocol::{Nanos, TokenId};
+use scheduler::{DraftProposal, DraftSource, Scheduler, SeqId, Sequence, Step};
 
 use crate::recording::OfferEntry;
 

@@ -10,7 +10,8 @@
 use std::ops::Range;
 
 use model::Forward;
-use scheduler::{CacheEvent, FinishReason, RequestId, TokenId};
+use protocol::{FinishReason, RequestId, TokenId};
+use scheduler::CacheEvent;
 
 use crate::options::CacheListener;
 use crate::output::Event;

@@ -1,6 +1,6 @@
 //! How often a request ends under load: at what rate a full queue drains.
 
-use scheduler::Nanos;
+use protocol::Nanos;
 
 use crate::accounts::{Closed, Ending};
 

@@ -11,7 +11,8 @@
 use std::collections::VecDeque;
 
 use ledger::{Account, LedgerEvent};
-use scheduler::{Nanos, StepRecord};
+use protocol::Nanos;
+use scheduler::StepRecord;
 
 use crate::counters::Gauges;
 

@@ -19,7 +19,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ledger::LedgerEvent;
-use scheduler::{CostModel, FinishReason, LatencyBounds, Nanos, Request, RequestId, StepRecord};
+use protocol::{FinishReason, Nanos, RequestId};
+use scheduler::{CostModel, LatencyBounds, Request, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
 use crate::cache_fill::CacheFillForecast;

@@ -12,7 +12,8 @@
 
 use std::sync::Arc;
 
-use scheduler::{BlockUse, Nanos, RequestId, StepRecord};
+use protocol::{Nanos, RequestId};
+use scheduler::{BlockUse, StepRecord};
 
 pub(crate) const SNAPSHOT_EVERY: Nanos = Nanos(250_000_000);
 /// Between two maps of the cache.

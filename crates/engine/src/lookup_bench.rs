@@ -1,7 +1,8 @@
 //! The lookup by itself, for counting what it takes: `guards/` drives it as the core does, without a model, a
 //! thread or a client.
 
-use scheduler::{DraftProposal, Scheduler, Step, TokenId};
+use protocol::TokenId;
+use scheduler::{DraftProposal, Scheduler, Step};
 
 use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
 

@@ -10,7 +10,8 @@
 use std::ops::Range;
 
 use model::{Batch, Span};
-use scheduler::{Rows, Scheduler, SeqId, Sequence, Step, TokenId};
+use protocol::TokenId;
+use scheduler::{Rows, Scheduler, SeqId, Sequence, Step};
 
 use crate::draft::DraftTokens;
 use crate::validate::OfPrompt;

@@ -10,7 +10,8 @@ use kernels::memory_limits::Limit;
 use kernels::threads::NodeChoice;
 use kernels::{AccumulationOrder, CpuError, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
-use scheduler::{CacheEvent, LimitsError, Nanos};
+use protocol::Nanos;
+use scheduler::{CacheEvent, LimitsError};
 use text::chat_template::TemplateSettings;
 
 use crate::adapters::AdapterError;

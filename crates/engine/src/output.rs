@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grammar::ConstraintError;
 use ledger::{Account, Bill};
+use protocol::{FinishReason, Nanos, TokenId};
 use receipt::Unsealed;
-use scheduler::{FinishReason, LatencyBound, Nanos, TokenId};
+use scheduler::LatencyBound;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::SubmitError;

@@ -10,8 +10,9 @@
 //! The newest keep the two kinds of step apart because a limit is one of a step: of a step that carries both, all of it
 //! is set against the arithmetic that its prompt brought, as on the Live page.
 
+use protocol::Nanos;
 use roofline::{Demands, PassWork};
-use scheduler::{Nanos, RecordRow, StepRecord};
+use scheduler::{RecordRow, StepRecord};
 
 /// Seconds of a phase's own steps after which a step weighs a third.
 const MEMORY_SECONDS: f64 = 10.0;

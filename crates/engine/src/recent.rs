@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ledger::LedgerEvent;
-use scheduler::{FinishReason, Nanos, RequestId, StepRecord};
+use protocol::{FinishReason, Nanos, RequestId};
+use scheduler::StepRecord;
 
 use crate::accounts::{Closed, Ending};
 

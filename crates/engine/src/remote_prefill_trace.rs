@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use scheduler::{Nanos, RequestId};
+use protocol::{Nanos, RequestId};
 
 use crate::handoff::{HandoffOutcome, RemoteStepEntry};
 

@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::Checkpoint;
 use model::{ModelConfig, Progress};
-use scheduler::{Nanos, RequestId, Scheduler};
+use protocol::{Nanos, RequestId};
+use scheduler::Scheduler;
 
 use crate::command::ArrivalInfo;
 use crate::core::EngineCore;

@@ -13,9 +13,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use ledger::{Account, AnswerTimes};
-use scheduler::{
-    CostModel, Limits, Nanos, Priority, RecordRow, Request, RequestId, StepRecord, Targets, TokenId, Work,
-};
+use protocol::{Nanos, Priority, RequestId, Targets, TokenId};
+use scheduler::{CostModel, Limits, RecordRow, Request, StepRecord, Work};
 
 use crate::recording::OfferEntry;
 

@@ -14,7 +14,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use kernels::DeviceLimits;
-use scheduler::{CostModel, Nanos, RequestId, Targets};
+use protocol::{Nanos, RequestId, Targets};
+use scheduler::CostModel;
 
 use crate::handoff::{Role, RoleError};
 use crate::history::SecondStats;

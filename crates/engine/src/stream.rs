@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use scheduler::{LatencyBound, Nanos, RequestId, TokenId};
+use protocol::{Nanos, RequestId, TokenId};
+use scheduler::LatencyBound;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::command::Command;

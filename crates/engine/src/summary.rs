@@ -1,7 +1,7 @@
 //! A request in a few numbers: what a list of them shows, to find the one with a timeline worth reading.
 
 use ledger::{Account, Owner, Shares};
-use scheduler::{FinishReason, Nanos, RequestId};
+use protocol::{FinishReason, Nanos, RequestId};
 
 use crate::accounts::Ending;
 

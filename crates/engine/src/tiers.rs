@@ -28,7 +28,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use model::Forward;
-use scheduler::{BlockLoad, Nanos, Scheduler, SlotSpill, Step, Tier, TierSizes, TierSlot, Transfer};
+use protocol::Nanos;
+use scheduler::{BlockLoad, Scheduler, SlotSpill, Step, Tier, TierSizes, TierSlot, Transfer};
 
 use crate::clock::Clock;
 

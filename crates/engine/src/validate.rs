@@ -12,7 +12,7 @@ use std::time::Duration;
 use grammar::{Grammar, Rule, TokenRule};
 use model::{GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::{Sampling, SamplingParams};
-use scheduler::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
+use protocol::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
 use text::detokenizer::{Detokenizer, StopStrings};

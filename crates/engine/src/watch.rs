@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use scheduler::RequestId;
+use protocol::RequestId;
 
 use crate::command::Command;
 use crate::history::SecondStats;

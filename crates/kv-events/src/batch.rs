@@ -1,6 +1,7 @@
 //! Events in msgpack, as vLLM's msgspec writes them.
 
-use scheduler::{CacheEvent, TokenId};
+use protocol::TokenId;
+use scheduler::CacheEvent;
 use serde::Serialize;
 
 /// `["BlockStored", hashes, parent, tokens, tokens per block, lora_id, medium, lora_name]`: consecutive blocks.

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use scheduler::{FinishReason, Nanos, RequestId, Targets};
+use protocol::{FinishReason, Nanos, RequestId, Targets};
 
 use crate::tally::Tally;
 use crate::waits::{ActiveWait, Waiters};

@@ -4,7 +4,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use scheduler::{Blocked, Holder, Nanos, RequestId, StepRecord};
+use protocol::{Nanos, RequestId};
+use scheduler::{Blocked, Holder, StepRecord};
 
 use crate::account::{Account, Cost, Meter, Named};
 use crate::wait_shares::{TimeByRequest, WaitPlace, share_out};

@@ -42,8 +42,8 @@ pub use account::{
     Account, AnswerTimes, Bill, Cost, Gap, LATE_FLOOR, LATE_MEDIANS, Named, Owner, Shares, Visit, Wait, late_above,
 };
 pub use prices::ROWS_OF_A_PASS;
+pub use protocol::Nanos;
 pub use row_shares::{RowShares, row_shares};
-pub use scheduler::Nanos;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -54,7 +54,8 @@ use core::ops::Range;
 use account::{Clocks, MOST_GAPS, MOST_NAMED, Meter};
 use booking::{InGaps, name_drafts, name_rows};
 use prices::{Price, Prices};
-use scheduler::{Blocked, CostModel, FinishReason, Preempted, Request, RequestId, StepRecord, Work};
+use protocol::{FinishReason, RequestId};
+use scheduler::{Blocked, CostModel, Preempted, Request, StepRecord, Work};
 use tally::Tally;
 use wait_shares::TimeByRequest;
 use waits::{Waits, rowless};

@@ -8,7 +8,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use scheduler::{CostModel, RecordRow, RequestId, StepRecord};
+use protocol::RequestId;
+use scheduler::{CostModel, RecordRow, StepRecord};
 
 use crate::{Price, Prices};
 

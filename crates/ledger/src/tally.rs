@@ -1,7 +1,7 @@
 //! The requests that an answer waits for before its first token. More are listed than [`Named`] keeps, because a small
 //! part may become large.
 
-use scheduler::RequestId;
+use protocol::RequestId;
 
 use crate::account::Named;
 use crate::wait_shares::TimeByRequest;

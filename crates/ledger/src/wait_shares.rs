@@ -19,7 +19,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use scheduler::RequestId;
+use protocol::RequestId;
 
 /// Finished holders that are still named.
 const MAX_FINISHED: usize = 1024;

@@ -21,7 +21,7 @@
 
 use alloc::sync::Arc;
 
-use scheduler::{Nanos, RequestId};
+use protocol::{Nanos, RequestId};
 
 use crate::account::{Account, Clocks, Meter, Wait};
 use crate::wait_shares::{Mark, TimeByRequest, WaitPlace, WaitShares};

@@ -2,7 +2,8 @@
 
 use allocation_counter::measure;
 use ledger::Ledger;
-use scheduler::{Limits, Nanos, Request, RequestId, Scheduler, StepRecord, StopRules};
+use protocol::{Nanos, RequestId, StopRules};
+use scheduler::{Limits, Request, Scheduler, StepRecord};
 use testing::plans;
 
 /// Together they have 32 answers, as many as there are seats.

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
+use protocol::{Nanos, Priority, RequestId, TokenId};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, DraftProposal, DraftSource, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
-    StealTime, Step, StepOutput, StepRecord, TokenEvent, TokenId,
+    CostModel, DraftProposal, DraftSource, Limits, Request, RowOutput, Scheduler, StealTime, Step, StepOutput,
+    StepRecord, TokenEvent,
 };
 use testing::{Dice, plans};
 

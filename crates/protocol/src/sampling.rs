@@ -8,7 +8,11 @@
 //! Readers and writers go over [`options`]. A further option is a field of both structs, its neutral value, a row of a
 //! table, and what the sampler does with it.
 
-use std::ops::RangeInclusive;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 

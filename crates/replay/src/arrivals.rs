@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use engine::run_history::{PastAnswer, PastDrafts, RunHistory, RunHistoryWindow};
 use ledger::Ledger;
-use scheduler::{DraftSource, Nanos, RequestId};
+use protocol::{Nanos, RequestId};
+use scheduler::DraftSource;
 use sim::Arrival;
 use sim::drafts::{DraftedStep, RememberedDrafts};
 use sim::report::Outcome;

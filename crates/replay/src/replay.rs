@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::recording::{AdmitEntry, Entry, OfferEntry, StepEntry};
-use scheduler::{
-    CostModel, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step,
-    StepOutput, StepRecord, StopRules, Targets, TokenEvent, TokenId,
-};
+use protocol::{FinishReason, Nanos, Priority, RequestId, StopRules, Targets, TokenId};
+use scheduler::{CostModel, Request, RowOutput, Rows, Scheduler, Sequence, Step, StepOutput, StepRecord, TokenEvent};
 
 use crate::read::{Recording, RecordingError};
 

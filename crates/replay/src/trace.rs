@@ -23,7 +23,8 @@ use std::io::{self, Write};
 
 use engine::{HandoffOutcome, RemotePrefillTrace};
 use ledger::{Account, Gap, Owner, Shares};
-use scheduler::{Nanos, RecordRow, RequestId, StepRecord};
+use protocol::{Nanos, RequestId};
+use scheduler::{RecordRow, StepRecord};
 use serde_json::{Map, Value, json};
 
 use crate::read::{Recording, RecordingError};

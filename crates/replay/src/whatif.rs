@@ -23,8 +23,9 @@
 use std::fmt;
 
 use engine::run_history::{PastStep, RunHistoryWindow};
+use protocol::{Nanos, RequestId, Targets};
 use scheduler::cost::Knot;
-use scheduler::{CostModel, Limits, LimitsError, Nanos, RequestId, StepRecord, Targets, Work};
+use scheduler::{CostModel, Limits, LimitsError, StepRecord, Work};
 use sim::report::{Outcome, Spread};
 use sim::{Arrival, Fleet, Instance, Observer, Pace, Report, StepTimes, Workload};
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use engine::run_history::{PastAnswer, PastDrafts, PastRequest, PromptBlock, RunHistoryWindow};
+use protocol::{Nanos, Priority, RequestId, Targets};
 use replay::{Changes, WhatIfError, what_if};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, Priority, RequestId, Targets};
+use scheduler::{CostModel, Limits};
 
 /// The next token of the answer, and how many drafts of it and those behind it were proposed, checked and accepted.
 type Step = (u32, u16, u16, u16);

@@ -20,7 +20,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::Nanos;
+use protocol::Nanos;
 
 /// The work of a step, in the quantities that cost time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

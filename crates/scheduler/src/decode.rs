@@ -25,7 +25,8 @@ use crate::sequence::{Phase, Rank, Sequence, SequenceBounds, Status};
 use crate::state::State;
 use crate::step::Preempted;
 use crate::swap::{PreemptedBlocks, PreemptionMode};
-use crate::{BlockCopy, Nanos, Priority, Rows, Scheduler, SeqId, Step};
+use crate::{BlockCopy, Rows, Scheduler, SeqId, Step};
+use protocol::{Nanos, Priority};
 
 /// Preemptions after which a sequence runs with blocks for its maximum length reserved.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;

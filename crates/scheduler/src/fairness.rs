@@ -16,7 +16,7 @@
 //! drift), and can be checked by a tenant against reported usage.
 //!
 //! **A class is a strict priority among a tenant's own requests, and a weight between tenants**
-//! ([`crate::Priority::charge`]): an urgent token is charged a quarter, so beside a tenant with the usual class it gets
+//! ([`protocol::Priority::charge`]): an urgent token is charged a quarter, so beside a tenant with the usual class it gets
 //! four tokens of five, never five. With strict priority between tenants, one key with urgent requests could starve all
 //! others.
 //!
@@ -37,6 +37,8 @@
 //! With a single tenant none of this has an effect.
 
 use alloc::collections::BTreeMap;
+
+use protocol::Priority;
 
 use crate::sequence::Sequence;
 use crate::state::State;
@@ -118,7 +120,7 @@ impl TenantCounters {
         // A lone tenant need not be counted: all later tenants start level with it.
         if self.counters.len() > 1 {
             let counter = self.counters.get_mut(&seq.request.tenant).expect("it joined");
-            counter.served += seq.rank.priority.charge() * tokens;
+            counter.served += charge_per_token(seq.rank.priority) * tokens;
         }
     }
 
@@ -144,5 +146,15 @@ impl State {
         let held: usize = own.map(Sequence::num_seats).sum();
         let is_last = self.seats_taken() + seq.num_seats() >= num_seats;
         is_last && held > 0 && held * num_tenants >= num_seats
+    }
+}
+
+/// 4 for the usual class, 1 for an urgent one (below 0), 16 for batch work (above). So between two backlogged tenants,
+/// one class difference means four tokens of five, two mean sixteen of seventeen.
+pub(crate) fn charge_per_token(priority: Priority) -> u64 {
+    match priority.0.signum() {
+        -1 => 1,
+        0 => 4,
+        _ => 16,
     }
 }

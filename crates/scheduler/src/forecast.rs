@@ -13,7 +13,8 @@ use alloc::vec::Vec;
 use crate::cost::{CostModel, PromptRows, Work};
 use crate::kv::blocks_for;
 use crate::latency_bound::QueueAhead;
-use crate::{Nanos, Phase, Priority, Scheduler};
+use crate::{Phase, Scheduler};
+use protocol::{Nanos, Priority};
 
 /// A queued prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -17,7 +17,8 @@ use core::ops::Range;
 
 use crate::kv::{ContentName, FullBlock};
 use crate::sequence::Status;
-use crate::{RequestId, Scheduler, SeqId, TierSlot};
+use crate::{Scheduler, SeqId, TierSlot};
+use protocol::RequestId;
 
 /// Why there is no slot for a received block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

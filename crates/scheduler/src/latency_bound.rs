@@ -24,7 +24,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::forecast::QueueForecast;
-use crate::{Nanos, RequestId};
+use protocol::{Nanos, RequestId};
 
 /// Target coverage.
 pub const COVERAGE: f64 = 0.95;

@@ -18,7 +18,6 @@ pub mod scheduler;
 pub mod sequence;
 pub mod step;
 pub mod swap;
-pub mod time;
 
 mod best_drafts;
 mod blocking_holders;
@@ -52,7 +51,7 @@ pub use kv::{
 pub use kv_receive::ReceiveError;
 pub use latency_bound::{BoundKind, LatencyBound, LatencyBounds};
 pub use limits::{Limits, LimitsError};
-pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, Targets, TokenId};
+pub use request::{AdmitError, Request};
 pub use scheduler::{BlockUse, Completed, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
@@ -60,4 +59,3 @@ pub use step::{
     Step, StepId, StepOutput, StepRecord, TokenEvent, UnpinReason,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
-pub use time::Nanos;

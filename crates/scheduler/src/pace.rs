@@ -20,9 +20,10 @@
 
 use alloc::collections::BTreeMap;
 
+use crate::SeqId;
 use crate::fairness::FairnessKey;
 use crate::sequence::{Phase, Sequence};
-use crate::{Nanos, Priority, SeqId};
+use protocol::{Nanos, Priority};
 
 /// Longest gap relative to the target when the stream is ahead: still smooth, and leaves time for prompts.
 const LONGEST_GAP: f64 = 1.2;
@@ -175,7 +176,7 @@ pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, clock: 
         let mut served = line[0].key.0;
         for candidate in &mut *line {
             candidate.key.0 = served;
-            served += candidate.priority.charge() * candidate.rows as u64;
+            served += crate::fairness::charge_per_token(candidate.priority) * candidate.rows as u64;
         }
     }
     if num_tenants > 1 {

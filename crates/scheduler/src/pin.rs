@@ -22,7 +22,8 @@ use alloc::vec::Vec;
 use crate::sequence::Sequence;
 use crate::state::State;
 use crate::step::{PinLost, UnpinReason};
-use crate::{BlockId, BlockRead, CacheEvent, Nanos, PinnedAnswer, RequestId, Scheduler, SeqId, Step};
+use crate::{BlockId, BlockRead, CacheEvent, PinnedAnswer, Scheduler, SeqId, Step};
+use protocol::{Nanos, RequestId};
 
 impl Scheduler {
     /// Pins the full blocks of `request`'s answers for `lease` from when they finish; not when it is aborted or

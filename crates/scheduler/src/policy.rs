@@ -6,7 +6,8 @@ use crate::kv::BlockPool;
 use crate::pace::{self, LateShares};
 use crate::state::State;
 use crate::swap::{self, PreemptedBlocks, SwapDecision, TierHits, Transfer, TransferTimes};
-use crate::{CostModel, DraftSource, Nanos, SeqId, StepRecord, Tier, Work};
+use crate::{CostModel, DraftSource, SeqId, StepRecord, Tier, Work};
+use protocol::Nanos;
 
 /// Consecutive steps in which the oldest unfinished prompt may be passed over.
 pub(crate) const MAX_PASSED_OVER: u32 = 16;

@@ -25,7 +25,8 @@ use crate::policy::{LOOKAHEAD, NEWEST};
 use crate::sequence::{Rank, Status};
 use crate::state::State;
 use crate::swap::TierHits;
-use crate::{BlockId, Blocked, Limits, Nanos, Phase, Rows, Scheduler, SeqId, Sequence, Step};
+use crate::{BlockId, Blocked, Limits, Phase, Rows, Scheduler, SeqId, Sequence, Step};
+use protocol::Nanos;
 
 /// A step may always grow by this factor for prompts, regardless of targets, so that prompts advance.
 const LEAST_GROWTH: f64 = 1.1;

@@ -16,7 +16,8 @@
 //! mistaken for a prompt's.
 
 use crate::sequence::Status;
-use crate::{RequestId, Scheduler, SeqId, Step};
+use crate::{Scheduler, SeqId, Step};
+use protocol::RequestId;
 
 impl Scheduler {
     /// Enables remote-only prefill; requests then have one answer each. Call before the first request.

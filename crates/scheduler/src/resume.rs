@@ -15,11 +15,12 @@
 //! only on seed, answer and position, so the continuation has the same bits as on the first worker.
 
 use crate::sequence::Status;
-use crate::{AdmitError, Nanos, Request, RequestId, Scheduler, TokenId};
+use crate::{AdmitError, Request, Scheduler};
+use protocol::{Nanos, RequestId, TokenId};
 
 impl Scheduler {
     /// Queues a request with tokens that were generated before, or says why not; then no state was changed.
-    /// `generated`: the tokens of each answer, `None` for one that has ended. They count in [`crate::StopRules`] and in
+    /// `generated`: the tokens of each answer, `None` for one that has ended. They count in [`protocol::StopRules`] and in
     /// the context length, and produce no events. Queued by arrival here but ahead of prompts without output, like a
     /// preempted sequence; the prompt is not charged again. A stream with a target counts as on time at `now`.
     ///

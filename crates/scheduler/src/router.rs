@@ -21,7 +21,8 @@ pub use disaggregation::{AnswerInView, AnswerLengths, DecodeLoad, LEAST_TOKENS, 
 pub use roles::{Role, RoleMemory, RoleView, Switch, advise};
 
 use crate::kv::{BlockHash, ChainHasher};
-use crate::{CostModel, Nanos, Phase, Scheduler, TokenId, Work};
+use crate::{CostModel, Phase, Scheduler, Work};
+use protocol::{Nanos, TokenId};
 
 /// Load of a worker, as one request sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -26,10 +26,10 @@ use crate::state::{Running, State};
 use crate::step::RecordRow;
 use crate::swap::{PreemptionMode, SwapDecision, Transfer};
 use crate::{
-    AdmitError, BlockId, BlockLoad, DraftSource, FinishReason, Limits, LimitsError, Nanos, Request, RequestId,
-    RowOutput, Rows, SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
-    TokenEvent,
+    AdmitError, BlockId, BlockLoad, DraftSource, Limits, LimitsError, Request, RowOutput, Rows, SeqId, Sequence,
+    SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenEvent,
 };
+use protocol::{FinishReason, Nanos, RequestId};
 
 /// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,8 @@ use core::ops::{Index, IndexMut};
 
 use crate::draft::{AcceptanceCounts, DraftProposal};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
-use crate::{BlockId, FinishReason, Limits, Nanos, Priority, Request, RequestId, TokenId};
+use crate::{BlockId, Limits, Request};
+use protocol::{FinishReason, Nanos, Priority, RequestId, TokenId};
 
 /// Identifies a sequence; never reused. A request has one sequence per answer: the first carries the prompt, and the
 /// others are forked from it when the prompt is done.

@@ -29,7 +29,8 @@ use crate::decode::is_protected;
 use crate::draft::{AcceptanceCounts, DraftProposal, SURE};
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
-use crate::{BestDrafts, Nanos, NoDraftReason, Scheduler, SeqId, Step, Work};
+use crate::{BestDrafts, NoDraftReason, Scheduler, SeqId, Step, Work};
+use protocol::Nanos;
 
 /// Maximum drafts of one sequence in a step.
 const MOST_DRAFTS: usize = 32;

@@ -21,7 +21,8 @@ use crate::kv::{BlockPool, BlockRead, ChainHasher, FullBlock, Hit, Location, Pin
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::PreemptedBlocks;
-use crate::{BlockId, BlockLoad, Limits, Nanos, Request, RequestId, SeqId, TokenId};
+use crate::{BlockId, BlockLoad, Limits, Request, SeqId};
+use protocol::{Nanos, RequestId, TokenId};
 
 /// The sequences that hold blocks, in rank order.
 pub(crate) type Running = Vec<(Rank, SeqId)>;

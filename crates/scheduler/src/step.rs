@@ -9,7 +9,8 @@
 use alloc::vec::Vec;
 
 use crate::cost::Work;
-use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill, SwapDecision, TierSlot, TokenId};
+use crate::{BlockId, BlockSave, SeqId, SlotSpill, SwapDecision, TierSlot};
+use protocol::{FinishReason, Nanos, RequestId, TokenId};
 
 /// Identifies a step; consecutive from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

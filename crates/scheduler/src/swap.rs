@@ -9,7 +9,8 @@
 //! is decided separately (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
 
 use crate::kv::Tier;
-use crate::{CostModel, Nanos, Work};
+use crate::{CostModel, Work};
+use protocol::Nanos;
 
 /// What happens to a preempted sequence's full blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,10 +1,11 @@
 //! A steady decode step allocates nothing: vectors and tables are sized when a sequence enters.
 
 use allocation_counter::measure;
+use protocol::{Nanos, StopRules};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, DraftProposal, DraftSource, Limits, Nanos, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord,
-    StopRules, TokenEvent,
+    CostModel, DraftProposal, DraftSource, Limits, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord,
+    TokenEvent,
 };
 use testing::plans;
 

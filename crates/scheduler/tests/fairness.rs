@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{
-    Blocked, CostModel, Limits, Nanos, Priority, Request, RequestId, Scheduler, StepRecord, Targets, TokenEvent,
-    TokenId,
-};
+use protocol::{Nanos, Priority, RequestId, Targets, TokenId};
+use scheduler::{Blocked, CostModel, Limits, Request, Scheduler, StepRecord, TokenEvent};
 use testing::{Dice, plans};
 
 const MS: u64 = 1_000_000;

@@ -1,10 +1,9 @@
 //! Predicted TTFT against what then happens on a simulated machine of 10 ms for a pass of up to 100 rows and 0.1 ms for
 //! each row more.
 
+use protocol::{Nanos, Priority, RequestId, Targets};
 use scheduler::cost::Terms;
-use scheduler::{
-    AdmissionForecast, CostModel, IncomingRequest, Limits, Nanos, Priority, Request, RequestId, Scheduler, Targets,
-};
+use scheduler::{AdmissionForecast, CostModel, IncomingRequest, Limits, Request, Scheduler};
 use testing::plans;
 
 const MS: u64 = 1_000_000;

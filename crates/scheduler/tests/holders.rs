@@ -1,6 +1,7 @@
 //! The record names the holders of what the head of the queue waits for, and none where nothing waits.
 
-use scheduler::{Blocked, Limits, Nanos, Request, RequestId, Scheduler, StepRecord, TokenId};
+use protocol::{Nanos, RequestId, TokenId};
+use scheduler::{Blocked, Limits, Request, Scheduler, StepRecord};
 use testing::plans;
 
 fn limits() -> Limits {

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{Limits, Nanos, Priority, Request, Scheduler, Targets, TokenEvent};
+use protocol::{Nanos, Priority, Targets};
+use scheduler::{Limits, Request, Scheduler, TokenEvent};
 use testing::plans;
 
 const MS: u64 = 1_000_000;

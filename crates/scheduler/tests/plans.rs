@@ -25,10 +25,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use protocol::{FinishReason, Nanos, Priority, RequestId, StopRules, TokenId};
 use scheduler::{
-    BlockLoad, BlockRead, DraftProposal, DraftSource, FinishReason, Limits, LimitsError, Nanos, Priority, Request,
-    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, Tier, TierSizes,
-    TierSlot, TokenEvent, TokenId, UnpinReason,
+    BlockLoad, BlockRead, DraftProposal, DraftSource, Limits, LimitsError, Request, RowOutput, Rows, Scheduler, SeqId,
+    Sequence, SlotSpill, Step, StepOutput, Tier, TierSizes, TierSlot, TokenEvent, UnpinReason,
 };
 use testing::plans;
 

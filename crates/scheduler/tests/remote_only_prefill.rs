@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use protocol::{Nanos, RequestId, TokenId};
 use scheduler::{
-    BlockId, Limits, Nanos, ReceiveError, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, TierSizes,
-    TierSlot, TokenEvent, TokenId,
+    BlockId, Limits, ReceiveError, Request, RowOutput, Scheduler, Step, StepOutput, TierSizes, TierSlot, TokenEvent,
 };
 use testing::{Dice, plans};
 

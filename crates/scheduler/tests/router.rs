@@ -1,8 +1,9 @@
 //! Which worker takes a request. The machine: 10 ms for a pass, and 0.1 ms for each row.
 
+use protocol::Nanos;
+use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
 use scheduler::router::{Snapshot, route};
-use scheduler::{CostModel, Nanos};
 
 fn machine() -> CostModel {
     let at = |rows: usize| Knot { rows, seconds: 0.010 + rows as f64 * 1e-4 };

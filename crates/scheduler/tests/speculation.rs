@@ -1,10 +1,10 @@
 //! How many drafts are worth their rows: the machine here is imagined, 10 ms for a pass of up to eight rows and 2 ms for
 //! each row more.
 
+use protocol::{Nanos, Targets};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, DraftProposal, DraftSource, Limits, Nanos, NoDraftReason, Request, RowOutput, Scheduler, SeqId,
-    StepOutput, Targets,
+    CostModel, DraftProposal, DraftSource, Limits, NoDraftReason, Request, RowOutput, Scheduler, SeqId, StepOutput,
 };
 use testing::plans;
 

@@ -1,11 +1,9 @@
 //! What targets do to plans: chunks end where a running stream would be late, and prompts go in the order that keeps
 //! most of them in time. The machine here is imagined: 10 ms for a pass of up to 100 rows, 0.1 ms for each row more.
 
+use protocol::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, Rows, Scheduler, StealTime, Step, StepOutput, StopRules,
-    Targets, TokenId, Work,
-};
+use scheduler::{CostModel, Limits, Request, Rows, Scheduler, StealTime, Step, StepOutput, Work};
 use testing::{Dice, plans};
 
 const MS: u64 = 1_000_000;

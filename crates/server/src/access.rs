@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::{Observe, RequestSummary};
-use scheduler::Nanos;
+use protocol::Nanos;
 
 use crate::metrics::ThoughtTimes;
 use crate::requests::Line;

@@ -20,8 +20,9 @@ use engine::{
     AdapterInfo, Adapters, DeviceLimits, Exemplar, HandoffOutcome, Handoffs, Histogram, PhaseWork, Predictions, Role,
     ServiceClass, SpotChecked, Stats,
 };
+use protocol::{Nanos, Targets};
 use roofline::{Demands, LimitShares};
-use scheduler::{BoundKind, Nanos, NoDraftReason, Targets};
+use scheduler::{BoundKind, NoDraftReason};
 
 use crate::prepare_pool::PrepareStats;
 

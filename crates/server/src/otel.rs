@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use engine::ledger::{Account, Gap, Owner, Shares};
 use engine::{Ending, Observe, Timeline};
-use scheduler::Nanos;
+use protocol::Nanos;
 use serde_json::{Value, json};
 
 use crate::timeline::RequestTrace;

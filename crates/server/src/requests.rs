@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use engine::ledger::Owner;
 use engine::{Ending, FinishReason, Observe, RequestId, RequestState, RequestSummary, UnixNanos};
-use scheduler::Nanos;
+use protocol::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::ledger::Account;
-use scheduler::Nanos;
+use protocol::Nanos;
 use serde_json::{Value, json};
 
 /// Which tokens of an answer are thought, counted from its first, their marks included.

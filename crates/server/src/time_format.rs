@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::{Observe, UnixNanos};
 use jiff::Timestamp;
-use scheduler::Nanos;
+use protocol::Nanos;
 use serde_json::{Map, Value};
 
 /// A day, the longest relative time.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
 use engine::quota::to_forget;
 use engine::{Ending, Observe, RequestId, Timeline};
-use scheduler::Nanos;
+use protocol::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;

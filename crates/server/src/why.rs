@@ -13,7 +13,7 @@
 use engine::ledger::{Account, Cost, Gap, Named, Owner, Shares};
 use engine::{Ending, HandoffOutcome, RemotePrefillTrace, RequestId, Timeline};
 use plan::units::duration;
-use scheduler::Nanos;
+use protocol::Nanos;
 
 /// Owners that a sentence names.
 const MOST_OWNERS: usize = 4;

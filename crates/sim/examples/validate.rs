@@ -17,7 +17,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use scheduler::{CostModel, Limits, Nanos, Work};
+use protocol::Nanos;
+use scheduler::{CostModel, Limits, Work};
 use serde_json::Value;
 use sim::report::Spread;
 use sim::{Arrival, Fleet, Instance, Pace, StepTimes, Workload, simulate};

@@ -18,8 +18,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
+use protocol::{Nanos, RequestId};
 use scheduler::router::{self, AnswerInView, AnswerLengths, DecodeLoad, Role, RoleMemory, RoleView, TooLittle};
-use scheduler::{Nanos, ReceiveError, Request, RequestId, Scheduler, StepRecord};
+use scheduler::{ReceiveError, Request, Scheduler, StepRecord};
 use serde_json::{Value, json};
 
 use crate::gather::Series;

@@ -1,7 +1,7 @@
 //! Aggregation for a report: distributions of many values, and time series of unknown length.
 
 use figures::Spread;
-use scheduler::Nanos;
+use protocol::Nanos;
 
 /// Bits of a bucket's mantissa: a bucket is at most 1/128 wide, relative.
 const MANTISSA: u32 = 7;

@@ -7,7 +7,8 @@
 use std::fmt;
 
 pub use figures::Spread;
-use scheduler::{Nanos, StepRecord, Targets, Work};
+use protocol::{Nanos, Targets};
+use scheduler::{StepRecord, Work};
 use serde_json::{Value, json};
 
 use crate::disaggregation::DisaggregationReport;

@@ -13,7 +13,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use scheduler::Nanos;
+use protocol::Nanos;
 use serde::Deserialize;
 
 use crate::workload::{Arrival, MAX_REQUESTS, MOST_TIME, Piece, Workload};

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use scheduler::{Nanos, Priority, Targets, TokenId};
+use protocol::{Nanos, Priority, Targets, TokenId};
 
 use crate::drafts::{Acceptance, DraftModel, RememberedDrafts};
 use figures::random::{Random, mix};

@@ -15,11 +15,12 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use protocol::{Nanos, RequestId, StopRules};
 use scheduler::kv::ChainHasher;
 use scheduler::router;
 use scheduler::{
-    AdmissionForecast, BlockHash, BlockLoad, CostModel, DraftProposal, IncomingRequest, Limits, LimitsError, Nanos,
-    Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, TierSizes, TokenEvent, Work,
+    AdmissionForecast, BlockHash, BlockLoad, CostModel, DraftProposal, IncomingRequest, Limits, LimitsError, Request,
+    RowOutput, Scheduler, Step, StepOutput, StepRecord, TierSizes, TokenEvent, Work,
 };
 
 use crate::disaggregation::{Disaggregation, Link, Placement, Travel};

@@ -1,8 +1,9 @@
 //! Disaggregated prefill and decode in small simulations: the schedulers' invariants are checked after their steps.
 
+use protocol::{Nanos, RequestId, Targets};
 use scheduler::cost::Terms;
 use scheduler::router::Role;
-use scheduler::{CostModel, Limits, Nanos, RequestId, Scheduler, Targets};
+use scheduler::{CostModel, Limits, Scheduler};
 use sim::{
     Arrival, Curve, Disaggregation, Fleet, Instance, Lengths, Link, Observer, RefuseWhen, Report, Shape, Workload,
     simulate,

@@ -9,11 +9,12 @@
 use std::collections::BTreeMap;
 
 use figures::random::Random;
+use protocol::{Nanos, Priority, RequestId, StopRules, Targets};
 use scheduler::cost::{Knot, Terms};
 use scheduler::latency_bound::{Admission, AnswerLimits, LatencyBound};
 use scheduler::{
-    AdmissionForecast, BoundKind, CostModel, IncomingRequest, LatencyBounds, Limits, Nanos, Priority, Request,
-    RequestId, RowOutput, Scheduler, StepOutput, StopRules, Targets, TokenEvent,
+    AdmissionForecast, BoundKind, CostModel, IncomingRequest, LatencyBounds, Limits, Request, RowOutput, Scheduler,
+    StepOutput, TokenEvent,
 };
 use sim::{Pace, StepTimes};
 use testing::plans;

@@ -1,7 +1,8 @@
 //! Tiny loads on a machine whose every step takes 10 ms, worked out by hand.
 
+use protocol::{Nanos, Targets};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, Targets};
+use scheduler::{CostModel, Limits};
 use sim::workload::Piece;
 use sim::{Acceptance, Arrival, Fleet, Instance, Lengths, Shape, Workload, records, simulate};
 use testing::plans;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use scheduler::Nanos;
+use protocol::Nanos;
 use sim::trace::{read, read_all};
 
 const MOONCAKE: &str = r#"{"timestamp": 5000, "input_length": 1100, "output_length": 20, "hash_ids": [7, 8, 9]}

@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 
 use figures::random::Random;
 use ledger::{Account, Cost, Ledger, Owner};
-use scheduler::{CostModel, Hardware, Limits, ModelCost, Nanos, Request, RequestId, StepRecord};
+use protocol::{Nanos, RequestId};
+use scheduler::{CostModel, Hardware, Limits, ModelCost, Request, StepRecord};
 use sim::{Arrival, Fleet, Instance, Observer, Workload, simulate};
 use testing::plans;
 

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use protocol::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Step, StepOutput, StopRules, Targets, TokenId,
-};
+use scheduler::{CostModel, Limits, Request, RowOutput, Step, StepOutput};
 
 /// Limits that no test meets.
 pub fn limits() -> Limits {

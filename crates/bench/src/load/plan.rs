@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use figures::random::Random;
-use ledger::Nanos;
+use protocol::Nanos;
 use sim::workload::{Lengths, Piece, Shape, Workload};
 
 /// A prompt: token ids where the server takes them, words where it wants text.

@@ -11,7 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use figures::Distribution;
-use ledger::{LATE_FLOOR, LATE_MEDIANS, Nanos};
+use ledger::{LATE_FLOOR, LATE_MEDIANS};
+use protocol::Nanos;
 use serde_json::Value;
 
 use crate::load::client::RequestOutcome;

@@ -7,8 +7,9 @@
 
 use kernels::{KvDtype, WeightClass};
 use plan::Simulated;
+use protocol::{Nanos, Priority, Targets};
 use roofline::{Machine, ModelShape};
-use scheduler::{Limits, Nanos, Priority, Targets};
+use scheduler::Limits;
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
 use sim::{Fleet, Instance, Workload, simulate};

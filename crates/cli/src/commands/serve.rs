@@ -12,7 +12,7 @@ use kernels::limits::Limits;
 use kv_events::Publisher;
 use launch::{Calibrate, Chosen, Settings};
 use model::GenerationSettings;
-use scheduler::{Nanos, Targets};
+use protocol::{Nanos, Targets};
 use serde_json::{Value, json};
 use server::{Address, ApiKey, ParserOptions, ServeError, Server, ServerOptions, SlowOptions, Stop, TlsFiles};
 use text::chat_template::TemplateSettings;

@@ -1,7 +1,7 @@
 //! `twostroke whatif`: a recorded run with other settings, in the simulator, beside what was.
 
+use protocol::Nanos;
 use replay::{Changes, Recording, past, what_if};
-use scheduler::Nanos;
 
 use crate::console::put_line;
 use crate::failure::Failure;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use allocation_counter::measure;
 use protocol::sampling::SamplingParams;
-use scheduler::{Limits, Nanos, RequestId, Scheduler, TierSizes};
+use protocol::{Nanos, RequestId};
+use scheduler::{Limits, Scheduler, TierSizes};
 use testing::plans;
 
 use super::fake::{EOS, Fake, Faults, NAN, POISON};

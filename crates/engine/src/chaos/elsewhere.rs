@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scheduler::{RequestId, TokenId};
+use protocol::{RequestId, TokenId};
 
 use super::fake::{self, POISON};
 use crate::command::BlockMessage;

@@ -13,11 +13,9 @@ use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use protocol::sampling::SamplingParams;
+use protocol::{FinishReason, Nanos, RequestId, Targets, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{
-    CostModel, DraftProposal, DraftSource, FinishReason, Limits, Nanos, RequestId, Scheduler, SeqId, Sequence, Targets,
-    TierSizes, TokenId,
-};
+use scheduler::{CostModel, DraftProposal, DraftSource, Limits, Scheduler, SeqId, Sequence, TierSizes};
 use testing::Dice;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

@@ -13,7 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use grammar::ConstraintError;
 use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
-use scheduler::{RequestId, RowOutput, StopRules, TokenId};
+use protocol::{RequestId, StopRules, TokenId};
+use scheduler::RowOutput;
 
 use super::EngineCore;
 use super::in_flight::InFlightPass;

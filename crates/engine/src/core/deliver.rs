@@ -1,6 +1,7 @@
 //! Delivery of a step to clients: tokens as text, and the ends of answers.
 
-use scheduler::{FinishReason, Nanos, RequestId, RowOutput, TokenEvent, TokenId};
+use protocol::{FinishReason, Nanos, RequestId, TokenId};
+use scheduler::{RowOutput, TokenEvent};
 use text::detokenizer::TextPiece;
 
 use super::EngineCore;

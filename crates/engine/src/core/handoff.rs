@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use scheduler::{Nanos, RequestId, TokenId};
+use protocol::{Nanos, RequestId, TokenId};
 
 use super::EngineCore;
 use crate::command::{BlockMessage, BlockSender};

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use model::sampler::{Allowed, SampleKey, Sampler};
 use model::{Batch, Forward, Ticket};
-use scheduler::{Nanos, RowOutput, Sequence, Step, TokenId};
+use protocol::{Nanos, TokenId};
+use scheduler::{RowOutput, Sequence, Step};
 
 use super::compute::{HistoryGuard, PassPart, stop_tokens};
 use super::{ActiveRequest, EngineCore};

@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use kernels::threads::LostCpuTime;
 use model::Forward;
-use scheduler::{Nanos, StealTime};
+use protocol::Nanos;
+use scheduler::StealTime;
 
 /// A step is late if it took this many times what was predicted, and this much longer. (Looking costs a hundredth of
 /// that. What is not looked into teaches the cost model.)

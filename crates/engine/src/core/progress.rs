@@ -6,7 +6,8 @@
 //! ```
 //! Field for field what llama.cpp says of it (`return_progress`, pull request 15827).
 
-use scheduler::{Nanos, StepRecord};
+use protocol::Nanos;
+use scheduler::StepRecord;
 
 use super::EngineCore;
 use crate::output::{Event, PromptProgress};

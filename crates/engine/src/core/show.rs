@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use scheduler::{AdmissionForecast, Nanos, Sequence};
+use protocol::Nanos;
+use scheduler::{AdmissionForecast, Sequence};
 
 use super::EngineCore;
 use crate::live::{KvMap, MAP_EVERY, RequestSnapshot, SNAPSHOT_EVERY, SnapshotRow};

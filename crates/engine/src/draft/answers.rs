@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use scheduler::TokenId;
+use protocol::TokenId;
 
 use super::lookup::{Bounds, CANDIDATES, Candidate, VISITS, slot, vote};
 

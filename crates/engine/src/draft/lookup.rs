@@ -14,7 +14,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, TokenId};
+use protocol::TokenId;
+use scheduler::{DraftProposal, DraftSource, SeqId, Sequence};
 
 use super::answers::{Answers, RING};
 use super::prediction::{Cursor, Prediction};

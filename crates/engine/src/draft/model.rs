@@ -8,7 +8,8 @@
 //! so that nothing is missing when the answer begins.
 
 use model::{Batch, Forward};
-use scheduler::{DraftProposal, SeqId, Sequence, Step, TokenId};
+use protocol::TokenId;
+use scheduler::{DraftProposal, SeqId, Sequence, Step};
 
 use super::coverage::DraftCoverage;
 use super::network::{DraftNetwork, DraftSizes, Draw, Lists, MOST_MISSING, SOURCE, SequenceLookup};

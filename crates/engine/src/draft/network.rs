@@ -1,7 +1,8 @@
 //! Learned drafters: they compute, and the cost of that is measured and predicted as a step's is.
 
 use model::{Batch, Forward, Logits};
-use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, Step, TokenId};
+use protocol::TokenId;
+use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, Step};
 
 use crate::lower::LogitRow;
 

@@ -7,7 +7,7 @@
 //! ```
 //! Eight bytes a token.
 
-use scheduler::TokenId;
+use protocol::TokenId;
 
 use super::lookup::{Bounds, same};
 

@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, TokenId};
+use protocol::TokenId;
+use scheduler::{DraftProposal, DraftSource, SeqId, Sequence};
 
 use super::{Drafter, Prediction};
 

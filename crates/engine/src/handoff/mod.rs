@@ -44,8 +44,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ledger::Shares;
+use protocol::{Nanos, RequestId, TokenId};
 pub use scheduler::router::Role;
-use scheduler::{Nanos, RequestId, TokenId};
 
 pub(crate) use budget::{Budget, BudgetedBytes};
 pub(crate) use compatibility::CompatibilityInfo;

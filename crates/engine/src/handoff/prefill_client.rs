@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use protocol::{Nanos, RequestId};
 use scheduler::router::{self, LEAST_TOKENS};
-use scheduler::{Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};

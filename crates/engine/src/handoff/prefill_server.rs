@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ledger::{Owner, Visit};
-use scheduler::{IncomingRequest, Nanos, Priority, RequestId, TokenId};
+use protocol::{Nanos, Priority, RequestId, TokenId};
+use scheduler::IncomingRequest;
 
 use super::wire::{Ask, End, Frame, Line, Offer, Pull, RemoteStepEntry, Side, WireError};
 use super::{ClusterKey, CompatibilityInfo, Counts, FoundBlocks, HandoffEvent};

@@ -8,7 +8,8 @@
 //! disturbs a step makes it longer, so that steps are *faster* than was kept is believed soon (the file was measured on
 //! a busy machine), and that they are slower only after hundreds of even ones.
 
-use scheduler::{CostModel, Nanos, Work};
+use protocol::Nanos;
+use scheduler::{CostModel, Work};
 
 /// Steps that are looked back at, of each kind.
 const WINDOW: usize = 32;

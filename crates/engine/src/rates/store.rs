@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use scheduler::{CostModel, Nanos, StepRecord, Targets};
+use protocol::{Nanos, Targets};
+use scheduler::{CostModel, StepRecord};
 
 use super::correction::{CorrectedCost, CostCorrector};
 use crate::calibrate::{self, Calibrated, CalibrationFile};

@@ -16,10 +16,9 @@
 use grammar::Rule;
 use kernels::AccumulationOrder;
 use protocol::sampling::Sampling;
+use protocol::{Nanos, RequestId, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{
-    CostModel, DraftProposal, DraftSource, Limits, Nanos, RequestId, SeqId, Sequence, StealTime, StepRecord, TokenId,
-};
+use scheduler::{CostModel, DraftProposal, DraftSource, Limits, SeqId, Sequence, StealTime, StepRecord};
 use serde::{Deserialize, Serialize};
 
 use super::{RecordLine, StepTokens};

@@ -24,7 +24,8 @@ mod write;
 
 use std::path::PathBuf;
 
-use scheduler::{CostModel, Nanos, RequestId, StepRecord, TokenId};
+use protocol::{Nanos, RequestId, TokenId};
+use scheduler::{CostModel, StepRecord};
 
 use crate::draft::RecordedDrafts;
 use crate::validate::ValidatedRequest;

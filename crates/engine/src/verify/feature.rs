@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::Forward;
+use protocol::RequestId;
 use receipt::Digest;
-use scheduler::RequestId;
 
 use super::notes::{Notes, asked};
 use super::spot::SpotChecks;

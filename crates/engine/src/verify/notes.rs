@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use protocol::{FinishReason, TokenId};
 use receipt::{AnswerEnd, Asked, Digest, SamplingTerms, StopTerms, Unsealed};
-use scheduler::{FinishReason, TokenId};
 
 use crate::validate::ValidatedRequest;
 

@@ -4,8 +4,8 @@
 use grammar::{Constraint, Grammar};
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, Span};
+use protocol::TokenId;
 use receipt::{Asked, ComputedRow, Digest, SamplingTerms};
-use scheduler::TokenId;
 
 /// How far one answer is computed again. Not part of any schedule: a few rows at a time, in blocks of its own.
 #[derive(Debug)]

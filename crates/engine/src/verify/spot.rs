@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use grammar::Grammar;
 use model::Forward;
+use protocol::RequestId;
 use receipt::Unsealed;
-use scheduler::RequestId;
 
 use super::recompute::{Bench, Recompute};
 use crate::ModelInfo;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::BlockId;
-use crate::{Nanos, RequestId};
+use protocol::{Nanos, RequestId};
 
 /// A finished answer with pinned blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]

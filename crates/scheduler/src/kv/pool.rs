@@ -24,7 +24,7 @@ use super::list::List;
 use super::prefix::PrefixIndex;
 use super::tiers::Tiers;
 use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
-use crate::TokenId;
+use protocol::TokenId;
 
 /// Identifies a *content* of the prefix cache, wherever it is. Ids are never reused: after an eviction the old name
 /// finds nothing rather than another content.

@@ -12,7 +12,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Location;
-use crate::TokenId;
+use protocol::TokenId;
 
 /// Hash of a block's content: its tokens, its salt and all that precede it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -16,7 +16,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::TokenId;
+use protocol::TokenId;
 
 /// What a block holds: tenant, *all* tokens up to its end, and the number of the content before it.
 type Content = (u64, Vec<TokenId>, Option<u64>);

@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use super::list::List;
 use super::pool::Content;
 use super::{BlockHash, BlockId};
-use crate::TokenId;
+use protocol::TokenId;
 
 /// Consecutive faults after which the disk is disabled.
 pub(super) const MAX_FAULTS: u32 = 3;

@@ -17,7 +17,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::{CostModel, Limits, Nanos, Work};
+use crate::{CostModel, Limits, Work};
+use protocol::Nanos;
 
 /// Prompts with fewer uncached tokens on the decode worker are prefilled there.
 pub const LEAST_TOKENS: usize = 256;

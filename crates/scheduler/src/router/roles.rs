@@ -10,7 +10,7 @@
 //! ```
 //! A role only says which requests a worker accepts: a switch moves and stops nothing.
 
-use crate::Nanos;
+use protocol::Nanos;
 
 /// Which requests a worker accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler::{Nanos, Phase, Priority, RequestId, Rows, Scheduler, SeqId, Sequence, Step, StepRecord, Work};
+use protocol::{Nanos, Priority, RequestId};
+use scheduler::{Phase, Rows, Scheduler, SeqId, Sequence, Step, StepRecord, Work};
 
 use crate::model::LoweredRows;
 use crate::weather::{Clock, Knowledge};

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use scheduler::{
-    AdmitError, BlockRead, Nanos, PinnedAnswer, ReceiveError, Request, RequestId, Sequence, Step, TokenEvent, TokenId,
-    UnpinReason,
-};
+use protocol::{Nanos, RequestId, TokenId};
+use scheduler::{AdmitError, BlockRead, PinnedAnswer, ReceiveError, Request, Sequence, Step, TokenEvent, UnpinReason};
 use testing::Dice;
 
 use crate::model::block_of;

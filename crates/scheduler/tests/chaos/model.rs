@@ -8,9 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler::{
-    BlockLoad, BlockSave, FinishReason, Request, RequestId, RowOutput, SeqId, SlotSpill, TierSlot, TokenId,
-};
+use protocol::{FinishReason, RequestId, TokenId};
+use scheduler::{BlockLoad, BlockSave, Request, RowOutput, SeqId, SlotSpill, TierSlot};
 
 fn finalize(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

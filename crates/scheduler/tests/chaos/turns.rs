@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{Request, RequestId, Sequence};
+use protocol::RequestId;
+use scheduler::{Request, Sequence};
 
 #[derive(Default)]
 pub(crate) struct Turns {

@@ -1,7 +1,8 @@
 //! How wild a seed is: limits, load, faults, the machine and its clock, all drawn from the seed.
 
+use protocol::{Nanos, Targets, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, Targets, TierSizes, TokenId, Work};
+use scheduler::{CostModel, Limits, TierSizes, Work};
 
 use testing::Dice;
 

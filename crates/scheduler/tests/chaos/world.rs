@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use protocol::{FinishReason, Nanos, Priority, RequestId, StopRules, TokenId};
 use scheduler::{
-    AdmitError, BlockLoad, BlockRead, CostModel, DraftProposal, DraftSource, FinishReason, Nanos, Priority, Request,
-    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier,
-    TierSlot, TokenEvent, TokenId, Transfer, Work,
+    AdmitError, BlockLoad, BlockRead, CostModel, DraftProposal, DraftSource, Request, RowOutput, Rows, Scheduler,
+    SeqId, Sequence, SlotSpill, Step, StepOutput, SwapStats, Tier, TierSlot, TokenEvent, Transfer, Work,
 };
 use testing::Dice;
 

@@ -276,7 +276,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "ClassNotWeighed",
         "All classes are charged alike, so batch work costs others as much as interactive work.",
-        &[edit("fairness.rs", "seq.rank.priority.charge()", "crate::Priority(0).charge()")],
+        &[edit("fairness.rs", "charge_per_token(seq.rank.priority)", "charge_per_token(protocol::Priority(0))")],
     ),
     bug(
         "OutOfOrder",

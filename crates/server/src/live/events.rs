@@ -8,8 +8,9 @@ use engine::{
     DeviceLimits, End, Ended, FinishReason, HandoffOutcome, KvMap, ModelInfo, Observe, Percentiles, RemotePrefillTrace,
     RequestId, RequestSnapshot, SecondStats,
 };
+use protocol::Nanos;
 use roofline::{Demands, peak};
-use scheduler::{BlockUse, Blocked, CostModel, Nanos, Preempted, PreemptionMode, RecordRow, StepRecord};
+use scheduler::{BlockUse, Blocked, CostModel, Preempted, PreemptionMode, RecordRow, StepRecord};
 use serde::Serialize;
 use serde_json::json;
 

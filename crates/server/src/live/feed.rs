@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Ended, KvMap, LogCursor, LoggedStep, RequestSnapshot, Subscription};
 use hyper::body::{Body, Bytes, Frame};
-use scheduler::Nanos;
+use protocol::Nanos;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 

@@ -10,8 +10,8 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use engine::{LogCursor, LoggedStep, RequestId, Timeline};
+use protocol::Nanos;
 use replay::{TraceWriter, Traced};
-use scheduler::Nanos;
 
 use crate::app::App;
 use crate::ask::{Caller, blocking};

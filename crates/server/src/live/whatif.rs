@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use protocol::Nanos;
 use replay::{Changes, Course, Figures, WhatIfAnswer, WhatIfError};
-use scheduler::{Nanos, StepRecord};
+use scheduler::StepRecord;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 

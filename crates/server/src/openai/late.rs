@@ -11,7 +11,8 @@ use std::task::Context;
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use scheduler::{BoundKind, LatencyBound, Nanos};
+use protocol::Nanos;
+use scheduler::{BoundKind, LatencyBound};
 use serde_json::json;
 use tokio::time::{Sleep, sleep};
 

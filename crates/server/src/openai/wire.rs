@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use engine::receipt::Receipt;
 use engine::{AccumulationOrder, ModelInfo, PromptProgress, Timings};
-use scheduler::{LatencyBound, Nanos};
+use protocol::Nanos;
+use scheduler::LatencyBound;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -15,8 +15,9 @@ use engine::{
     Timings, UnixNanos, Usage, ValidatedRequest, WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
+use protocol::{Nanos, Targets};
 use scheduler::latency_bound::TimeBound;
-use scheduler::{LatencyBound, Nanos, Targets, TierSizes};
+use scheduler::{LatencyBound, TierSizes};
 use serde_json::json;
 use server::{Server, Stop};
 use testing::plans;

@@ -19,7 +19,7 @@ use std::task::Poll;
 use engine::{
     Event, EventSender, FinishReason, Observe, RequestError, Stream, SubmitError, Timings, Usage, ValidatedRequest,
 };
-use scheduler::{Nanos, TokenId};
+use protocol::{Nanos, TokenId};
 
 pub(crate) use self::fields::{check, read, refuse_form};
 use self::search::{BeamParams, Complete, Search, Terms};

@@ -12,7 +12,7 @@
 //! (transformers counts the answer alone, and the end with it.)
 
 use engine::{FinishReason, TokenLogprob};
-use scheduler::TokenId;
+use protocol::TokenId;
 
 /// How beams are searched.
 #[derive(Clone, Copy, Debug, PartialEq)]
