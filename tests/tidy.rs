@@ -334,7 +334,7 @@ fn no_time_is_a_tests_assertion() {
     assert_none("no longer an exception", idle.map(|(path, _)| path.to_string()).collect());
 }
 
-/// Who makes a `ValidatedRequest`: the door.
+/// Who makes a `ValidatedRequest`: validation.
 const DOORS: [&str; 1] = ["crates/engine/src/validate.rs"];
 
 #[test]
@@ -543,7 +543,7 @@ fn only_the_command_line_reads_the_environment() {
     assert_none("one file of the cli reads it", flags.flat_map(|path| lines_with(&path, &["env::var"])).collect());
 }
 
-/// Who opens something without the door in `crates/files`, and why.
+/// Who opens something without `crates/files`, and why.
 const OTHER_OPENS: &[(&str, &str)] = &[
     ("crates/cli/src/commands/render_templates.rs", "asks the kernel: /proc"),
     ("crates/launch/src/machine.rs", "asks the kernel: /proc and /sys"),

@@ -22,8 +22,8 @@
 //! scheduler.
 
 mod allocations;
-mod elsewhere;
 mod fake;
+mod other_worker;
 mod world;
 
 use std::io::Read;

@@ -287,7 +287,7 @@ impl Views {
     }
 
     fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<FinishedSummary> {
-        let promise = self.promises.of(id).copied();
+        let latency_bound = self.promises.of(id).copied();
         let closed: Closed = self.accounts.close(id, ending, now, held)?;
         match ending {
             Ending::Finished => {
@@ -297,7 +297,7 @@ impl Views {
             }
             Ending::Cancelled | Ending::Failed => self.promises.gone(id, now),
         }
-        let timings = Timings { promise, ..Timings::of(&closed) };
+        let timings = Timings { latency_bound, ..Timings::of(&closed) };
         self.counters.closed(&closed, &timings);
         self.recent.closed(&closed);
         self.history.closed(&closed.account);

@@ -381,7 +381,7 @@ impl Engine {
 
     /// Queues all of the requests or none, so that the same step may begin with all of them.
     pub fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
-        let is_read_for_others = |request: &ValidatedRequest| request.partner == RemoteRole::Decode;
+        let is_read_for_others = |request: &ValidatedRequest| request.remote_role == RemoteRole::Decode;
         if !self.0.handoffs.answers() && !requests.iter().all(is_read_for_others) {
             return Err(SubmitError::PrefillOnly);
         }
@@ -413,7 +413,7 @@ impl Engine {
             let (sender, mut stream) = Stream::open(id, request.prompt.clone());
             let arrived = ArrivalInfo { at, held, permit: Some(permit) };
             submitted.push(NewRequest { id, request: Box::new(request), arrived, events: sender, peer });
-            (stream.commands, stream.promise, stream.arrived) = (Some(commands.clone()), promise, at);
+            (stream.commands, stream.latency_bound, stream.arrived) = (Some(commands.clone()), promise, at);
             streams.push(stream);
         }
         commands.send(Command::Submit(submitted)).map_err(|_| SubmitError::ShuttingDown)?;

@@ -71,7 +71,7 @@ pub struct Timings {
     /// For how long the engine was held meanwhile: no part of the other times.
     pub held_ms: f64,
     /// What it was promised; `None` where steps are not predicted.
-    pub promise: Option<LatencyBound>,
+    pub latency_bound: Option<LatencyBound>,
     /// The same times by owner: which requests they were spent on, and what this one cost others.
     pub bill: Box<Bill>,
 }
@@ -108,7 +108,7 @@ impl Timings {
             decode_context_tokens: account.decode_context,
             preemptions: account.preemptions,
             held_ms: held.as_secs_f64() * 1e3,
-            promise: None,
+            latency_bound: None,
             bill: Box::new(account.bill),
         }
     }

@@ -18,7 +18,7 @@ pub struct Stream {
     /// Of the engine that is notified when the reader is gone.
     pub(crate) commands: Option<UnboundedSender<Command>>,
     pub(crate) prompt: Arc<[TokenId]>,
-    pub(crate) promise: Option<LatencyBound>,
+    pub(crate) latency_bound: Option<LatencyBound>,
     pub(crate) arrived: Nanos,
     pub(crate) ended: bool,
 }
@@ -27,9 +27,17 @@ impl Stream {
     /// A stream of what is sent through the sender, for a server that is no [`Engine`](crate::Engine).
     pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (EventSender, Stream) {
         let (sender, events, backlog) = event_channel();
-        let (commands, promise) = (None, None);
-        let stream =
-            Stream { id, events, backlog, commands, prompt: prompt.into(), promise, arrived: Nanos(0), ended: false };
+        let (commands, latency_bound) = (None, None);
+        let stream = Stream {
+            id,
+            events,
+            backlog,
+            commands,
+            prompt: prompt.into(),
+            latency_bound,
+            arrived: Nanos(0),
+            ended: false,
+        };
         (sender, stream)
     }
 
@@ -55,18 +63,18 @@ impl Stream {
         &self.prompt
     }
 
-    /// The same with a promise, made at `arrived`.
-    pub fn promised(mut self, promise: LatencyBound, arrived: Nanos) -> Stream {
-        (self.promise, self.arrived) = (Some(promise), arrived);
+    /// The same with a latency bound, made at `arrived`.
+    pub fn with_latency_bound(mut self, bound: LatencyBound, arrived: Nanos) -> Stream {
+        (self.latency_bound, self.arrived) = (Some(bound), arrived);
         self
     }
 
     /// What it was promised when it was submitted; `None` where steps are not predicted.
-    pub fn promise(&self) -> Option<&LatencyBound> {
-        self.promise.as_ref()
+    pub fn latency_bound(&self) -> Option<&LatencyBound> {
+        self.latency_bound.as_ref()
     }
 
-    /// When it was submitted, by the engine's clock: from here on its promise runs.
+    /// When it was submitted, by the engine's clock: from here on its bound runs.
     pub fn arrived(&self) -> Nanos {
         self.arrived
     }

@@ -320,7 +320,7 @@ fn submit(core: &mut EngineCore, one: NewRequest, now: Nanos) {
         Ok(()) => peer.into_iter().for_each(|peer| core.serve_prefill(id, peer)),
         Err(error) => {
             // Validation and the queue's counters refuse everything that the scheduler would.
-            tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
+            tracing::error!(request = id.0, ?error, "the scheduler refused a validated request");
             events.send(Event::Failed(RequestError::Internal));
         }
     }

@@ -191,7 +191,7 @@ pub struct RawRequest {
     /// What its answers must look like.
     pub rule: Option<Rule>,
     /// What another worker has to do with it, where the sender knows.
-    pub partner: RemoteRole,
+    pub remote_role: RemoteRole,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
     /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
@@ -237,7 +237,7 @@ impl RawRequest {
             prediction: None,
             generated: Vec::new(),
             rule: None,
-            partner: RemoteRole::Any,
+            remote_role: RemoteRole::Any,
             receipt: false,
             progress: false,
         }
@@ -335,7 +335,7 @@ pub struct ValidatedRequest {
     /// What its answers must look like, as it was asked and as it was understood.
     pub(crate) rule: Option<(Arc<Rule>, Grammar)>,
     /// What another worker has to do with it.
-    pub(crate) partner: RemoteRole,
+    pub(crate) remote_role: RemoteRole,
     pub(crate) receipt: bool,
     /// Its client wants the progress of its prompt. Nothing that is computed depends on it, so no recording
     /// has it.
@@ -366,7 +366,7 @@ impl ValidatedRequest {
             prediction: None,
             generated: Vec::new(),
             rule: None,
-            partner: RemoteRole::Local,
+            remote_role: RemoteRole::Local,
             receipt: false,
             progress: false,
             is_promised: false,
@@ -543,7 +543,7 @@ pub(crate) fn validate(
     let generated = generated(&raw, num_answers, &model.config)?;
     let rule = rule(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), of_prompt != OfPrompt::Nothing, model)?;
-    if raw.partner == RemoteRole::Decode && (stop.max_tokens != 1 || num_answers != 1) {
+    if raw.remote_role == RemoteRole::Decode && (stop.max_tokens != 1 || num_answers != 1) {
         let message = "another worker answers: of a prompt that is read for it, one answer of one token is given here";
         return Err(Rejection::of(if num_answers != 1 { "n" } else { "max_tokens" }, message));
     }
@@ -568,7 +568,7 @@ pub(crate) fn validate(
         prediction,
         generated,
         rule,
-        partner: raw.partner,
+        remote_role: raw.remote_role,
         receipt: raw.receipt,
         progress: raw.progress,
         is_promised: true,

@@ -163,7 +163,7 @@ fn an_adapter_stays_as_long_as_a_request_has_it() {
     assert_eq!(
         engine.unload_adapter("a").unwrap_err().to_string(),
         "the adapter 'a' is in use by 1 requests: unload it when they have ended",
-        "one that passed the door has it"
+        "a validated one has it"
     );
     let stream = engine.submit(waits).unwrap();
     let listed = |engine: &Engine| {

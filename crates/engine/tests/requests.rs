@@ -227,7 +227,7 @@ fn an_answer_can_be_asked_for_token_by_token() {
     let mut tail = Vec::new();
     for (token, _) in expected {
         let next = engine.submit(whole.next_token(&tail, 3)).expect("room");
-        assert!(next.promise().is_none());
+        assert!(next.latency_bound().is_none());
         assert_eq!(tokens(next), [(token, 3)], "behind {tail:?}");
         tail.push(token);
     }

@@ -154,8 +154,8 @@ impl Sampler {
     /// the ids that would end the answer, a grammar has a mask. Greedy costs two reads of the row; a draw costs one
     /// exponential per token, or a partial selection when `top_k` is set; a mask one more pass over the row.
     ///
-    /// Panics when a banned id, or one of `logit_bias`, `logprob_ids` or `history`, is outside the vocabulary: the door let it
-    /// through.
+    /// Panics when a banned id, or one of `logit_bias`, `logprob_ids` or `history`, is outside the vocabulary:
+    /// validation let it through.
     pub fn sample(
         &mut self,
         logits: &mut [f32],

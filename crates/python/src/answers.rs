@@ -232,7 +232,7 @@ impl MetricsEntry {
             preemptions: timings.preemptions,
             prefill_tok_s: timings.prefill_tok_s(),
             decode_tok_s: timings.decode_tok_s(),
-            promised_ttft_ms: timings.promise.as_ref().map(|promise| ms(promise.first_token.p95)),
+            promised_ttft_ms: timings.latency_bound.as_ref().map(|promise| ms(promise.first_token.p95)),
             ttft_owners: owners(&bill.ttft, &Owner::OF_TTFT),
             gap_owners: owners(&bill.gaps, &Owner::OF_GAP),
             ttft_delayed_by: named(&bill.ttft_others),

@@ -1,4 +1,4 @@
-//! An engine, as Python holds it: starting, the door, the log.
+//! An engine, as Python holds it: starting, validating, the log.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -99,7 +99,7 @@ impl Engine {
         partner: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
         let partner = partner.map_or(Ok(RemoteRole::Any), |partner| self.partner(partner))?;
-        let raw = RawRequest { adapter, partner, ..request::raw(request::prompt(prompt)?, params, rule)? };
+        let raw = RawRequest { adapter, remote_role: partner, ..request::raw(request::prompt(prompt)?, params, rule)? };
         self.request(prompt.py(), raw)
     }
 

@@ -1,7 +1,7 @@
 //! The Python package `twostroke`: the part of it that is Rust, `twostroke._twostroke`. What users see is in `twostroke/`.
 //!
 //! ```text
-//! twostroke/llm.py: LLM --> Engine --validate--> Request     the door; no Python meanwhile
+//! twostroke/llm.py: LLM --> Engine --validate--> Request     no Python meanwhile
 //!                             |
 //!                             +--> Inbox --submit, take, output--> outputs of many requests, as they come
 //!                                    |

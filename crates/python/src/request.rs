@@ -1,4 +1,4 @@
-//! A request as Python gives it, before the door. Names are vLLM's, and the door's.
+//! A request as Python gives it, before validation. Names are those of vLLM and of `RawRequest`.
 
 use engine::sampling::{SamplingParams, options};
 use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule, ValidatedRequest, fit_schema};
@@ -9,7 +9,7 @@ use pyo3::types::PyString;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What passed the door, and what an answer needs of it. May be submitted more than once.
+/// A validated request, and what an answer needs of it. May be submitted more than once.
 #[pyclass(frozen, module = "twostroke._twostroke")]
 pub(crate) struct Request {
     pub(crate) validated: ValidatedRequest,

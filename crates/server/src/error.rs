@@ -1,4 +1,4 @@
-//! Everything that can go wrong on this side of the door, as HTTP. The one file that decides a status.
+//! Everything that can go wrong in the server, as HTTP. The one file that decides a status.
 //!
 //! Bodies have OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`. Messages are fixed text with checked
 //! numbers in it: no inner error is ever printed, because inner errors carry paths, addresses and prompts.
@@ -354,7 +354,7 @@ impl ApiError {
         self
     }
 
-    /// Renames the field at fault, where the door knows it by another name than the API. What is said of it most often
+    /// Renames the field at fault, where `RawRequest` calls it by another name than the API. What is said of it most often
     /// begins with its name.
     pub(crate) fn rename_param(mut self, from: &str, to: &str) -> ApiError {
         if self.param.as_deref() == Some(from) {

@@ -16,7 +16,7 @@ pub type Door = fn(&[u8]) -> bool;
 /// One change from the dice.
 pub type Change = fn(&mut Vec<u8>, &mut Dice);
 
-/// `good`: how many files of the corpus the door takes as they are.
+/// `good`: how many files of the corpus the reader takes as they are.
 pub fn replay(corpus: &str, good: usize, door: Door, change: Change) {
     // The readers catch panics of the tokenizers crate and tell them as errors: not a text for this test's output.
     let hook = std::panic::take_hook();
@@ -38,7 +38,7 @@ struct Seen {
     /// Changed files, and how many of them were taken.
     changed: usize,
     taken: usize,
-    /// Files and seeds for which the door panicked.
+    /// Files and seeds for which the reader panicked.
     failures: Vec<String>,
 }
 

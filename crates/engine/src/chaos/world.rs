@@ -20,8 +20,8 @@ use testing::Dice;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::elsewhere::{Asked, Reading};
 use super::fake::{self, EOS, Errors, Fake, Faults, NAN, POISON, VOCAB};
+use super::other_worker::{Asked, Reading};
 use crate::calibrate::Calibrated;
 use crate::clock::Clock;
 use crate::command::{BlockSender, Command, PauseCommand};
@@ -317,7 +317,7 @@ pub(super) struct World {
     /// percent.
     far: Dice,
     elsewhere: u64,
-    weather: MachineLoad,
+    load: MachineLoad,
     nanos: Arc<AtomicU64>,
     engine: Engine,
     driver: Driver,
@@ -388,7 +388,7 @@ impl World {
         let mut draft_rng = Dice::new(fake::mix(!seed));
         let draft = Draft::of(&mut draft_rng, &limits);
         let is_calm = draft.as_ref().is_some_and(|draft| draft.is_calm);
-        let mut weather = MachineLoad {
+        let mut load = MachineLoad {
             turns: rng.within(60..=300),
             arrival: rng.within(5..=60) as u64,
             cancel: rng.within(0..=6) as u64,
@@ -403,9 +403,9 @@ impl World {
             journal_panics: u64::from(rng.percent(15)),
         };
         if is_calm || draft.is_some() && draft_rng.percent(40) {
-            (weather.hiccup, weather.poisoned) = (0, 0);
+            (load.hiccup, load.poisoned) = (0, 0);
         }
-        let fails = weather.hiccup + weather.poisoned > 0;
+        let fails = load.hiccup + load.poisoned > 0;
         let (pass, row) = (rng.within(1000..=2_000_000) as u64, rng.within(10..=100_000) as u64);
         // What a draft model reads, its target reads in the same step, unless that fails.
         let prefixes = draft.as_ref().filter(|_| !fails).map(|draft| {
@@ -463,7 +463,7 @@ impl World {
             Some((sink, path, recorder)) => (Some(sink), Some((path, recorder))),
             None => (None, None),
         };
-        let journal_panics = Arc::new(AtomicU64::new(weather.journal_panics));
+        let journal_panics = Arc::new(AtomicU64::new(load.journal_panics));
         // What records has one step in flight.
         core.record_to((passes == 1).then(|| fragile(sink, journal_panics.clone())));
         if swap.host_slots > 0 {
@@ -525,7 +525,7 @@ impl World {
             rng,
             far,
             elsewhere,
-            weather,
+            load,
             nanos,
             engine,
             driver: Driver::new(core, status, clock),
@@ -552,14 +552,14 @@ impl World {
     }
 
     pub(super) fn run(mut self) -> Report {
-        for _ in 0..self.weather.turns {
-            while self.rng.percent(self.weather.arrival) {
+        for _ in 0..self.load.turns {
+            while self.rng.percent(self.load.arrival) {
                 self.arrive();
             }
-            if self.rng.percent(self.weather.cancel) {
+            if self.rng.percent(self.load.cancel) {
                 self.cancel();
             }
-            if self.rng.percent(self.weather.hiccup) {
+            if self.rng.percent(self.load.hiccup) {
                 let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
                 // A sequence that fails twice in a row is at fault.
                 if faults.panic_at.or(faults.panic_in_logits_at).is_none() {
@@ -572,10 +572,10 @@ impl World {
                     self.report.failed_passes += 1;
                 }
             }
-            if self.rng.percent(self.weather.hold) {
+            if self.rng.percent(self.load.hold) {
                 self.hold();
             }
-            if self.rng.percent(self.weather.theft) {
+            if self.rng.percent(self.load.theft) {
                 let theft = self.rng.within(1_500_000..=9_000_000) as u64;
                 self.faults.lock().unwrap_or_else(PoisonError::into_inner).theft = theft;
             }
@@ -668,7 +668,7 @@ impl World {
                     let tokens = alone.iter().map(|(tokens, _)| tokens.clone()).collect();
                     known.lock().expect("no holder panics").insert(stream.id().0, tokens);
                 }
-                let reads_slowly = self.rng.percent(self.weather.slow_readers);
+                let reads_slowly = self.rng.percent(self.load.slow_readers);
                 if reads_slowly {
                     stream.limit_unread(self.rng.within(1..=12));
                 }
@@ -810,35 +810,31 @@ impl World {
     fn request(&mut self) -> RawRequest {
         let heeds_targets = self.engine.model().calibrated.is_some();
         let rng = &mut self.rng;
-        let len = rng.within(1..=self.weather.prompt_len);
+        let len = rng.within(1..=self.load.prompt_len);
         let document = &self.documents[rng.within(0..=3)];
         let shared = rng.within(0..=len);
         let mut prompt: Vec<i64> = document[..shared].iter().map(|&token| i64::from(token)).collect();
         prompt.extend((shared..len).map(|_| rng.within(1..=21) as i64));
-        if rng.percent(self.weather.poisoned) {
+        if rng.percent(self.load.poisoned) {
             let at = if rng.percent(50) { prompt.len() - 1 } else { rng.within(0..=prompt.len() - 1) };
             prompt[at] = i64::from(if rng.percent(60) { POISON } else { NAN });
         }
         // Otherwise no answer comes upon them.
         let clean = [POISON, NAN].map(|token| (i64::from(token), -100.0)).to_vec();
         let room = self.limits.max_model_len - len;
-        let max_tokens = rng.within(1..=self.weather.max_tokens.min(room).max(1));
+        let max_tokens = rng.within(1..=self.load.max_tokens.min(room).max(1));
         RawRequest {
             max_tokens: Some(max_tokens as i64),
             min_tokens: rng.percent(30).then(|| rng.within(0..=max_tokens) as i64),
             n: rng
-                .percent(self.weather.several_answers)
+                .percent(self.load.several_answers)
                 .then(|| rng.within(1..=(self.limits.max_num_seqs - 1).min(4)) as i64),
             sampling: SamplingParams {
                 temperature: Some([0.0, 0.7, 1.0][rng.within(0..=2)]),
                 repetition_penalty: rng.percent(20).then_some(1.2),
                 ..SamplingParams::default()
             },
-            logit_bias: if self.weather.poisoned > 0 && rng.percent(self.weather.poisoned) {
-                Vec::new()
-            } else {
-                clean
-            },
+            logit_bias: if self.load.poisoned > 0 && rng.percent(self.load.poisoned) { Vec::new() } else { clean },
             seed: Some(rng.within(0..=1 << 20) as i64),
             stop: if rng.percent(30) { vec![["b", "cd", "q"][rng.within(0..=2)].to_owned()] } else { Vec::new() },
             stop_token_ids: if rng.percent(20) { vec![rng.within(1..=21) as i64] } else { Vec::new() },
@@ -988,7 +984,7 @@ impl World {
 
     /// The journal's reader has panicked: then everything open ends.
     fn has_started_over(&self) -> bool {
-        self.journal_panics.load(Ordering::Relaxed) < self.weather.journal_panics
+        self.journal_panics.load(Ordering::Relaxed) < self.load.journal_panics
     }
 
     fn check_gauges(&self) {
@@ -1008,7 +1004,7 @@ impl World {
         assert_eq!(self.engine.health().open_requests, 0, "open requests when all is quiet");
         assert_eq!((stats.waiting_requests, stats.waiting_tokens), (0, 0), "the queue when all is quiet");
         assert_eq!((stats.used_blocks, stats.running_requests), (0, 0), "blocks and requests when all is quiet");
-        let panicked = self.weather.journal_panics - self.journal_panics.load(Ordering::Relaxed);
+        let panicked = self.load.journal_panics - self.journal_panics.load(Ordering::Relaxed);
         assert!(self.report.restarts <= panicked, "{} restarts, {panicked} for the journal", self.report.restarts);
         // Where the journal itself failed, it has lost the last facts.
         if self.report.restarts == 0 {
@@ -1080,8 +1076,8 @@ impl World {
         assert!(booked < lost + 1e-6, "{booked} s are the machine's, which took {lost} s");
         // No record exists of a step that was given up, or that a journal lost; and where passes are made twice,
         // predictions are not what a pass takes.
-        let weather = &self.weather;
-        if self.report.restarts + self.report.abandoned + weather.hiccup + weather.poisoned == 0 {
+        let load = &self.load;
+        if self.report.restarts + self.report.abandoned + load.hiccup + load.poisoned == 0 {
             // Predictions are as good as what the cost model has learned by then.
             assert!(booked > 0.9 * lost - 1e-6, "{booked} s are the machine's, which took {lost} s");
             self.report.thefts += u64::from(lost > 0.0);

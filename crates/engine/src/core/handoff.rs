@@ -84,7 +84,7 @@ impl Handoffs {
         }
         let is_plain = request.of_prompt == OfPrompt::Nothing && request.adapter.is_none();
         let is_new = request.generated.is_empty() && request.stop.max_tokens > 0;
-        let is_there = |remote: &dyn RemotePrefill| match request.partner {
+        let is_there = |remote: &dyn RemotePrefill| match request.remote_role {
             RemoteRole::Any => remote.is_there(),
             RemoteRole::Prefill(_) => true,
             RemoteRole::Decode | RemoteRole::Local => false,
@@ -173,7 +173,7 @@ impl EngineCore {
         let likely = || self.journal.views().promises.of(id).map(|promise| promise.first_token.p50);
         let local = if is_given { None } else { likely() };
         let active = &self.active[&id];
-        let at = match &active.request.partner {
+        let at = match &active.request.remote_role {
             RemoteRole::Prefill(address) => Some(address.clone()),
             _ => None,
         };

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::{Nanos, Priority, RequestId};
 use scheduler::{Phase, Rows, Scheduler, SeqId, Sequence, Step, StepRecord, Work};
 
+use crate::machine_load::{Clock, Knowledge};
 use crate::model::LoweredRows;
-use crate::weather::{Clock, Knowledge};
 use crate::world::{Chaos, held_blocks};
 
 /// The scheduler's promises in numbers.
@@ -450,7 +450,7 @@ impl Chaos {
     pub(crate) fn check_targets(&mut self, before: &Snapshot, step: &Step, work: &Work) {
         let streams = before.seqs.values().filter(|seq| seq.is_decoding() && decodes(step, seq.id));
         let Some(tightest) = streams.filter_map(|seq| seq.tpot).min() else { return };
-        if self.knowledge != Knowledge::Exact || self.weather.clock != Clock::Exact {
+        if self.knowledge != Knowledge::Exact || self.load.clock != Clock::Exact {
             return;
         }
         let mut decode = Work::default();

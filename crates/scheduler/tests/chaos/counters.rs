@@ -28,7 +28,7 @@ const FLOORS: &[(&str, u64)] = &[
     ("block that is not cached", 70_000),
     ("block to read is set aside", 0),
     ("cancelled after a step", 2_000),
-    ("cancelled at the door", 1_000),
+    ("cancelled on arrival", 1_000),
     ("cancelled between steps", 2_000),
     ("cancelled in flight", 3_000),
     ("cancelled in prefill", 1_000),

@@ -2,10 +2,10 @@
 //! small limits, on machines with random costs and a model that notices everything (`model.rs`).
 //!
 //! ```text
-//! weather.rs    limits, load, faults, machine and clock, all drawn from the seed
+//! machine_load.rs  limits, load, faults, machine and clock, all drawn from the seed
 //! world.rs      clients and an engine; they drive the scheduler, and the model computes its plans
 //! checks.rs     what an outsider sees must hold, after every call
-//! elsewhere.rs  other workers: prompts that are read there, answers that began there
+//! other_workers.rs  other workers: prompts that are read there, answers that began there
 //! turns.rs      a naive twin of the counters by which tenants take turns
 //! counters.rs   what a run must have provoked: with too little of it, it fails
 //! ```
@@ -38,9 +38,9 @@
 //! | I26 | a failed step or a cancel costs others nothing but, once, what the step computed | `check_abandoned` |
 //! | I33 | every gauge and the step log are what counting gives | `check_gauges`, `check_record` |
 //! | I34 | the same seed takes the same course | here |
-//! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `elsewhere.rs`, `model.rs` |
+//! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `other_workers.rs`, `model.rs` |
 //! | I38 | full blocks of remote-only prompts are found and never computed here | `../remote_only_prefill.rs` |
-//! | I36 | pinned blocks are those requested and not lost, blocks being read do not change | `elsewhere.rs` |
+//! | I36 | pinned blocks are those requested and not lost, blocks being read do not change | `other_workers.rs` |
 //!
 //! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:
 //! `crates/engine/tests/answers.rs`), I32 (buffers: `crates/server/tests/http`), I35 (health: the same).
@@ -51,10 +51,10 @@
 
 mod checks;
 mod counters;
-mod elsewhere;
+mod machine_load;
 mod model;
+mod other_workers;
 mod turns;
-mod weather;
 mod world;
 
 use std::io::Read;

@@ -14,10 +14,10 @@ use testing::Dice;
 use crate::EngineBug;
 use crate::checks::{LeftOut, Overtaken, PassedOver, Snapshot};
 use crate::counters::Counters;
-use crate::elsewhere::{Before, Elsewhere, KeptSeen, as_slices, check_has_ended};
+use crate::machine_load::{self, Clock, Draw, Knowledge, MachineLoad};
 use crate::model::{EOS, FingerprintCache, LoweredRows, Slot, Trace, mix, solo};
+use crate::other_workers::{Before, KeptSeen, OtherWorkers, as_slices, check_has_ended};
 use crate::turns::Turns;
-use crate::weather::{self, Clock, Draw, Knowledge, MachineLoad};
 
 /// One answer from the client's side.
 pub(crate) struct Answer {
@@ -97,7 +97,7 @@ struct InFlight {
 pub(crate) struct Chaos {
     pub(crate) rng: Dice,
     bug: Option<EngineBug>,
-    pub(crate) weather: MachineLoad,
+    pub(crate) load: MachineLoad,
     pub(crate) machine: CostModel,
     pub(crate) knowledge: Knowledge,
     pub(crate) scheduler: Scheduler,
@@ -123,7 +123,7 @@ pub(crate) struct Chaos {
     spills: Vec<SlotSpill>,
     loads: Vec<BlockLoad>,
     /// Other workers, with a separate random stream: a seed without them is the same as before they were added.
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) other_workers: OtherWorkers,
     pub(crate) far: Dice,
     /// Requests whose prompt is prefilled elsewhere.
     pub(crate) expected: BTreeSet<RequestId>,
@@ -147,8 +147,8 @@ pub(crate) struct Chaos {
 impl Chaos {
     pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
         let (mut rng, mut far) = (Dice::new(mix(seed, 1)), Dice::new(mix(seed, 2)));
-        let elsewhere = Elsewhere::from(&mut far);
-        let Draw { limits, weather, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
+        let other_workers = OtherWorkers::from(&mut far);
+        let Draw { limits, load, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
         let mut cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
         cache.accepts_unseen = bug == Some(EngineBug::DraftsUnseen);
         let mut scheduler = Scheduler::new(limits).expect("the limits drawn are good");
@@ -161,13 +161,13 @@ impl Chaos {
         scheduler.set_cost_model(match knowledge {
             Knowledge::None => None,
             Knowledge::Exact => Some(machine.clone()),
-            Knowledge::Wrong => Some(weather::machine(&mut rng, false)),
-            Knowledge::Worthless => Some(weather::no_machine()),
+            Knowledge::Wrong => Some(machine_load::machine(&mut rng, false)),
+            Knowledge::Worthless => Some(machine_load::no_machine()),
         });
         Chaos {
             rng,
             bug,
-            weather,
+            load,
             machine,
             knowledge,
             scheduler,
@@ -187,7 +187,7 @@ impl Chaos {
             prefix_tokens: (0, 0),
             spills: Vec::new(),
             loads: Vec::new(),
-            elsewhere,
+            other_workers,
             far,
             expected: BTreeSet::new(),
             leases: BTreeMap::new(),
@@ -212,18 +212,18 @@ impl Chaos {
     }
 
     pub(crate) fn run(mut self) -> Report {
-        for tick in 0..self.weather.ticks {
-            if tick < self.weather.rush && self.rng.percent(self.weather.arrival) {
-                for _ in 0..self.rng.within(1..=self.weather.burst) {
+        for tick in 0..self.load.ticks {
+            if tick < self.load.rush && self.rng.percent(self.load.arrival) {
+                for _ in 0..self.rng.within(1..=self.load.burst) {
                     self.arrive();
                 }
             }
             self.tick();
         }
         // Nothing new comes and nothing fails: all that was admitted ends, each step computes a row that counts (I13).
-        self.weather.failure = 0;
+        self.load.failure = 0;
         let most_steps = self.steps + (self.row_allowance - self.rows) as u64;
-        self.elsewhere.end_all();
+        self.other_workers.end_all();
         while self.scheduler.has_work() || !self.spills.is_empty() || self.is_awaited_elsewhere() {
             self.tick();
             assert!(self.steps <= most_steps, "I13: what was admitted does not end");
@@ -283,7 +283,7 @@ impl Chaos {
         self.offered.clear();
         let seqs: Vec<SeqId> = self.scheduler.sequences().map(Sequence::id).collect();
         for seq in seqs {
-            if !self.rng.percent(self.weather.offers) {
+            if !self.rng.percent(self.load.offers) {
                 continue;
             }
             let len = self.rng.within(0..=12) as u16;
@@ -337,12 +337,12 @@ impl Chaos {
         }
         self.compute_for(&work);
 
-        if self.rng.percent(self.weather.failure) {
+        if self.rng.percent(self.load.failure) {
             return self.fail_step(&step, &rows);
         }
         let mut sampled = sampled.unwrap_or_else(|| self.compute(&step, &rows));
         self.rng.shuffle(&mut sampled);
-        if self.rng.percent(self.weather.failure) {
+        if self.rng.percent(self.load.failure) {
             return self.fail_step(&step, &rows);
         }
         let mut output = StepOutput { step: step.id, rows: sampled.concat(), ..StepOutput::default() };
@@ -401,7 +401,7 @@ impl Chaos {
     /// Time between two steps.
     fn pause(&mut self) {
         let one_step = self.machine.step_time(&Work::default()).0;
-        match self.weather.clock {
+        match self.load.clock {
             Clock::Still => self.seen.saw("clock stood still"),
             Clock::Exact if self.scheduler.has_work() => {}
             Clock::Exact | Clock::Noisy => self.now += self.rng.bits() % one_step.max(1),
@@ -436,7 +436,7 @@ impl Chaos {
     fn compute_for(&mut self, work: &Work) {
         let took = self.machine.step_time(work).0;
         self.simulated += took;
-        match self.weather.clock {
+        match self.load.clock {
             Clock::Exact => self.now += took,
             Clock::Noisy => self.now += (took as f64 * (0.25 + 3.75 * self.rng.share())) as u64,
             Clock::Still => {}
@@ -496,7 +496,7 @@ impl Chaos {
         }
         self.loads.extend(&step.loads);
         let took = self.rng.bits() % 1_000_000;
-        if self.weather.clock != Clock::Still && !step.is_empty() && !step.saves.is_empty() {
+        if self.load.clock != Clock::Still && !step.is_empty() && !step.saves.is_empty() {
             self.scheduler.add_transfer_time(Transfer::Save, step.saves.len(), Nanos(took));
             self.now += took;
         }
@@ -505,11 +505,11 @@ impl Chaos {
     /// Some of what is in the background ends, well or not.
     fn end_transfers(&mut self) {
         for spill in std::mem::take(&mut self.spills) {
-            if !self.rng.percent(self.weather.transfers_end) {
+            if !self.rng.percent(self.load.transfers_end) {
                 self.spills.push(spill);
                 continue;
             }
-            let good = !self.rng.percent(self.weather.disk_faults);
+            let good = !self.rng.percent(self.load.disk_faults);
             self.cache.spill(spill, good, self.now);
             self.seen.saw(if good { "block spilled" } else { "write failed" });
             self.swapped.write_faults += u64::from(!good);
@@ -517,12 +517,12 @@ impl Chaos {
             self.check_all();
         }
         for load in std::mem::take(&mut self.loads) {
-            if !self.rng.percent(self.weather.transfers_end) {
+            if !self.rng.percent(self.load.transfers_end) {
                 self.loads.push(load);
                 continue;
             }
             let from_disk = load.slot.tier == Tier::Disk;
-            let faults = if from_disk { self.weather.disk_faults } else { self.weather.memory_faults };
+            let faults = if from_disk { self.load.disk_faults } else { self.load.memory_faults };
             let good = !self.rng.percent(faults);
             let seq = self.scheduler.sequence(load.seq).expect("I9: what is loaded for exists");
             assert!(seq.block_table().contains(&load.block), "I9: what is loaded stays");
@@ -574,14 +574,14 @@ impl Chaos {
 
     fn arrive(&mut self) {
         let rng = &mut self.rng;
-        let document = rng.within(0..=self.weather.documents.len() - 1);
-        let shared = rng.within(0..=self.weather.prompt_len);
+        let document = rng.within(0..=self.load.documents.len() - 1);
+        let shared = rng.within(0..=self.load.prompt_len);
         let own = rng.within(0..=4);
-        let mut prompt: Vec<TokenId> = self.weather.documents[document][..shared].to_vec();
+        let mut prompt: Vec<TokenId> = self.load.documents[document][..shared].to_vec();
         prompt.extend((0..own).map(|_| rng.within(2..=6) as TokenId));
-        let max_tokens = if rng.percent(5) { 0 } else { rng.within(1..=self.weather.max_tokens) };
-        let stop_token_ids = if self.weather.eos { vec![EOS, 17][..rng.within(0..=2)].to_vec() } else { vec![] };
-        let num_answers = if rng.percent(self.weather.several_answers) { rng.within(2..=5) } else { 1 };
+        let max_tokens = if rng.percent(5) { 0 } else { rng.within(1..=self.load.max_tokens) };
+        let stop_token_ids = if self.load.eos { vec![EOS, 17][..rng.within(0..=2)].to_vec() } else { vec![] };
+        let num_answers = if rng.percent(self.load.several_answers) { rng.within(2..=5) } else { 1 };
         // It was stamped by another thread, a little earlier or later than what the engine calls now.
         let arrived = self.now.saturating_add(rng.bits() % 1000).saturating_sub(rng.bits() % 1_000_000);
         let request = Request {
@@ -589,11 +589,11 @@ impl Chaos {
             prompt: Arc::from(prompt),
             num_answers,
             stop: StopRules { max_tokens, min_tokens: rng.within(0..=max_tokens), stop_token_ids },
-            priority: Priority(rng.within(1..=self.weather.priorities) as i32 - 2), // urgent, usual, and two of batch work
-            salt: rng.within(1..=self.weather.salts) as u64,
+            priority: Priority(rng.within(1..=self.load.priorities) as i32 - 2), // urgent, usual, and two of batch work
+            salt: rng.within(1..=self.load.salts) as u64,
             use_prefix_cache: rng.percent(90),
-            tenant: rng.within(1..=self.weather.tenants) as u64,
-            targets: self.weather.draw_targets(rng, &self.machine),
+            tenant: rng.within(1..=self.load.tenants) as u64,
+            targets: self.load.draw_targets(rng, &self.machine),
             arrived: Nanos(arrived),
         };
         let seed = rng.bits();
@@ -601,8 +601,8 @@ impl Chaos {
         let answers = (0..num_answers).map(|answer| {
             let expected = solo(&request, seed, answer, max_model_len);
             let when = rng.pick(&[StopWhen::AfterComplete, StopWhen::BeforeSchedule, StopWhen::InFlight]);
-            let after = rng.within(1..=self.weather.max_tokens);
-            let stop_after = rng.percent(self.weather.stop).then_some((after, when));
+            let after = rng.within(1..=self.load.max_tokens);
+            let stop_after = rng.percent(self.load.stop).then_some((after, when));
             Answer { expected, delivered: Vec::new(), finished: None, stop_after, stopped: false }
         });
         let mut answers: Vec<Answer> = answers.collect();
@@ -652,12 +652,12 @@ impl Chaos {
             }
         }
         self.check_all();
-        self.maybe_cancel("cancelled at the door");
+        self.maybe_cancel("cancelled on arrival");
     }
 
     /// A client leaves. `when` is the moment as the engine sees it.
     fn maybe_cancel(&mut self, when: &'static str) {
-        if !self.rng.percent(self.weather.cancel) {
+        if !self.rng.percent(self.load.cancel) {
             return;
         }
         let alive: Vec<RequestId> =
@@ -676,7 +676,7 @@ impl Chaos {
 
     /// The engine's deadline for those that wait.
     fn give_up_on_the_oldest(&mut self) {
-        let Some(deadline) = self.weather.queue_deadline else { return };
+        let Some(deadline) = self.load.queue_deadline else { return };
         let oldest = waiting(&self.scheduler).min_by_key(|seq| (seq.request_id(), seq.answer()));
         let Some((id, arrived)) = oldest.map(|seq| (seq.request_id(), seq.request().arrived)) else { return };
         if Nanos(self.now).since(arrived) > deadline {
@@ -778,7 +778,7 @@ impl Chaos {
             let expected = &self.clients[&seq.request_id()].answers[seq.answer()].expected.0;
             let (from, mut tokens) = (seq.num_generated(), Vec::new());
             for draft in 0..rows.drafts {
-                let right = expected.get(from + draft).filter(|_| self.rng.percent(self.weather.drafts_right));
+                let right = expected.get(from + draft).filter(|_| self.rng.percent(self.load.drafts_right));
                 tokens.push(right.copied().unwrap_or_else(|| self.rng.within(0..=29) as TokenId));
             }
             if self.offered[&rows.seq] > rows.drafts {

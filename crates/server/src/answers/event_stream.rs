@@ -95,7 +95,7 @@ impl EventStream {
 
     /// The bound that was given when the prompts were submitted: of each time, the latest of any prompt.
     pub(crate) fn latency_bound(&self) -> Option<LatencyBound> {
-        self.streams.iter().flatten().filter_map(Stream::promise).copied().reduce(|a, b| a.latest(&b))
+        self.streams.iter().flatten().filter_map(Stream::latency_bound).copied().reduce(|a, b| a.latest(&b))
     }
 
     /// Tells the client if that is missed.

@@ -67,7 +67,7 @@ pub(crate) trait ResponseWriter: Send + Sync {
     }
 }
 
-/// Requests that passed the door, and how their answer is to look.
+/// Validated requests, and how their answer is to look.
 pub(crate) struct PreparedRequest {
     pub(crate) requests: Vec<ValidatedRequest>,
     pub(crate) plan: ResponsePlan,

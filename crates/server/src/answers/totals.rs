@@ -56,6 +56,7 @@ impl Totals {
         sum.drafted_tokens += timings.drafted_tokens;
         sum.accepted_tokens += timings.accepted_tokens;
         sum.preemptions += timings.preemptions;
-        sum.promise = [sum.promise, timings.promise].into_iter().flatten().reduce(|a, b| a.latest(&b));
+        sum.latency_bound =
+            [sum.latency_bound, timings.latency_bound].into_iter().flatten().reduce(|a, b| a.latest(&b));
     }
 }

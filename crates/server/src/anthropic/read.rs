@@ -45,7 +45,7 @@ pub(super) const BETA: &str = "anthropic-beta";
 const EFFORT: &str = "output_config.effort";
 const BUDGET: &str = "thinking.budget_tokens";
 
-/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> ApiResult<PreparedRequest> {
     let Asked { mut raw, delivery, tool_options, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
     let asked = raw.max_tokens;
@@ -66,7 +66,7 @@ pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult
     Ok(json!({"input_tokens": tokens.len()}).to_string())
 }
 
-/// What the door knows by the names of other APIs.
+/// What `RawRequest` calls by the names of other APIs.
 fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
     error.rename_param("stop", "stop_sequences").rename_param("rule", rule_field.unwrap_or("tools"))
 }

@@ -13,7 +13,7 @@ use crate::fields::{number, wrong_type};
 use crate::json::shortened;
 
 const FIELD: &str = "logit_bias";
-/// What `false` is: the least that the door takes, which no token of a model outweighs.
+/// What `false` is: the least that validation takes, which no token of a model outweighs.
 const NEVER: f64 = -100.0;
 
 /// Token ids and what is added.

@@ -19,7 +19,7 @@ use crate::openai::{hints, structured};
 use crate::sampling;
 use crate::shape::Shape;
 
-/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<PreparedRequest> {
     let mut begun = Begun::of(body, &COMPLETION, app)?;
     let prompt = prompt(begun.fields.take("prompt"))?;

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::params;
 
-/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
     let mut begun = Begun::of(body, &INFILL, app)?;
     let fields = &mut begun.fields;

@@ -19,7 +19,7 @@ use crate::fields::Fields;
 use crate::openai::chat::logprobs;
 use crate::openai::{params, tools};
 
-/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
     let Begun { mut fields, name, mut delivery } = options::begin(body, &CHAT, app)?;
     let api = Ollama { kind: Kind::Chat, name };

@@ -25,7 +25,7 @@ use crate::error::ApiError;
 use crate::llama::fim::{self, Gap};
 use crate::openai::{chat, params};
 
-/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
     let Begun { mut fields, name, mut delivery } = options::begin(body, &GENERATE, app)?;
     let text = fields.string("prompt")?.unwrap_or_default();

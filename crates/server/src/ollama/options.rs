@@ -136,7 +136,7 @@ fn does_not_think() -> ApiError {
     ApiError::unsupported("think", why)
 }
 
-/// What the door knows by other names.
+/// What `RawRequest` calls by other names.
 pub(super) fn rename(error: ApiError, prompt: &str) -> ApiError {
     sampling::renamed(error, "options.")
         .rename_param("seed", "options.seed")

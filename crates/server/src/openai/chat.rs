@@ -18,7 +18,7 @@ use crate::openai::format::OpenAi;
 use crate::openai::parts::text_of_parts;
 use crate::openai::{beams, hints, params, shapes, structured, thoughts, tools, transfer};
 
-/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
     let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
@@ -37,7 +37,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let (rule, rule_field) =
         structured::read(&mut fields, &mut delivery.adjustments)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
-    raw.partner = transfer::read(&mut fields, app, &mut delivery)?;
+    raw.remote_role = transfer::read(&mut fields, app, &mut delivery)?;
     let beams = beams::read(&mut fields)?;
     fields.finish()?;
     if beams.is_some() {

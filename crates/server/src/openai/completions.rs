@@ -20,7 +20,7 @@ const MAX_PROMPTS: usize = 256;
 /// Default of OpenAI and vLLM.
 const DEFAULT_MAX_TOKENS: i64 = 16;
 
-/// Reads the body into requests that have passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into validated requests. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
     let hints = hints::take(&mut body, &shapes::COMPLETION)?;
     let mut fields = Fields::of(body, &shapes::COMPLETION)?;
@@ -35,7 +35,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         structured::read(&mut fields, &mut delivery.adjustments)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     best_of(&mut fields, raw.n)?;
-    raw.partner = transfer::read(&mut fields, app, &mut delivery)?;
+    raw.remote_role = transfer::read(&mut fields, app, &mut delivery)?;
     let beams = beams::read(&mut fields)?;
     let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
     let prompts = prompts(fields.take("prompt"))?;

@@ -317,7 +317,7 @@ impl WireTimings {
         // Rounded to microseconds.
         let round = |value: f64| (value * 1e3).round() / 1e3;
         let promised = |of: &dyn Fn(&LatencyBound) -> Nanos| {
-            timings.promise.as_ref().map(|promise| round(of(promise).0 as f64 / 1e6))
+            timings.latency_bound.as_ref().map(|promise| round(of(promise).0 as f64 / 1e6))
         };
         WireTimings {
             queue_ms: round(timings.queue_ms),

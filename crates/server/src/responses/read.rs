@@ -67,7 +67,7 @@ pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> ApiResult<
     nothing.ok_or_else(|| wrong_type(field(), "'message.output_text.logprobs', or what else OpenAI includes"))
 }
 
-/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+/// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<(PreparedRequest, Arc<ResponseEcho>)> {
     let Asked { mut raw, mut plan, echo, tool_options } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
@@ -87,7 +87,7 @@ pub(crate) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens.len()}).to_string())
 }
 
-/// What the door knows by the names of other APIs.
+/// What `RawRequest` calls by the names of other APIs.
 fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
     error
         .rename_param("messages", "input")

@@ -12,7 +12,7 @@ use engine::{ChatMessage, Prompt, RawRequest};
 use crate::app::App;
 use crate::conversation::Thinking;
 
-/// Leaves out what has to go. What does not fit without it either is refused at the door.
+/// Leaves out what has to go. What does not fit without it either is refused by validation.
 pub(super) fn fit(raw: &mut RawRequest, thinking: Thinking, app: &App) {
     let model = app.engine.model();
     let most = model.max_model_len - room(raw.max_tokens, model.max_model_len);

@@ -46,7 +46,7 @@ const WINDOW_TOKENS: usize = 1 << 16;
 /// Bytes of a component while it is kept and written as JSON.
 const COMPONENT_BYTES: u64 = 20;
 
-/// Texts that passed the door.
+/// Validated texts.
 struct Texts {
     requests: Vec<ValidatedRequest>,
     delivery: ResponseOptions,

@@ -128,7 +128,7 @@ impl Serve for Script {
             }
             say();
         });
-        Ok(stream.promised(promise, Nanos(0)))
+        Ok(stream.with_latency_bound(promise, Nanos(0)))
     }
 
     fn health(&self) -> Health {

@@ -60,7 +60,7 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut ResponseOptions, model:
         ("receipt", delivery.receipt, "a beam search is many requests, and none of them is the answer"),
         (
             "kv_transfer_params",
-            raw.partner != RemoteRole::Any,
+            raw.remote_role != RemoteRole::Any,
             "a beam search is many requests, each with a prompt of its own",
         ),
         ("ttft_slo_ms", raw.ttft_slo_ms.is_some(), whole),

@@ -94,7 +94,7 @@ pub(crate) enum Kind {
 
 pub(crate) struct Draw {
     pub(crate) limits: Limits,
-    pub(crate) weather: MachineLoad,
+    pub(crate) load: MachineLoad,
     pub(crate) machine: CostModel,
     pub(crate) knowledge: Knowledge,
     /// Bits that block hashes keep.
@@ -102,7 +102,7 @@ pub(crate) struct Draw {
     pub(crate) tiers: Option<TierSizes>,
 }
 
-/// The part of limits and weather that depends on the kind of seed.
+/// The part of limits and load that depends on the kind of seed.
 struct Sizes {
     block_size: usize,
     num_blocks: usize,
@@ -211,7 +211,7 @@ impl Draw {
         };
         let ticks = rng.within(30..=120);
         let one_step = machine.step_time(&one_row()).0;
-        let weather = MachineLoad {
+        let load = MachineLoad {
             ticks,
             arrival: rng.within(5..=80) as u64,
             burst: rng.within(1..=4),
@@ -243,10 +243,10 @@ impl Draw {
             disk_slots: rng.pick(&[0, 1, 2]) * rng.within(1..=limits.num_blocks),
         });
         let hash_bits = [Some(8), Some(2), None, None][rng.within(0..=3)];
-        let mut weather = weather;
-        weather.offers = rng.pick(&[0, 0, 0, 30, 100]);
-        weather.drafts_right = rng.pick(&[0, 50, 90, 100]);
-        Draw { limits, weather, machine, knowledge, hash_bits, tiers }
+        let mut load = load;
+        load.offers = rng.pick(&[0, 0, 0, 30, 100]);
+        load.drafts_right = rng.pick(&[0, 50, 90, 100]);
+        Draw { limits, load, machine, knowledge, hash_bits, tiers }
     }
 }
 

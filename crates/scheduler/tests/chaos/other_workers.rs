@@ -13,7 +13,7 @@ use crate::world::{Answer, Chaos};
 /// What other workers do, in percent: of requests, or of each that is open in a tick. Nothing at all in two of five
 /// seeds.
 #[derive(Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct OtherWorkers {
     /// Requests of which tokens were generated before they come.
     resumed: u64,
     /// Requests whose prompt is read elsewhere.
@@ -46,12 +46,12 @@ pub(crate) struct KeptSeen {
     blocks: usize,
 }
 
-impl Elsewhere {
-    pub(crate) fn from(rng: &mut Dice) -> Elsewhere {
+impl OtherWorkers {
+    pub(crate) fn from(rng: &mut Dice) -> OtherWorkers {
         if rng.percent(40) {
-            return Elsewhere::default();
+            return OtherWorkers::default();
         }
-        Elsewhere {
+        OtherWorkers {
             resumed: rng.pick(&[0, 20, 60]),
             expected: rng.pick(&[0, 20, 60]),
             ends: rng.pick(&[3, 20, 100]),
@@ -109,7 +109,7 @@ pub(crate) fn as_slices(generated: &[Option<Vec<TokenId>>]) -> Vec<Option<&[Toke
 impl Chaos {
     /// Decides it for a request that comes now.
     pub(crate) fn before_it_came(&mut self, answers: &mut [Answer]) -> Before {
-        let Elsewhere { resumed, expected, .. } = self.elsewhere;
+        let OtherWorkers { resumed, expected, .. } = self.other_workers;
         if self.far.percent(resumed) {
             let generated = generate(&mut self.far, answers);
             deliver(answers, &generated);
@@ -158,11 +158,11 @@ impl Chaos {
     /// Some of what is expected comes, or turns out to be lost.
     fn end_remote_prefills(&mut self) {
         for id in self.expected.clone() {
-            if !self.far.percent(self.elsewhere.ends) {
+            if !self.far.percent(self.other_workers.ends) {
                 continue;
             }
             let request = self.clients[&id].request.clone();
-            let generated = if self.far.percent(self.elsewhere.fails) {
+            let generated = if self.far.percent(self.other_workers.fails) {
                 vec![Some(Vec::new()); request.num_answers]
             } else {
                 generate(&mut self.far, &self.clients[&id].answers)
@@ -201,13 +201,14 @@ impl Chaos {
             self.expected.iter().copied().collect()
         };
         for id in of {
-            if !self.far.percent(self.elsewhere.landings) {
+            if !self.far.percent(self.other_workers.landings) {
                 continue;
             }
             let (request, block_size) = (self.clients[&id].request.clone(), self.scheduler.limits().block_size);
             let blocks = request.prompt.len() / block_size;
             let next = self.next_landing.get(&id).copied().unwrap_or(0);
-            let index = if self.far.percent(self.elsewhere.out_of_order) { self.far.within(0..=blocks) } else { next };
+            let index =
+                if self.far.percent(self.other_workers.out_of_order) { self.far.within(0..=blocks) } else { next };
             let outcome = self.scheduler.begin_receive(id, index);
             self.note(&outcome);
             match outcome {
@@ -252,11 +253,11 @@ impl Chaos {
 
     fn end_landings(&mut self) {
         for (slot, bytes) in self.landings.clone() {
-            if !self.far.percent(self.elsewhere.landings_end) {
+            if !self.far.percent(self.other_workers.landings_end) {
                 continue;
             }
             self.landings.retain(|(other, _)| *other != slot);
-            let good = !self.far.percent(self.elsewhere.spoiled);
+            let good = !self.far.percent(self.other_workers.spoiled);
             if good {
                 self.cache.land(slot, Some(&bytes), 0);
             }
@@ -277,8 +278,8 @@ impl Chaos {
 
     /// A peer will fetch the blocks.
     pub(crate) fn maybe_keep(&mut self, id: RequestId) {
-        if self.far.percent(self.elsewhere.keeps) {
-            let longest = self.elsewhere.longest_lease;
+        if self.far.percent(self.other_workers.keeps) {
+            let longest = self.other_workers.longest_lease;
             let lease = Nanos(if longest == u64::MAX { longest } else { self.far.bits() % (longest + 1) });
             assert!(self.scheduler.pin(id, lease), "{id:?} is open");
             self.leases.insert(id, lease);
@@ -330,11 +331,11 @@ impl Chaos {
     fn release_some(&mut self) {
         let requests: BTreeSet<RequestId> = self.kept.iter().map(|kept| kept.request).collect();
         for id in requests {
-            if self.far.percent(self.elsewhere.releases) {
+            if self.far.percent(self.other_workers.releases) {
                 assert!(self.scheduler.unpin(id) && !self.scheduler.unpin(id), "{id:?} is kept once");
                 self.kept.retain(|kept| kept.request != id);
                 self.seen.saw("kept answer released");
-            } else if self.far.percent(self.elsewhere.releases) {
+            } else if self.far.percent(self.other_workers.releases) {
                 let until = Nanos(self.now.saturating_add(self.far.bits() % 1_000_000_000));
                 assert!(self.scheduler.pin_until(id, until), "{id:?} is kept");
                 self.kept.iter_mut().filter(|kept| kept.request == id).for_each(|kept| kept.until = until);
@@ -351,7 +352,7 @@ impl Chaos {
         let all: Vec<(RequestId, usize, bool)> = kept.chain(running).collect();
         let block_size = self.scheduler.limits().block_size;
         for (request, answer, is_kept) in all {
-            if !self.far.percent(self.elsewhere.reads) {
+            if !self.far.percent(self.other_workers.reads) {
                 continue;
             }
             let blocks = self.scheduler.full_blocks(request, answer).len();
@@ -374,7 +375,7 @@ impl Chaos {
 
     fn end_reads(&mut self) {
         for (read, holds) in self.reads.clone() {
-            if !self.far.percent(self.elsewhere.reads_end) {
+            if !self.far.percent(self.other_workers.reads_end) {
                 continue;
             }
             let place = self.reads.iter().position(|(other, _)| *other == read).expect("it was just seen");
