@@ -645,7 +645,7 @@ fn can_continue(request: &ValidatedRequest, model: &ModelInfo) -> Result<(), Rej
             };
             stops || is_complete || !follows
         };
-        if request.stop.have_ended(tokens, room) || tokens.iter().enumerate().any(&mut stops) {
+        if scheduler::request::has_ended(&request.stop, tokens, room) || tokens.iter().enumerate().any(&mut stops) {
             let message = format!("answer {index} has ended with what was generated of it: nothing follows");
             return Err(Rejection::of("generated", message));
         }

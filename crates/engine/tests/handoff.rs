@@ -384,7 +384,9 @@ fn who_leaves_leaves_nothing_behind() {
     let prefill = reader(EngineOptions { max_prefill_chunk: Some(32), ..options() });
     let decode = answerer(&[address(&prefill)], options());
     for number in 0..8_u64 {
-        let request = decode.validate(raw(&text(number as usize, 60), 9)).expect("it is valid");
+        // However slow the reader is believed to be, it is asked.
+        let asked = RawRequest { ttft_slo_ms: Some(1e6), ..raw(&text(number as usize, 60), 9) };
+        let request = decode.validate(asked).expect("it is valid");
         // Before it is submitted: all of its steps may be over when this thread runs again.
         let before = prefill.stats().steps;
         let stream = decode.submit(request).expect("there is room");

@@ -28,26 +28,6 @@ pub struct StopRules {
     pub stop_token_ids: Vec<TokenId>,
 }
 
-impl StopRules {
-    /// Why an answer with `before` tokens ends with `token`, if it does; the context has `room` for that many generated
-    /// tokens.
-    pub fn end(&self, token: TokenId, before: usize, room: usize) -> Option<FinishReason> {
-        let num_generated = before + 1;
-        if before >= self.min_tokens && self.stop_token_ids.contains(&token) {
-            Some(FinishReason::Stop(Some(token)))
-        } else if num_generated >= self.max_tokens || num_generated >= room {
-            Some(FinishReason::Length)
-        } else {
-            None
-        }
-    }
-
-    /// Whether an answer of these tokens has ended.
-    pub fn have_ended(&self, tokens: &[TokenId], room: usize) -> bool {
-        tokens.iter().enumerate().any(|(before, &token)| self.end(token, before, room).is_some())
-    }
-}
-
 /// Latency targets of a request; `None`: best effort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets {

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 
-use protocol::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
+use protocol::{FinishReason, Nanos, Priority, RequestId, StopRules, Targets, TokenId};
 
 /// A request, as the scheduler sees it: sampling parameters affect no decision, so the engine keeps them.
 #[derive(Clone, Debug)]
@@ -28,6 +28,24 @@ pub struct Request {
     pub targets: Targets,
     /// Arrival time.
     pub arrived: Nanos,
+}
+
+/// Why an answer with `before` tokens ends with `token`, if it does; the context has `room` for that many generated
+/// tokens.
+pub fn finish_reason(rules: &StopRules, token: TokenId, before: usize, room: usize) -> Option<FinishReason> {
+    let num_generated = before + 1;
+    if before >= rules.min_tokens && rules.stop_token_ids.contains(&token) {
+        Some(FinishReason::Stop(Some(token)))
+    } else if num_generated >= rules.max_tokens || num_generated >= room {
+        Some(FinishReason::Length)
+    } else {
+        None
+    }
+}
+
+/// Whether an answer of these tokens has ended.
+pub fn has_ended(rules: &StopRules, tokens: &[TokenId], room: usize) -> bool {
+    tokens.iter().enumerate().any(|(before, &token)| finish_reason(rules, token, before, room).is_some())
 }
 
 /// Why a request was not admitted. No state was changed.

@@ -14,6 +14,7 @@
 //! what the cache and the tiers have, loads what is faster loaded, computes the rest, and continues. Sampling depends
 //! only on seed, answer and position, so the continuation has the same bits as on the first worker.
 
+use crate::request::has_ended;
 use crate::sequence::Status;
 use crate::{AdmitError, Request, Scheduler};
 use protocol::{Nanos, RequestId, TokenId};
@@ -71,8 +72,8 @@ impl Scheduler {
         assert_eq!(generated.len(), request.num_answers, "an entry per answer of {:?}", request.id);
         assert!(generated.iter().any(Option::is_some), "no answer of {:?} is unfinished", request.id);
         let room = self.state.limits.max_model_len - request.prompt.len();
-        let has_ended = |tokens: &Option<&[TokenId]>| request.stop.have_ended(tokens.unwrap_or_default(), room);
-        match generated.iter().position(has_ended) {
+        let over = |tokens: &Option<&[TokenId]>| has_ended(&request.stop, tokens.unwrap_or_default(), room);
+        match generated.iter().position(over) {
             Some(answer) => Err(AdmitError::HasEnded { answer }),
             None => Ok(()),
         }

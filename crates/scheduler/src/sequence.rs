@@ -15,6 +15,7 @@ use core::ops::{Index, IndexMut};
 
 use crate::draft::{AcceptanceCounts, DraftProposal};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
+use crate::request::finish_reason;
 use crate::{BlockId, Limits, Request};
 use protocol::{FinishReason, Nanos, Priority, RequestId, TokenId};
 
@@ -300,7 +301,7 @@ impl Sequence {
         }
         self.last_token_at = now;
         let room = max_model_len - self.num_prompt_tokens();
-        let ended = self.request.stop.end(token, self.num_generated(), room);
+        let ended = finish_reason(&self.request.stop, token, self.num_generated(), room);
         self.tokens.push(token);
         ended
     }

@@ -247,7 +247,6 @@ pub(crate) fn as_written(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
-/// 400 for a value of another type than the field's.
 /// The engine's limit of names in messages, in the words of an API that writes messages otherwise.
 pub(crate) fn check_short(text: &str, name: impl Fn() -> String) -> Result<(), ApiError> {
     if text.len() <= engine::MAX_NAME_BYTES {
@@ -257,6 +256,7 @@ pub(crate) fn check_short(text: &str, name: impl Fn() -> String) -> Result<(), A
     Err(ApiError::bad_request(message).with_param(name()))
 }
 
+/// 400 for a value of another type than the field's.
 pub(crate) fn wrong_type(param: impl Into<String>, expected: &str) -> ApiError {
     let param = param.into();
     ApiError::bad_request(format!("'{param}' must be {expected}.")).with_param(param)

@@ -380,7 +380,7 @@ mod tests {
             assert!(error.contains(problem) && error.contains(url), "{url}: {error}");
         }
         let insecure = Target::new("http://h", None, Api::Chat, true).unwrap_err().to_string();
-        assert!(insecure.contains("http://h is not https, where alone --insecure is of use"), "{insecure}");
+        assert!(insecure.contains("http://h: is not https, where alone --insecure is of use"), "{insecure}");
         assert!(Target::new("http://h", Some("v1"), Api::Chat, false).is_err());
         assert!(Target::new("http://h", Some("/v1 /x"), Api::Chat, false).is_err());
     }

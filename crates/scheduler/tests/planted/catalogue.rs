@@ -97,12 +97,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "MinTokensIgnored",
         "`min_tokens` is not heeded (kin of CVE-2026-114051: limits checked on other values than those used).",
-        &[edit("request.rs", "before >= self.min_tokens", "true")],
+        &[edit("request.rs", "before >= rules.min_tokens", "true")],
     ),
     bug(
         "OneTokenTooMany",
         "One token more than asked for: usage and text disagree.",
-        &[edit("request.rs", "num_generated >= self.max_tokens", "num_generated > self.max_tokens")],
+        &[edit("request.rs", "num_generated >= rules.max_tokens", "num_generated > rules.max_tokens")],
     ),
     bug(
         "HashBelieved",
@@ -414,7 +414,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "EndedAnswerResumed",
         "An answer that had ended before goes on, behind its end.",
-        &[edit("resume.rs", "request.stop.have_ended(tokens.unwrap_or_default(), room)", "false")],
+        &[edit("resume.rs", "has_ended(&request.stop, tokens.unwrap_or_default(), room)", "false")],
     ),
     bug(
         "ExpectedForgotten",

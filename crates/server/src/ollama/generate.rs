@@ -70,6 +70,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     app.tool_format.tell(&mut raw, thinking);
     // What is wrong with the tokens of a prompt that is text is wrong with those of the context.
     let blamed = if context.is_empty() { "prompt" } else { "context" };
+    let rename = |error| options::rename(error, "prompt").rename_param("prompt", blamed);
     go_on_from(context, &mut raw, app)?;
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
     let output_parser = if is_raw || suffix.is_some() {
@@ -83,11 +84,9 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
             is_searched: false,
         };
         let settled = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
-        settled.map_err(|error| options::rename(error, "prompt"))?
+        settled.map_err(rename)?
     };
-    let checked = app.validate(raw, &delivery.model);
-    let request =
-        checked.map_err(|rejection| options::rename(rejection.into(), "prompt").rename_param("prompt", blamed))?;
+    let request = app.validate(raw, &delivery.model).map_err(|rejection| rename(rejection.into()))?;
     window.check(&request, &mut delivery.adjustments.hints)?;
     delivery.adjustments.see(asked, &request);
     let plan =
