@@ -113,6 +113,15 @@ struct Open {
     worker: Option<Arc<Worker>>,
 }
 
+impl Open {
+    fn hang_up(&self) {
+        for stream in &self.streams {
+            // It may be closed already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 impl PrefillClient {
     /// `commands`: of the engine's thread.
     pub(crate) fn new(
@@ -154,8 +163,9 @@ impl RemotePrefill for PrefillClient {
     }
 
     fn forget(&mut self, id: RequestId) {
-        self.0.hang_up(id);
-        self.0.open().remove(&id);
+        // No longer open before it hangs up: else the worker would seem to be at fault, and be left to rest.
+        let open = self.0.open().remove(&id);
+        open.iter().for_each(Open::hang_up);
     }
 
     fn quarantine_worker(&mut self, id: RequestId) {
@@ -205,9 +215,9 @@ impl Workers {
 
     /// Closes its connections, so the workers that were asked learn that no more is wanted.
     fn hang_up(&self, id: RequestId) {
-        for stream in self.open().get_mut(&id).into_iter().flat_map(|open| open.streams.drain(..)) {
-            // It may be closed already.
-            let _ = stream.shutdown(Shutdown::Both);
+        if let Some(open) = self.open().get_mut(&id) {
+            open.hang_up();
+            open.streams.clear();
         }
     }
 
