@@ -79,10 +79,12 @@ fn targets_and_tiers_are_taken_and_counted() {
         assert!((told["rolling"].as_f64().expect("a share") - share).abs() < 1e-9 && (page - share).abs() < 1e-9);
     }
 
-    // What the steps took is set beside what they were predicted to take.
+    // What the steps took is set beside what they were predicted to take. A step of which other programs had all the
+    // time has nothing to set beside it.
     let count =
         |phase: &str| sample(&host, &format!("twostroke_step_prediction_error_ratio_count{{phase=\"{phase}\"}}"));
-    assert_eq!(count("decode") + count("prefill") + count("mixed"), host.metric("twostroke_steps_total"));
+    let (counted, steps) = (count("decode") + count("prefill") + count("mixed"), host.metric("twostroke_steps_total"));
+    assert!((1.0..=steps).contains(&counted), "{counted} of {steps} steps");
     let seconds =
         |what: &str, phase: &str| sample(&host, &format!("twostroke_step_{what}_seconds_total{{phase=\"{phase}\"}}"));
     assert!(seconds("predicted", "decode") > 0.0 && seconds("measured", "decode") > 0.0);
