@@ -23,7 +23,7 @@ pub(crate) async fn load(mut request: JsonRequest) -> ApiResult<Response> {
     allowed(&request.app, &request.caller)?;
     let (name, path) = request.read(|body, _| read_load(body)).await?;
     let app = request.app;
-    if app.models.contains(&name) {
+    if app.model.names.contains(&name) {
         return Err(AdapterError::Exists { name }.into());
     }
     let said = format!("Success: LoRA adapter '{name}' added successfully.");
@@ -37,7 +37,7 @@ pub(crate) async fn unload(mut request: JsonRequest) -> ApiResult<Response> {
     allowed(&request.app, &request.caller)?;
     let name = request.read(|body, _| read_unload(body)).await?;
     let app = request.app;
-    if app.keys.are_several() && app.first_adapters.contains(&name) {
+    if app.keys.are_several() && app.model.first_adapters.contains(&name) {
         let message = "This adapter was there at the start (--lora-modules), and other keys use it: it stays.";
         return Err(ApiError::forbidden("adapter_is_fixed", message).with_param("lora_name"));
     }
@@ -48,7 +48,7 @@ pub(crate) async fn unload(mut request: JsonRequest) -> ApiResult<Response> {
 
 fn allowed(app: &App, caller: &Caller) -> ApiResult<()> {
     let message = "Adapters come and go by requests only where the server was started with --allow-runtime-lora.";
-    if !app.runtime_adapters {
+    if !app.settings.runtime_adapters {
         return Err(ApiError::forbidden("adapters_are_fixed", message));
     }
     app.keys.check(Right::Adapters, caller.tenant.as_ref())

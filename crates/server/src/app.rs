@@ -2,23 +2,20 @@
 //! connections.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use engine::receipt::Provenance;
 use engine::{Observe, Prompt, RawRequest, Rejection, ValidatedRequest};
 use http_body_util::BodyExt;
-use roofline::Demands;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::ServerOptions;
 use crate::access::AccessLog;
-use crate::arriving::{Arriving, Patience};
-use crate::auth::{ApiKeys, HoldToken, Right, Tenant};
+use crate::arriving::Arriving;
+use crate::auth::{ApiKeys, Right, Tenant};
 use crate::batch::BatchStore;
 use crate::charge::AnswerMemory;
-use crate::conversation::ToolFormat;
 use crate::drain::Drain;
 use crate::error::ApiError;
 use crate::ids::Ids;
@@ -28,6 +25,8 @@ use crate::origin::OriginPolicy;
 use crate::otel::Exporter;
 use crate::prepare_pool::{PreparePool, Room};
 use crate::responses::Store;
+use crate::served_model::ServedModel;
+use crate::settings::Settings;
 use crate::time_format::unix_seconds;
 use crate::timeline::{Reader, Registry};
 
@@ -41,52 +40,19 @@ const MOST_VALUES: usize = 1 << 18;
 pub(crate) struct App {
     /// Who answers: the one place that says so.
     pub(crate) engine: Arc<dyn Observe>,
-    /// Names that the model answers to, the first being its own.
-    pub(crate) models: Vec<String>,
-    /// Whether requests may load adapters.
-    pub(crate) runtime_adapters: bool,
-    /// Names of the adapters that were there at the start: the operator's.
-    pub(crate) first_adapters: Vec<String>,
+    pub(crate) model: ServedModel,
+    pub(crate) settings: Settings,
     pub(crate) keys: ApiKeys,
     /// Whose pages may ask.
     pub(crate) origin_policy: OriginPolicy,
-    pub(crate) http: HttpMetrics,
-    /// Which names answers were given.
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) telemetry: Telemetry,
     /// Responses that are kept.
     pub(crate) responses: Store,
-    /// How the model thinks and calls tools.
-    pub(crate) tool_format: ToolFormat,
-    /// What is written down of requests that are over.
-    pub(crate) access: Arc<AccessLog>,
-    pub(crate) exporter: Option<Arc<Exporter>>,
-    /// Seconds since 1970 at the start.
-    pub(crate) started: u64,
-    /// Whether the page and what it is made of are served.
-    pub(crate) ui: bool,
     /// Files and batches, where they are kept.
     pub(crate) batch_store: Option<Arc<BatchStore>>,
-    /// Whether a `max_tokens` beyond the context is cut.
-    pub(crate) cut_max_tokens: bool,
     /// The document of the API.
     pub(crate) openapi: OnceLock<CachedDocument>,
-    /// What paths may begin with; empty or `/...` without a slash at its end.
-    pub(crate) root_path: Arc<str>,
-    /// Most log probabilities per token; -1: of the whole vocabulary.
-    max_logprobs: i64,
-    /// Whether a request may bring a chat template.
-    pub(crate) trusts_templates: bool,
-    /// What those bring who may hold the engine, and how long it stays held when they have left.
-    pub(crate) hold_token: Option<HoldToken>,
-    pub(crate) pause_limit: Duration,
-    /// What the model's passes ask of the machine.
-    pub(crate) demands: Demands,
-    /// Seats of those who watch.
-    pub(crate) readers: Arc<Semaphore>,
-    /// Whose turn it is to simulate.
-    pub(crate) simulations: Arc<Semaphore>,
-    /// Whose turn it is to have a trace written.
-    pub(crate) traces: Arc<Semaphore>,
+    pub(crate) permits: Permits,
     pub(crate) drain: Drain,
     /// Memory for answers that are not read yet.
     pub(crate) answers: Arc<AnswerMemory>,
@@ -95,10 +61,37 @@ pub(crate) struct App {
     /// Where what takes a millisecond to write is written: one at a time, so that a key's many leave the serving threads
     /// to others.
     pages: PreparePool,
-    basis: OnceCell<Provenance>,
-    body_limit: usize,
-    pub(crate) patience: Patience,
     pub(crate) ids: Ids,
+}
+
+/// Where what happened to requests goes.
+pub(crate) struct Telemetry {
+    pub(crate) http: HttpMetrics,
+    /// Which names answers were given.
+    pub(crate) registry: Arc<Registry>,
+    /// What is written down of requests that are over.
+    pub(crate) access: Arc<AccessLog>,
+    pub(crate) exporter: Option<Arc<Exporter>>,
+}
+
+impl Telemetry {
+    fn start(engine: &Arc<dyn Observe>, options: &ServerOptions) -> Telemetry {
+        let (registry, http) = (Arc::new(Registry::default()), HttpMetrics::default());
+        Telemetry {
+            access: AccessLog::start(engine.clone(), registry.clone(), options.slow, http.thoughts.clone()),
+            exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
+            http,
+            registry,
+        }
+    }
+}
+
+/// How many may do at once what keeps a thread or a connection busy.
+pub(crate) struct Permits {
+    /// Seats of those who watch.
+    pub(crate) readers: Arc<Semaphore>,
+    pub(crate) simulations: Arc<Semaphore>,
+    pub(crate) traces: Arc<Semaphore>,
 }
 
 impl App {
@@ -109,42 +102,21 @@ impl App {
         batch_store: Option<Arc<BatchStore>>,
         responses: Store,
     ) -> App {
-        let names = &options.served_model_names;
-        let (registry, http) = (Arc::new(Registry::default()), HttpMetrics::default());
-        let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
+        let permits = |count| Arc::new(Semaphore::new(count));
         App {
-            models,
-            runtime_adapters: options.runtime_adapters,
-            first_adapters: engine.model().adapters.list().into_iter().map(|adapter| adapter.name).collect(),
+            model: ServedModel::new(engine.model(), options),
+            settings: Settings::new(options),
             keys: ApiKeys::new(&options.api_keys),
             origin_policy,
-            access: AccessLog::start(engine.clone(), registry.clone(), options.slow, http.thoughts.clone()),
-            http,
-            registry,
+            telemetry: Telemetry::start(&engine, options),
             responses,
-            tool_format: ToolFormat::of(engine.model(), &options.parsers),
-            exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
-            started: unix_seconds(),
-            ui: options.ui,
             batch_store,
-            cut_max_tokens: options.cut_max_tokens,
             openapi: OnceLock::new(),
-            root_path: options.root_path.trim_end_matches('/').into(),
-            max_logprobs: options.max_logprobs,
-            trusts_templates: options.trust_request_chat_template,
-            hold_token: options.hold_token.as_deref().map(HoldToken::new),
-            pause_limit: options.pause_limit,
-            demands: engine.model().demands(),
-            readers: Arc::new(Semaphore::new(MOST_READERS)),
-            simulations: Arc::new(Semaphore::new(1)),
-            traces: Arc::new(Semaphore::new(1)),
+            permits: Permits { readers: permits(MOST_READERS), simulations: permits(1), traces: permits(1) },
             drain: Drain::default(),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: PreparePool::new(options.text_workers, options.body_limit),
             pages: PreparePool::new(1, 0),
-            basis: OnceCell::new(),
-            body_limit: options.body_limit,
-            patience: options.patience,
             ids: Ids::new(),
             engine,
         }
@@ -153,17 +125,17 @@ impl App {
     /// Every name that a request may ask for: the model's, then those of adapters.
     pub(crate) fn names(&self) -> Vec<String> {
         let adapters = self.engine.model().adapters.list().into_iter().map(|adapter| adapter.name);
-        self.models.iter().cloned().chain(adapters).collect()
+        self.model.names.iter().cloned().chain(adapters).collect()
     }
 
     /// Whether a request may ask for it.
     pub(crate) fn serves(&self, name: &str) -> bool {
-        self.models.iter().any(|own| own == name) || self.engine.model().adapters.has(name)
+        self.model.names.iter().any(|own| own == name) || self.engine.model().adapters.has(name)
     }
 
     /// The engine's door, for what was asked of the model of this name.
     pub(crate) fn validate(&self, raw: RawRequest, model: &str) -> Result<ValidatedRequest, Rejection> {
-        let is_own = self.models.iter().any(|own| own == model);
+        let is_own = self.model.names.iter().any(|own| own == model);
         self.engine.validate(RawRequest { adapter: (!is_own).then(|| model.to_owned()), ..raw })
     }
 
@@ -177,8 +149,8 @@ impl App {
         RawRequest {
             tenant,
             may_be_urgent: self.keys.may(Right::Urgency, tenant.as_ref()),
-            cut_max_tokens: self.cut_max_tokens,
-            max_logprobs: self.max_logprobs,
+            cut_max_tokens: self.settings.cut_max_tokens,
+            max_logprobs: self.settings.max_logprobs,
             now: Some(self.now() as i64),
             ..RawRequest::new(prompt)
         }
@@ -196,13 +168,13 @@ impl App {
                 ApiError::no_receipts()
             })
         };
-        let basis = self.basis.get_or_try_init(read).await?;
+        let basis = self.model.basis.get_or_try_init(read).await?;
         Ok(Provenance { model: model.to_owned(), ..basis.clone() })
     }
 
     /// What a tenant may see of where time went.
     pub(crate) fn reader(&self, tenant: Option<Tenant>) -> Reader<'_> {
-        Reader { engine: &*self.engine, registry: &self.registry, tenant }
+        Reader { engine: &*self.engine, registry: &self.telemetry.registry, tenant }
     }
 
     /// Token ids as text, special tokens shown.
@@ -243,8 +215,8 @@ impl App {
 
     /// Collects a body within its limits of size, time and memory.
     async fn read(&self, headers: &HeaderMap, body: Body, tenant: Option<Tenant>) -> Result<(Vec<u8>, Room), ApiError> {
-        let patience = self.patience;
-        let mut body = Arriving::new(headers, body, self.body_limit as u64, patience.quiet, patience.body)?;
+        let patience = self.settings.patience;
+        let mut body = Arriving::new(headers, body, self.settings.body_limit as u64, patience.quiet, patience.body)?;
         let mut bytes: Vec<u8> = Vec::new();
         let mut room = self.text.room(tenant);
         // Memory is taken for what has arrived, not for what was announced: a client that promises much and sends little

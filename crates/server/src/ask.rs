@@ -64,7 +64,7 @@ impl Caller {
 
     /// Writes down that it was refused what it asked for, and why.
     pub(crate) fn refused(&self, app: &App, endpoint: Endpoint, error: ApiError) -> ApiError {
-        app.access.refused(Refused {
+        app.telemetry.access.refused(Refused {
             route: endpoint.route(),
             request_id: self.name(),
             key: self.key,

@@ -51,6 +51,8 @@ mod responses;
 mod role;
 mod routes;
 mod sampling;
+mod served_model;
+mod settings;
 mod shape;
 mod socket;
 mod sse;
@@ -366,9 +368,9 @@ impl Server {
         }
         listener.close(LAST_WORDS).await;
         // Both wait, so not on a thread that serves.
-        let access = app.access.clone();
+        let access = app.telemetry.access.clone();
         let _ = tokio::task::spawn_blocking(move || access.finish(LAST_WORDS)).await;
-        if let Some(exporter) = app.exporter.clone() {
+        if let Some(exporter) = app.telemetry.exporter.clone() {
             let _ = tokio::task::spawn_blocking(move || exporter.finish(LAST_WORDS)).await;
         }
     }

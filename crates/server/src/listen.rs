@@ -158,7 +158,7 @@ impl Connection {
         };
         let state = Arc::new(State::default());
         let (router, open, service_state) = (self.router.clone(), self.open.clone(), state.clone());
-        let root_path = self.app.root_path.clone();
+        let root_path = self.app.settings.root_path.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let busy = Busy::new(service_state.clone(), open.clone());
             Box::pin(respond(router.clone(), root_path.clone(), request, busy))
@@ -240,14 +240,14 @@ struct ConnectionCount(Arc<App>);
 
 impl ConnectionCount {
     fn new(app: Arc<App>) -> ConnectionCount {
-        app.http.connections.fetch_add(1, Ordering::Relaxed);
+        app.telemetry.http.connections.fetch_add(1, Ordering::Relaxed);
         ConnectionCount(app)
     }
 }
 
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
-        self.0.http.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.telemetry.http.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
     });
     let now = app.engine.now();
     let info = Info {
-        name: &app.models[0],
+        name: &app.model.names[0],
         version: env!("CARGO_PKG_VERSION"),
         weights: model.weights.name(),
         kv_dtype: model.kv_dtype.name(),
@@ -86,7 +86,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         // The ledger's rule, told and not written twice.
         late: LateRule { medians: LATE_MEDIANS, floor_ms: ms(LATE_FLOOR) },
         limits,
-        pause_allowed: app.hold_token.is_some(),
+        pause_allowed: app.settings.hold_token.is_some(),
         now_ms: ms(now),
         now_unix_ms: app.engine.unix(now).as_millis_f64(),
     };

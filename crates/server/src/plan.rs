@@ -24,7 +24,7 @@ use crate::query;
 
 /// What is known by now of this machine and of what runs on it.
 fn here(app: &App) -> Here {
-    let (engine, name) = (&app.engine, &app.models[0]);
+    let (engine, name) = (&app.engine, &app.model.names[0]);
     let model = engine.model();
     let demands = model.demands();
     let weights = demands.weight_bytes as f64;

@@ -151,7 +151,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 /// The routes without what every request from outside passes first: each wants a [`Caller`] beside it.
 pub(crate) fn inner(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for (method, path, handler) in TABLE.iter().filter(|(_, path, _)| app.ui || !live::is_live(path)) {
+    for (method, path, handler) in TABLE.iter().filter(|(_, path, _)| app.settings.ui || !live::is_live(path)) {
         let by = MethodFilter::try_from(method.clone()).expect("GET and POST are methods that axum knows");
         router = router.route(path, handler(by));
     }
@@ -238,7 +238,7 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         response = error.render_as(error_format);
     }
     share(&mut response);
-    app.http.answered(route.unwrap_or("other"), response.status());
+    app.telemetry.http.answered(route.unwrap_or("other"), response.status());
     if error_format == Some(ErrorFormat::Anthropic) {
         response.headers_mut().insert(ANTHROPIC_REQUEST_ID, id.clone());
     }
@@ -276,7 +276,7 @@ fn admit(app: &App, request: &Request) -> Result<Admitted, ApiError> {
 fn is_open(app: &App, request: &Request) -> bool {
     let path = request.uri().path();
     let is_for_people = || is_page(path) || openapi::PATHS.contains(&path);
-    matches!(*request.method(), Method::GET | Method::HEAD) && (path == "/health" || app.ui && is_for_people())
+    matches!(*request.method(), Method::GET | Method::HEAD) && (path == "/health" || app.settings.ui && is_for_people())
 }
 
 /// A name in a query that its route does not have would be dropped in silence: `?stream=true` where nothing streams.
@@ -354,13 +354,13 @@ fn model_card(app: &App, name: &str) -> Value {
     let model = app.engine.model();
     let adapter = model.adapters.list().into_iter().find(|adapter| adapter.name == name);
     let (root, parent) = match &adapter {
-        Some(adapter) => (adapter.path.display().to_string(), Some(&app.models[0])),
+        Some(adapter) => (adapter.path.display().to_string(), Some(&app.model.names[0])),
         None => (model.name.clone(), None),
     };
     json!({
         "id": name,
         "object": "model",
-        "created": app.started,
+        "created": app.model.created,
         "owned_by": "twostroke",
         "root": root,
         "parent": parent,
@@ -376,8 +376,9 @@ async fn list_requests(
 ) -> ApiResult<Response> {
     let now = app.engine.unix(app.engine.now());
     let question = Question::read(query.as_deref().unwrap_or_default(), now)?;
-    let listed =
-        move |app: &App| Ok(requests::list(&*app.engine, &app.registry.of(caller.tenant), &question).to_string());
+    let listed = move |app: &App| {
+        Ok(requests::list(&*app.engine, &app.telemetry.registry.of(caller.tenant), &question).to_string())
+    };
     let list = app.in_turn(caller.tenant, listed).await?;
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(list)).into_response())
 }
@@ -425,7 +426,7 @@ async fn show_metrics(
 
 fn metrics_page(app: &App, tenant: Option<Tenant>, is_open_metrics: bool) -> Response {
     let known = |exemplar: &Exemplar| {
-        let name = match app.registry.name(tenant, exemplar.request) {
+        let name = match app.telemetry.registry.name(tenant, exemplar.request) {
             Name::Own(name) => name,
             Name::Other(number) => number.to_string(),
         };
@@ -440,9 +441,9 @@ fn metrics_page(app: &App, tenant: Option<Tenant>, is_open_metrics: bool) -> Res
     let swap = model.swap;
     let sources = Sources {
         stats: &app.engine.stats(),
-        http: &app.http,
+        http: &app.telemetry.http,
         text: &app.text.stats(),
-        model: &app.models[0],
+        model: &app.model.names[0],
         cache: CacheConfig {
             block_size: model.block_size,
             blocks: model.num_blocks,
@@ -451,7 +452,7 @@ fn metrics_page(app: &App, tenant: Option<Tenant>, is_open_metrics: bool) -> Res
         },
         targets: app.engine.targets(),
         limits: limits.as_ref(),
-        demands: &app.demands,
+        demands: &app.model.demands,
         now: app.engine.now(),
         adapters: &app.engine.model().adapters,
         unix_seconds: app.now(),

@@ -32,7 +32,7 @@ pub(crate) async fn ask(
     Extension(caller): Extension<Caller>,
     Path((name, other)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let find = |name: &str| app.registry.find(caller.tenant, name).ok_or_else(ApiError::unknown_request);
+    let find = |name: &str| app.telemetry.registry.find(caller.tenant, name).ok_or_else(ApiError::unknown_request);
     let (trace, other) = (find(&name)?, find(&other)?);
     if trace.response_id == other.response_id {
         return Err(ApiError::bad_request("A request without itself has no times: name two.").with_param("other"));

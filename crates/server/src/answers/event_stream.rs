@@ -84,12 +84,12 @@ impl EventStream {
             prompt_tokens,
             num_answers: plan.num_answers,
         });
-        app.registry.add(trace.clone());
-        let span = app.exporter.clone().map(|exporter| {
+        app.telemetry.registry.add(trace.clone());
+        let span = app.telemetry.exporter.clone().map(|exporter| {
             let operation = plan.endpoint.operation();
             Guard::new(exporter, trace.clone(), plan.delivery.model.clone(), operation, origin.parent)
         });
-        let access = access::Guard::new(app.access.clone(), trace.clone(), plan.endpoint.route(), streamed);
+        let access = access::Guard::new(app.telemetry.access.clone(), trace.clone(), plan.endpoint.route(), streamed);
         Ok(EventStream { streams, trace, turn: 0, charge: Some(charge), _span: span, access })
     }
 

@@ -32,7 +32,7 @@ impl Totals {
     pub(crate) fn add(&mut self, app: &App, plan: &ResponsePlan, usage: &Usage, timings: &Timings) {
         // The steps of a beam search do not show in its times.
         if plan.beams.is_none() {
-            self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, plan.num_answers);
+            self.cost.add(timings, &app.model.demands, app.engine.model().max_num_batched_tokens, plan.num_answers);
         }
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.completion_tokens += usage.completion_tokens;

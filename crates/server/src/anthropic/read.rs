@@ -51,7 +51,7 @@ pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant
     let asked = raw.max_tokens;
     let mut plan = ResponsePlan::of_one(Endpoint::Messages, delivery, raw.stop.clone());
     let rename = |error| rename(error, rule_field.as_deref());
-    plan.output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model()).map_err(rename)?;
+    plan.output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model()).map_err(rename)?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into()))?;
     plan.delivery.adjustments.see(asked, &request);
     plan.delivery.adjustments.hints.extend(has_beta.then_some(BETA));
@@ -61,7 +61,7 @@ pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant
 /// How many tokens the prompt has.
 pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<String> {
     let Asked { mut raw, tool_options, .. } = asked(body, &shapes::COUNT, app, tenant)?;
-    app.tool_format.tell(&mut raw, tool_options.thinking);
+    app.model.tool_format.tell(&mut raw, tool_options.thinking);
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
     Ok(json!({"input_tokens": tokens.len()}).to_string())
 }
@@ -89,7 +89,7 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     };
     let adjustments = &mut delivery.adjustments;
     let messages = messages(&mut fields, adjustments)?;
-    let offer = offer(&mut fields, adjustments)?.fitted(&app.tool_format.dialect, adjustments)?;
+    let offer = offer(&mut fields, adjustments)?.fitted(&app.model.tool_format.dialect, adjustments)?;
     let (tools, definitions, choice, parallel) = offer.told();
     let (effort, form) = output(&mut fields, adjustments)?;
     let (rule, rule_field) = form.unzip();
@@ -182,7 +182,7 @@ fn thinking(
     if let Some(effort) = effort {
         // No template knows more.
         let known = if effort == "max" { "xhigh" } else { &effort };
-        if !wanted.effort(&app.tool_format, EFFORT, known, &mut kwargs)? {
+        if !wanted.effort(&app.model.tool_format, EFFORT, known, &mut kwargs)? {
             adjustments.hints.push(EFFORT);
         }
     }
@@ -191,7 +191,7 @@ fn thinking(
         "enabled" => {
             let budget = thinking.integer("budget_tokens")?.filter(|&tokens| tokens >= 0);
             let budget = budget.ok_or_else(|| wrong_type(BUDGET, "a number of tokens"))?;
-            wanted.tokens = conversation::thought_tokens(BUDGET, Some(budget), &app.tool_format, adjustments)?;
+            wanted.tokens = conversation::thought_tokens(BUDGET, Some(budget), &app.model.tool_format, adjustments)?;
             Some(true)
         }
         "disabled" => Some(false),

@@ -64,7 +64,7 @@ pub(crate) fn model_card(app: &App, name: &str) -> Value {
         "type": "model",
         "id": name,
         "display_name": name,
-        "created_at": rfc3339(UnixNanos(app.started * 1_000_000_000)),
+        "created_at": rfc3339(UnixNanos(app.model.created * 1_000_000_000)),
         "max_input_tokens": most,
         "max_tokens": most,
         "lifecycle": "active",

@@ -52,7 +52,7 @@ pub(crate) async fn send_file(
     })?;
     let limits = multer::SizeLimit::new().for_field("file", MOST_FILE_BYTES).per_field(FIELD_BYTES);
     let constraints = multer::Constraints::new().size_limit(limits);
-    let patience = app.patience;
+    let patience = app.settings.patience;
     let body = Arriving::new(&headers, body, MOST_FILE_BYTES + FORM_BYTES, patience.quiet, patience.file)?;
     let passed = Arc::new(AtomicU64::new(0));
     let body = Unpacked { body, came: 0, passed: passed.clone() };

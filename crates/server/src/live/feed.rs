@@ -76,7 +76,8 @@ pub(crate) struct Feed {
 impl Feed {
     /// A feed from now on.
     pub(crate) fn open(app: Arc<App>, tenant: Option<Tenant>, wishes: Wishes) -> Result<Feed, ApiError> {
-        let seat = app.readers.clone().try_acquire_owned().map_err(|_| ApiError::too_many_readers(MOST_READERS))?;
+        let seat =
+            app.permits.readers.clone().try_acquire_owned().map_err(|_| ApiError::too_many_readers(MOST_READERS))?;
         let watch = app.engine.watch(wishes.map);
         let mut place = watch.newest();
         place.step = match wishes.after {
@@ -93,7 +94,7 @@ impl Feed {
         Ok(Feed {
             prices: Prices::of(&*app.engine),
             names: Names::of(tenant),
-            thoughts: app.tool_format.thinks().then(Told::default),
+            thoughts: app.model.tool_format.thinks().then(Told::default),
             watch,
             place,
             is_live: false,
@@ -132,7 +133,7 @@ impl Feed {
             let engine = &self.app.engine;
             let machine = Nanos(now.0 + engine.held().0);
             let is_fresh = machine.since(engine.since_start(step.record.completed_at)) < NAMED_AFTER;
-            if !self.names.learn(&self.app.registry, &step.record, is_fresh) {
+            if !self.names.learn(&self.app.telemetry.registry, &step.record, is_fresh) {
                 self.place.step = step.number;
                 more = 0;
                 break;
@@ -140,14 +141,14 @@ impl Feed {
             events::write(&mut text, "step", &events::step(step.number, &step.record, &self.names, &self.prices));
         }
         if let Some(thoughts) = &mut self.thoughts {
-            thoughts.news(&mut text, &self.steps, &mut self.names, &self.app.registry);
+            thoughts.news(&mut text, &self.steps, &mut self.names, &self.app.telemetry.registry);
         }
         for ended in &self.ended {
-            events::write(&mut text, "ended", &events::ended(ended, &mut self.names, &self.app.registry));
+            events::write(&mut text, "ended", &events::ended(ended, &mut self.names, &self.app.telemetry.registry));
         }
         // Behind the ends: who is over by then takes no lane from those that are not.
         for (id, away) in self.watch.remote_prefills(&mut self.place) {
-            events::write(&mut text, "away", &events::away(id, &away, &mut self.names, &self.app.registry));
+            events::write(&mut text, "away", &events::away(id, &away, &mut self.names, &self.app.telemetry.registry));
         }
         if more > 0 {
             self.look.reset_immediately();
@@ -156,7 +157,7 @@ impl Feed {
         if let Some([newest, before]) = &mut self.maps
             && self.watch.map_into(newest)
         {
-            if let Some(map) = events::map(newest, before, &mut self.names, &self.app.registry) {
+            if let Some(map) = events::map(newest, before, &mut self.names, &self.app.telemetry.registry) {
                 events::write(&mut text, "kv", &map);
             }
             before.step = newest.step;
@@ -164,7 +165,7 @@ impl Feed {
         }
         self.watch.snapshot_into(&mut self.scene);
         if self.last_stats.is_none() || self.scene.sequences != self.last_scene.sequences {
-            let requests = events::requests(&self.scene, &mut self.names, &self.app.registry);
+            let requests = events::requests(&self.scene, &mut self.names, &self.app.telemetry.registry);
             events::write(&mut text, "requests", &requests);
             std::mem::swap(&mut self.scene, &mut self.last_scene);
         }

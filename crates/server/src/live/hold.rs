@@ -54,7 +54,7 @@ fn state(is_paused: bool) -> Response {
 
 /// Whether the server allows pausing, and this caller may.
 fn allowed(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(token) = &app.hold_token else {
+    let Some(token) = &app.settings.hold_token else {
         let message = "Pausing holds every request on this server, so it is off: start the server with --allow-pause.";
         return Err(ApiError::forbidden("pause_not_allowed", message));
     };
@@ -70,10 +70,10 @@ fn allowed(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
 async fn let_go_when_alone(app: Arc<App>) {
     let mut alone_since = Instant::now();
     while app.engine.is_paused() {
-        if app.readers.available_permits() < MOST_READERS {
+        if app.permits.readers.available_permits() < MOST_READERS {
             alone_since = Instant::now();
         }
-        if app.drain.has_begun() || alone_since.elapsed() >= app.pause_limit {
+        if app.drain.has_begun() || alone_since.elapsed() >= app.settings.pause_limit {
             tracing::info!("no viewers left, or the server drains; resuming the engine");
             app.engine.resume().await;
             return;

@@ -44,7 +44,7 @@ pub(crate) async fn download(
         let message = format!("seconds must be between 1 and {MOST_SECONDS}.");
         return Err(ApiError::bad_request(message).with_param("seconds"));
     }
-    let turn = app.traces.clone().try_acquire_owned().map_err(|_| ApiError::tracing())?;
+    let turn = app.permits.traces.clone().try_acquire_owned().map_err(|_| ApiError::tracing())?;
     let write = move || {
         let _turn = turn;
         write(&app, caller.tenant, Nanos(seconds * 1_000_000_000))
@@ -61,7 +61,7 @@ pub(crate) async fn download(
 fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {
     let engine = &*app.engine;
     let steps = newest(app, engine.now().since(span));
-    let name = |id: RequestId| match app.registry.name(tenant, id) {
+    let name = |id: RequestId| match app.telemetry.registry.name(tenant, id) {
         Name::Own(name) => name,
         Name::Other(number) => format!("other {number}"),
     };
@@ -70,7 +70,7 @@ fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {
         writer.step(step.number, &step.record).expect("memory takes it");
     }
     for request in writer.open() {
-        let is_own = matches!(app.registry.name(tenant, request), Name::Own(_));
+        let is_own = matches!(app.telemetry.registry.name(tenant, request), Name::Own(_));
         let timeline: Option<Timeline> = if is_own { engine.timeline(request) } else { None };
         let traced = Traced {
             request,

@@ -47,7 +47,7 @@ pub(crate) async fn alone<T: Send + 'static>(
     app: Arc<App>,
     simulate: impl FnOnce(&App) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
+    let turn = app.permits.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
         // Held until the work is over, also when its client is gone; and given back before the answer is

@@ -52,7 +52,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
         "total_slots": model.max_num_seqs,
         // The path of its files is not disclosed.
         "model_path": model.name,
-        "model_alias": app.models[0],
+        "model_alias": app.model.names[0],
         "chat_template": template.unwrap_or_default(),
         "bos_token": tokenizer.and_then(|tokenizer| tokenizer.bos_token()).unwrap_or_default(),
         "eos_token": tokenizer.and_then(|tokenizer| tokenizer.eos_token()).unwrap_or_default(),
@@ -64,8 +64,9 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /slots`: the caller's requests that wait and run. Those of others are not shown, not even as slots in use.
 pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
-    let listed =
-        move |app: &App| Ok(Value::from(open_slots(&*app.engine, &app.registry.of(caller.tenant))).to_string());
+    let listed = move |app: &App| {
+        Ok(Value::from(open_slots(&*app.engine, &app.telemetry.registry.of(caller.tenant))).to_string())
+    };
     let slots = app.in_turn(caller.tenant, listed).await?;
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(slots)).into_response())
 }

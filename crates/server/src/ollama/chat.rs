@@ -28,7 +28,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         "messages",
         messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
     )?;
-    let offer = tools::read(&mut fields)?.fitted(&app.tool_format.dialect, &mut delivery.adjustments)?;
+    let offer = tools::read(&mut fields)?.fitted(&app.model.tool_format.dialect, &mut delivery.adjustments)?;
     let (tools, definitions, choice, parallel) = offer.told();
     let (thinking, mut template_kwargs) = options::think(&mut fields, app, &mut delivery.adjustments)?;
     if !definitions.is_empty() {
@@ -50,7 +50,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     }
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
     let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
-    let output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
+    let output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model());
     let output_parser = output_parser.map_err(|error| options::rename(error, "messages"))?;
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;

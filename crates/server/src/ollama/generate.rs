@@ -67,7 +67,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
-    app.tool_format.tell(&mut raw, thinking);
+    app.model.tool_format.tell(&mut raw, thinking);
     // What is wrong with the tokens of a prompt that is text is wrong with those of the context.
     let blamed = if context.is_empty() { "prompt" } else { "context" };
     let rename = |error| options::rename(error, "prompt").rename_param("prompt", blamed);
@@ -83,7 +83,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
             thinking,
             is_searched: false,
         };
-        let settled = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
+        let settled = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model());
         settled.map_err(rename)?
     };
     let request = app.validate(raw, &delivery.model).map_err(|rejection| rename(rejection.into()))?;

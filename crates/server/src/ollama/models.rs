@@ -50,7 +50,7 @@ pub(super) fn ps(app: &App) -> Value {
 pub(super) fn show(body: Value, app: &App) -> Result<String, ApiError> {
     let mut fields = Fields::of(body, &SHOW)?;
     let older = fields.string("name")?;
-    let name = fields.string("model")?.or(older).unwrap_or_else(|| app.models[0].clone());
+    let name = fields.string("model")?.or(older).unwrap_or_else(|| app.model.names[0].clone());
     let is_verbose = fields.boolean("verbose")?.unwrap_or(false);
     fields.finish()?;
     let name = served(app, &name).ok_or_else(ApiError::unknown_model)?;
@@ -75,12 +75,12 @@ fn of(app: &App, name: &str) -> Value {
 }
 
 fn started(app: &App) -> String {
-    time_format::rfc3339(UnixNanos(app.started * 1_000_000_000))
+    time_format::rfc3339(UnixNanos(app.model.created * 1_000_000_000))
 }
 
 /// Of all weights in memory.
 fn weight_bytes(app: &App) -> u64 {
-    let demands = &app.demands;
+    let demands = &app.model.demands;
     demands.weight_bytes as u64 + demands.shape.unread_bytes(demands.weights)
 }
 
@@ -102,7 +102,7 @@ fn details(app: &App) -> Value {
         "format": "",
         "family": family,
         "families": [family],
-        "parameter_size": short(app.demands.shape.parameters()),
+        "parameter_size": short(app.model.demands.shape.parameters()),
         "quantization_level": model.weights.name().to_uppercase(),
     })
 }
@@ -125,7 +125,7 @@ fn parameters(app: &App) -> String {
 
 /// What it can do.
 fn capabilities(app: &App) -> Vec<&'static str> {
-    let dialect = &app.tool_format.dialect;
+    let dialect = &app.model.tool_format.dialect;
     let tools = dialect.calls.is_some().then_some("tools");
     let thinking = dialect.thoughts.is_some().then_some("thinking");
     let marks = app.engine.model().tokenizer.as_ref().and_then(|tokenizer| Marks::of(tokenizer));
@@ -141,7 +141,7 @@ fn info(app: &App, is_verbose: bool) -> Value {
     let mut info = Map::new();
     info.insert("general.architecture".to_owned(), arch.into());
     info.insert("general.basename".to_owned(), model.name.as_str().into());
-    info.insert("general.parameter_count".to_owned(), app.demands.shape.parameters().into());
+    info.insert("general.parameter_count".to_owned(), app.model.demands.shape.parameters().into());
     let mut put = |name: &str, value: Value| _ = info.insert(format!("{arch}.{name}"), value);
     put("attention.head_count", config.num_heads.into());
     put("attention.head_count_kv", config.num_kv_heads.into());

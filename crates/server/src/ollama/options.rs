@@ -41,7 +41,7 @@ pub(super) struct Begun {
 pub(super) fn begin(mut body: Value, shape: &'static Shape, app: &App) -> Result<Begun, ApiError> {
     let mut hints = hints::take_of(&mut body, super::HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
-    let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
+    let name = fields.string("model")?.unwrap_or_else(|| app.model.names[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     uncut(&mut fields, &["truncate", "shift"], &mut hints)?;
     let delivery = ResponseOptions::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
@@ -85,7 +85,7 @@ fn context(options: &mut Fields, app: &App, hints: &mut Hints) -> Result<(), Api
     let field = options.name("num_ctx");
     match options.integer("num_ctx")? {
         Some(asked) if asked < 1 => return Err(wrong_type(field, "at least 1")),
-        Some(asked) if asked as u64 > longest as u64 && !app.cut_max_tokens => {
+        Some(asked) if asked as u64 > longest as u64 && !app.settings.cut_max_tokens => {
             let message = format!("this server's context is {longest} tokens, and {asked} are asked for.");
             return Err(ApiError::bad_request(message).with_param(field).with_code("context_length_exceeded"));
         }
@@ -112,7 +112,7 @@ pub(super) fn think(
     app: &App,
     adjustments: &mut Adjustments,
 ) -> Result<(Thinking, Map<String, Value>), ApiError> {
-    let tool_format = &app.tool_format;
+    let tool_format = &app.model.tool_format;
     let (mut thinking, mut kwargs) = (Thinking::default(), Map::new());
     let (effort, shown) = match fields.take("think") {
         None => return Ok((thinking, kwargs)),

@@ -23,7 +23,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
-    let offer = tools::read(&mut fields)?.fitted(&app.tool_format.dialect, &mut delivery.adjustments)?;
+    let offer = tools::read(&mut fields)?.fitted(&app.model.tool_format.dialect, &mut delivery.adjustments)?;
     let (tools, definitions, choice, parallel) = offer.told();
     let mut kwargs = Map::new();
     let thinking = thoughts::read(&mut fields, app, &mut kwargs, &mut delivery.adjustments)?;
@@ -57,7 +57,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let predicted = raw.prediction.is_some();
     let (num_answers, asked) = (raw.n.unwrap_or(1), raw.max_tokens);
     let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: beams.is_some() };
-    let output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model())?;
+    let output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model())?;
     let request = app.validate(raw, &delivery.model).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
         ApiError::from(rejection)
@@ -127,7 +127,7 @@ pub(crate) fn template_kwargs(
 
 /// The source of a template in place of the model's.
 pub(crate) fn template(template: Option<String>, field: &str, app: &App) -> Result<Option<String>, ApiError> {
-    if template.is_some() && !app.trusts_templates {
+    if template.is_some() && !app.settings.trust_request_chat_template {
         let why = "a template in a request is a program: it is run with serve --trust-request-chat-template";
         return Err(ApiError::unsupported(field, why));
     }

@@ -63,7 +63,7 @@ impl<'a> Format<'a> {
 pub(crate) fn timings(app: &App, plan: &ResponsePlan, trace: &RequestTrace, totals: &Totals) -> WireTimings {
     let detail = plan.delivery.timings_detail.then(|| app.reader(trace.tenant).detail(trace));
     let searched = plan.beams.as_ref().map(Beams::taken);
-    let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.demands);
+    let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.model.demands);
     WireTimings::of(&totals.timings, trace.thinking(&*app.engine), phases, searched, detail)
 }
 

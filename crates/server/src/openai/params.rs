@@ -31,7 +31,7 @@ pub(crate) fn check_text(param: &str, bytes: usize) -> Result<(), ApiError> {
 /// The model's name, checked; none means the one that is served.
 pub(crate) fn model(fields: &mut Fields, app: &App) -> Result<String, ApiError> {
     match fields.string("model")? {
-        None => Ok(app.models[0].clone()),
+        None => Ok(app.model.names[0].clone()),
         Some(name) if app.serves(&name) => Ok(name),
         Some(_) => Err(ApiError::unknown_model()),
     }

@@ -25,7 +25,7 @@ pub(crate) fn read(
     kwargs: &mut Map<String, Value>,
     adjustments: &mut Adjustments,
 ) -> Result<Thinking, ApiError> {
-    let tool_format = &app.tool_format;
+    let tool_format = &app.model.tool_format;
     let mut wanted = switches(fields, app, adjustments)?;
     if let Some(shown) = fields.boolean("include_reasoning")? {
         wanted.shown = shown;
@@ -54,7 +54,7 @@ pub(crate) fn read(
 
 /// Those that OpenAI's newer API shares.
 pub(crate) fn switches(fields: &mut Fields, app: &App, adjustments: &mut Adjustments) -> Result<Thinking, ApiError> {
-    let tool_format = &app.tool_format;
+    let tool_format = &app.model.tool_format;
     let mut wanted = Thinking::default();
     for field in ["thinking_token_budget", "thinking_budget"] {
         wanted.at_most(thought_tokens(field, fields.integer(field)?, tool_format, adjustments)?);

@@ -72,7 +72,7 @@ pub(crate) async fn docs(State(app): State<Arc<App>>) -> Response {
 /// The document of a server with these flags.
 fn written(app: &App) -> Value {
     let mut paths = Map::new();
-    for operation in OPERATIONS.iter().filter(|operation| app.ui || !operation.path.starts_with("/live/")) {
+    for operation in OPERATIONS.iter().filter(|operation| app.settings.ui || !operation.path.starts_with("/live/")) {
         let path = paths.entry(operation.path.replace("{*", "{")).or_insert_with(|| json!({}));
         path[operation.method.to_ascii_lowercase()] = described(operation);
     }
@@ -84,7 +84,7 @@ fn written(app: &App) -> Value {
             "description": "An LLM inference server: OpenAI's, Anthropic's and Ollama's APIs, llama-server's and \
                 vLLM's routes, and this server's own.",
         },
-        "servers": [{"url": if app.root_path.is_empty() { "/" } else { &app.root_path }}],
+        "servers": [{"url": if app.settings.root_path.is_empty() { "/" } else { &app.settings.root_path }}],
         "paths": paths,
         "components": {"schemas": schemas()},
     });

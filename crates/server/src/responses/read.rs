@@ -71,7 +71,7 @@ pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> ApiResult<
 pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<(PreparedRequest, Arc<ResponseEcho>)> {
     let Asked { mut raw, mut plan, echo, tool_options } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
-    let output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
+    let output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model());
     plan.output_parser = output_parser.map_err(|error| rename(error, rule_field))?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.adjustments.see(asked, &request);
@@ -82,7 +82,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<
 /// How many tokens the input has.
 pub(crate) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<String> {
     let Asked { mut raw, tool_options, .. } = asked(body, app, tenant)?;
-    app.tool_format.tell(&mut raw, tool_options.thinking);
+    app.model.tool_format.tell(&mut raw, tool_options.thinking);
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens.len()}).to_string())
 }
@@ -131,7 +131,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked>
     let offer = offer(&mut fields, shown_tools.clone(), shown_choice.clone(), &mut delivery.adjustments)?;
     let shows_parallel = offer.parallel;
     let (tools, definitions, choice, parallel) =
-        offer.fitted(&app.tool_format.dialect, &mut delivery.adjustments)?.told();
+        offer.fitted(&app.model.tool_format.dialect, &mut delivery.adjustments)?.told();
     let mut kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     if !definitions.is_empty() {
         kwargs.insert("tools".to_owned(), definitions.into());
@@ -264,7 +264,7 @@ fn reasoning(
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(json!({"effort": null, "summary": null})) };
     let effort = reasoning.string("effort")?;
     if let Some(effort) = &effort
-        && !thinking.effort(&app.tool_format, "reasoning.effort", effort, kwargs)?
+        && !thinking.effort(&app.model.tool_format, "reasoning.effort", effort, kwargs)?
     {
         adjustments.hints.push("reasoning.effort");
     }

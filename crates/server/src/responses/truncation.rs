@@ -17,7 +17,7 @@ pub(super) fn fit(raw: &mut RawRequest, thinking: Thinking, app: &App) {
     let model = app.engine.model();
     let most = model.max_model_len - room(raw.max_tokens, model.max_model_len);
     let mut probe = raw.clone();
-    app.tool_format.tell(&mut probe, thinking);
+    app.model.tool_format.tell(&mut probe, thinking);
     let Prompt::Chat(chat) = &mut raw.prompt else { return };
     let groups = groups(&chat.messages);
     let mut length = |left_out: usize| {

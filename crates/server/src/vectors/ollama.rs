@@ -71,7 +71,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     let shape = if is_one { &EMBED_ONE } else { &EMBED };
     let mut hints = hints::take_of(&mut body, HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
-    let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
+    let name = fields.string("model")?.unwrap_or_else(|| app.model.names[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let text = |(at, item)| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
