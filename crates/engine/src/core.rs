@@ -7,6 +7,7 @@
 
 mod compute;
 mod deliver;
+mod drafting;
 mod handoff;
 mod in_flight;
 mod machine;
@@ -22,12 +23,13 @@ use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
 use protocol::{Nanos, RequestId, TokenId};
 use scheduler::{
-    AdmitError, CacheEvent, CostModel, DraftProposal, Preempted, Request, Scheduler, StealTime, Step, StepOutput,
-    StepRecord, TokenEvent,
+    AdmitError, CacheEvent, CostModel, Preempted, Request, Scheduler, StealTime, Step, StepOutput, StepRecord,
+    TokenEvent,
 };
 use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
 
+use self::drafting::Drafting;
 use crate::counters::Gauges;
 use crate::draft::{DrafterSet, RecordedDrafts};
 use crate::feature::{CoreEvent, Feature, Features};
@@ -108,29 +110,47 @@ pub(crate) struct EngineCore {
     active: BTreeMap<RequestId, Box<ActiveRequest>>,
     journal: Journal,
     next_seed: u64,
-    /// For how long the engine was held until now.
-    paused: Nanos,
     machine: Machine,
-    /// The drafters, and their offers for the next step.
-    offers: Vec<DraftProposal>,
-    drafters: DrafterSet,
-    /// What a recording says was drafted in the next step.
-    recorded_drafts: Option<RecordedDrafts>,
-    /// What was on offer for the last plan, and what was drafted in the step that completes: a recording has one in
-    /// flight.
-    drafted: RecordedDrafts,
+    drafting: Drafting,
     /// Steps between their plan and their results, the oldest first.
     in_flight: VecDeque<InFlightPass>,
-    // Kept between steps for their memory.
-    spare: Vec<InFlightPass>,
+    buffers: StepBuffers,
+    /// Prompts that are read for others, and by others.
+    handoffs: Handoffs,
+}
+
+/// What the step that completes has brought, until clients and views have it. Kept between steps for its memory.
+struct StepBuffers {
     logit_row: Vec<f32>,
     output: StepOutput,
     events: Vec<TokenEvent>,
     finished: Vec<FinishedSummary>,
     failed: Vec<(RequestId, RequestError)>,
     slow_readers: Vec<RequestId>,
-    /// Prompts that are read for others, and by others.
-    handoffs: Handoffs,
+    spare: Vec<InFlightPass>,
+}
+
+impl StepBuffers {
+    fn new(vocab: usize) -> StepBuffers {
+        StepBuffers {
+            logit_row: vec![0.0; vocab],
+            output: StepOutput::default(),
+            events: Vec::new(),
+            finished: Vec::new(),
+            failed: Vec::new(),
+            slow_readers: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.output.rows.clear();
+        self.output.failed.clear();
+        self.events.clear();
+        self.finished.clear();
+        self.failed.clear();
+        self.slow_readers.clear();
+    }
 }
 
 impl EngineCore {
@@ -154,20 +174,10 @@ impl EngineCore {
             active: BTreeMap::new(),
             journal: Journal::new(views),
             next_seed: seed,
-            paused: Nanos(0),
             machine,
-            offers: Vec::new(),
-            drafters: DrafterSet::default(),
-            recorded_drafts: None,
-            drafted: RecordedDrafts::default(),
+            drafting: Drafting::default(),
             in_flight: VecDeque::new(),
-            spare: Vec::new(),
-            logit_row: vec![0.0; vocab],
-            output: StepOutput::default(),
-            events: Vec::new(),
-            finished: Vec::new(),
-            failed: Vec::new(),
-            slow_readers: Vec::new(),
+            buffers: StepBuffers::new(vocab),
             handoffs: Handoffs::default(),
         }
     }
@@ -243,7 +253,7 @@ impl EngineCore {
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
         // A request that opts out of drafts is not a source of drafts for others either.
-        let remembers = self.drafters.remembers();
+        let remembers = self.drafting.drafters.remembers();
         let generated = (remembers && request.speculate).then(Vec::new);
         let constraint = request.rule.as_ref().map(|(_, grammar)| grammar.constraint());
         AnswerState {
@@ -272,7 +282,7 @@ impl EngineCore {
 
     /// The engine was held for so long, all in all.
     pub(crate) fn set_paused_time(&mut self, held: Nanos) {
-        self.paused = held;
+        self.journal.set_paused(held);
     }
 
     /// Anything admitted and unfinished.
@@ -334,7 +344,7 @@ impl EngineCore {
         let done = now();
         let record = self.scheduler.completes_next().expect("it has landed");
         let measured = self.machine.ends(record.began_at, done, record.predicted, &*self.forward);
-        self.output.stolen = stolen.unwrap_or(measured);
+        self.buffers.output.stolen = stolen.unwrap_or(measured);
         self.complete(done);
         self.send_blocks();
         self.publish_cache_events();
@@ -357,20 +367,20 @@ impl EngineCore {
 
     /// Takes the step's results to the scheduler, to the clients and to the journal.
     fn complete(&mut self, now: Nanos) {
-        self.failed.sort_unstable_by_key(|&(id, _)| id);
-        self.failed.dedup_by_key(|&mut (id, _)| id);
-        if !self.failed.is_empty() {
-            let EngineCore { failed, output, scheduler, .. } = self;
+        self.buffers.failed.sort_unstable_by_key(|&(id, _)| id);
+        self.buffers.failed.dedup_by_key(|&mut (id, _)| id);
+        if !self.buffers.failed.is_empty() {
+            let EngineCore { buffers: StepBuffers { failed, output, .. }, scheduler, .. } = self;
             let failed = |id: RequestId| failed.iter().any(|&(other, _)| other == id);
             output
                 .rows
                 .retain(|row| scheduler.sequence(row.seq).is_some_and(|sequence| !failed(sequence.request_id())));
         }
         self.cut_runs();
-        self.output.failed.clear();
-        self.output.failed.extend(self.failed.iter().map(|&(id, _)| id));
+        self.buffers.output.failed.clear();
+        self.buffers.output.failed.extend(self.buffers.failed.iter().map(|&(id, _)| id));
         let mut record = self.journal.spare();
-        self.scheduler.complete_into(&self.output, now, &mut self.events, &mut record);
+        self.scheduler.complete_into(&self.buffers.output, now, &mut self.buffers.events, &mut record);
         // One that began elsewhere, all of which is cached, begins with a decode row.
         for row in record.prefill.iter().chain(record.decode.iter().filter(|row| row.cached_tokens > 0)) {
             if let Some(permit) = self.active.get_mut(&row.request).and_then(|active| active.permit.as_mut()) {
@@ -380,14 +390,14 @@ impl EngineCore {
         tell_preempted(&record);
         self.tell_progress(&record, now);
         let records = self.journal.records();
-        if !self.drafted.offers.is_empty() {
-            self.journal.take(Fact::Offered(self.drafted.offers.clone()));
+        if !self.drafting.made.offers.is_empty() {
+            self.journal.take(Fact::Offered(self.drafting.made.offers.clone()));
         }
         let spelled = records.then(|| {
-            let tokens = self.output.rows.iter().map(|row| row.token).collect();
-            Box::new(StepTokens { tokens, drafted: std::mem::take(&mut self.drafted) })
+            let tokens = self.buffers.output.rows.iter().map(|row| row.token).collect();
+            Box::new(StepTokens { tokens, drafted: std::mem::take(&mut self.drafting.made) })
         });
-        self.journal.take(Fact::Step { record, failed: self.output.failed.clone(), tokens: spelled });
+        self.journal.take(Fact::Step { record, failed: self.buffers.output.failed.clone(), tokens: spelled });
         self.end_failed(now);
         self.deliver(now);
         self.write();
@@ -396,7 +406,7 @@ impl EngineCore {
 
     /// Ends only the requests with failed rows.
     fn end_failed(&mut self, now: Nanos) {
-        for (id, error) in std::mem::take(&mut self.failed) {
+        for (id, error) in std::mem::take(&mut self.buffers.failed) {
             self.fail_request(id, error, now);
         }
     }
@@ -427,8 +437,8 @@ impl EngineCore {
             prefix: self.scheduler.prefix_stats(),
             swap: self.scheduler.swap_stats(),
         };
-        self.journal.write(gauges, self.scheduler.cost_model(), self.paused, &mut self.finished);
-        for FinishedSummary { request, usage, timings } in self.finished.drain(..) {
+        self.journal.write(gauges, self.scheduler.cost_model(), &mut self.buffers.finished);
+        for FinishedSummary { request, usage, timings } in self.buffers.finished.drain(..) {
             self.handoffs.ended(request);
             self.features.tell(&CoreEvent::Ended(request));
             if let Some(active) = self.active.remove(&request) {
@@ -442,7 +452,7 @@ impl EngineCore {
 
     /// Ends the requests with clients that are too far behind.
     fn fail_slow_readers(&mut self, now: Nanos) {
-        for id in std::mem::take(&mut self.slow_readers) {
+        for id in std::mem::take(&mut self.buffers.slow_readers) {
             let Some(active) = self.active.get(&id) else { continue };
             active.events.send(Event::Failed(RequestError::SlowReader));
             self.cancel(id, now);
@@ -458,23 +468,23 @@ impl EngineCore {
     /// What is under way did not happen. Its sequences go back to the queue and lose what was to be computed.
     pub(crate) fn abandon(&mut self) {
         let planned = self.scheduler.planned().scheduled_at;
-        let offers = std::mem::take(&mut self.drafted.offers);
+        let offers = std::mem::take(&mut self.drafting.made.offers);
         self.in_flight.clear();
         while let Some(step) = self.scheduler.in_flight() {
             self.scheduler.abandon(step);
         }
-        self.failed.clear();
+        self.buffers.failed.clear();
         self.journal.take(Fact::Abandoned(planned, offers));
         self.write();
     }
 
     /// The next step has exactly these drafts: those of a recording.
     pub(crate) fn use_recorded_drafts(&mut self, recorded: RecordedDrafts) {
-        self.recorded_drafts = Some(recorded);
+        self.drafting.recorded = Some(recorded);
     }
 
     pub(crate) fn set_drafters(&mut self, drafters: DrafterSet) {
-        self.drafters = drafters;
+        self.drafting.drafters = drafters;
     }
 
     /// Plans a step and gives it up: what a recording says of one that was.
@@ -511,14 +521,9 @@ impl EngineCore {
             self.scheduler.record_cache_events();
         }
         self.features.tell(&CoreEvent::CacheChanged(&[CacheEvent::Cleared]));
-        self.drafters.start_over();
+        self.drafting.drafters.start_over();
         self.in_flight.clear();
-        self.output.rows.clear();
-        self.output.failed.clear();
-        self.events.clear();
-        self.failed.clear();
-        self.slow_readers.clear();
-        self.finished.clear();
+        self.buffers.clear();
         self.journal.clear();
         self.journal.take(Fact::Restarted(cost, now));
         self.write();
@@ -545,7 +550,7 @@ impl EngineCore {
     pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
         assert!(self.launch(now, &mut || now), "there is something to compute");
         self.finish_pass();
-        self.output.rows.len()
+        self.buffers.output.rows.len()
     }
 
     /// The rest of it.
@@ -561,7 +566,7 @@ impl EngineCore {
 
     #[cfg(test)]
     pub(crate) fn drafting_computes(&self) -> bool {
-        self.drafters.computes()
+        self.drafting.drafters.computes()
     }
 
     #[cfg(test)]

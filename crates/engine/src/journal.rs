@@ -96,11 +96,13 @@ pub(crate) struct Journal {
     pending: Vec<Fact>,
     /// Memory for the next step's record.
     spare: StepRecord,
+    /// For how long the engine was held until now.
+    paused: Nanos,
 }
 
 impl Journal {
     pub(crate) fn new(views: Arc<Mutex<Views>>) -> Journal {
-        Journal { views, sink: None, pending: Vec::new(), spare: StepRecord::default() }
+        Journal { views, sink: None, pending: Vec::new(), spare: StepRecord::default(), paused: Nanos(0) }
     }
 
     /// From now on every input of the scheduler is written to `sink`.
@@ -123,21 +125,19 @@ impl Journal {
         self.pending.push(fact);
     }
 
-    /// Brings every view up to date. `held`: for how long the engine was held until now. Reports of finished
-    /// requests are appended to `receipts`.
-    pub(crate) fn write(
-        &mut self,
-        gauges: Gauges,
-        cost: Option<&CostModel>,
-        held: Nanos,
-        finished: &mut Vec<FinishedSummary>,
-    ) {
+    /// The engine was held for so long, all in all.
+    pub(crate) fn set_paused(&mut self, paused: Nanos) {
+        self.paused = paused;
+    }
+
+    /// Brings every view up to date. Reports of finished requests are appended to `finished`.
+    pub(crate) fn write(&mut self, gauges: Gauges, cost: Option<&CostModel>, finished: &mut Vec<FinishedSummary>) {
         if let Some(sink) = &mut self.sink {
             self.pending.iter().filter_map(line).for_each(sink);
         }
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         for fact in self.pending.drain(..) {
-            if let Some(spare) = views.take(fact, &gauges, cost, held, finished) {
+            if let Some(spare) = views.take(fact, &gauges, cost, self.paused, finished) {
                 self.spare = spare;
             }
         }

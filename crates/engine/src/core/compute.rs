@@ -101,7 +101,7 @@ impl EngineCore {
             let sequence =
                 self.scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
             tracing::error!(request = sequence.request_id().0, "its rows panic; the request ends");
-            self.failed.push((sequence.request_id(), RequestError::Internal));
+            self.buffers.failed.push((sequence.request_id(), RequestError::Internal));
         }
     }
 
@@ -112,7 +112,7 @@ impl EngineCore {
         ticket: Option<Ticket>,
         part: &PassPart<'_>,
     ) -> Result<(), ()> {
-        let (num_rows, num_failed) = (self.output.rows.len(), self.failed.len());
+        let (num_rows, num_failed) = (self.buffers.output.rows.len(), self.buffers.failed.len());
         let logit_rows = &flight.logit_rows[part.wanted.clone()];
         let attempt = catch_unwind(AssertUnwindSafe(|| {
             let ticket = ticket.unwrap_or_else(|| self.forward.launch(part.batch));
@@ -121,14 +121,14 @@ impl EngineCore {
             logits
         }));
         let logits = attempt.map_err(|_| {
-            self.output.rows.truncate(num_rows);
-            self.failed.truncate(num_failed);
+            self.buffers.output.rows.truncate(num_rows);
+            self.buffers.failed.truncate(num_failed);
         })?;
-        if self.drafters.computes() {
+        if self.drafting.drafters.computes() {
             let seqs: Vec<_> =
                 flight.step.rows().skip(part.spans.start).take(part.spans.len()).map(|rows| rows.seq).collect();
             let pass = TargetPass { logits: &logits, batch: part.batch, seqs: &seqs, logit_rows };
-            self.drafters.landed(&pass, &mut *self.forward);
+            self.drafting.drafters.landed(&pass, &mut *self.forward);
         }
         Ok(())
     }
@@ -146,8 +146,9 @@ impl EngineCore {
                 OfPrompt::Embedding => self.embed_row(row, logits, in_pass),
             }
             if row.samples > 0 && run_over != Some(row.seq) {
-                let holds =
-                    row.draft.is_none_or(|draft| self.output.rows.last().is_some_and(|last| last.token == draft));
+                let holds = row
+                    .draft
+                    .is_none_or(|draft| self.buffers.output.rows.last().is_some_and(|last| last.token == draft));
                 let goes_on = holds && self.sample_row(row, logits, in_pass);
                 run_over = (!goes_on).then_some(row.seq);
             }
@@ -193,25 +194,29 @@ impl EngineCore {
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
         // A request that left while the step was under way needs no token.
         let Some(active) = self.active.get_mut(&id) else { return false };
-        let first_token = self.output.rows.len();
+        let first_token = self.buffers.output.rows.len();
         let run = first_token - ahead..first_token;
         let mut goes_on = true;
         for index in first_answer..first_answer + samples {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let (heeds_stop_tokens, banned) = stop_tokens(stop, answer.num_tokens + ahead);
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
-            self.forward.read_logits(logits, in_pass, &mut self.logit_row);
+            self.forward.read_logits(logits, in_pass, &mut self.buffers.logit_row);
             if index == first_answer {
                 let answers = first_answer..first_answer + samples;
-                self.features.tell(&CoreEvent::Sampling { id, answers, ahead, logits: &self.logit_row });
+                self.features.tell(&CoreEvent::Sampling { id, answers, ahead, logits: &self.buffers.logit_row });
             }
             let drawn = {
-                let history =
-                    HistoryGuard::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
+                let history = HistoryGuard::of(
+                    &mut answer.history,
+                    &self.buffers.output.rows[run.clone()],
+                    params.needs_history(),
+                );
                 let mask = answer.constraint.as_mut().map(|constraint| constraint.mask(answer.num_tokens + ahead));
                 let drawn = mask.transpose().map(Option::flatten).map_err(RequestError::from).and_then(|mask| {
                     let allowed = Allowed { mask, banned };
-                    let drawn = self.sampler.sample(&mut self.logit_row, params, history.history(), allowed, key);
+                    let drawn =
+                        self.sampler.sample(&mut self.buffers.logit_row, params, history.history(), allowed, key);
                     drawn.map_err(|error| why(error, mask.is_some()))
                 });
                 drawn.and_then(|drawn| {
@@ -224,21 +229,21 @@ impl EngineCore {
                 Ok(Sampled { token, logprob, top }) => {
                     let is_first = index == 0 && answer.num_tokens + ahead == 0;
                     if is_first && let Err(error) = self.handoffs.compare(id, token) {
-                        self.output.rows.truncate(first_token);
-                        self.failed.push((id, error));
+                        self.buffers.output.rows.truncate(first_token);
+                        self.buffers.failed.push((id, error));
                         return false;
                     }
                     answer.logprobs.truncate(ahead);
                     answer.logprobs.extend(params.logprobs.map(|_| TokenLogprob { token, logprob, top }));
                     goes_on &= !(heeds_stop_tokens && stop.stop_token_ids.contains(&token));
                     goes_on &= !answer.is_complete(ahead + 1);
-                    self.output.rows.push(RowOutput { seq, token });
+                    self.buffers.output.rows.push(RowOutput { seq, token });
                 }
                 // The tokens before it stand; it comes again in the next step, and fails there.
                 Err(_) if ahead > 0 => return false,
                 Err(error) => {
-                    self.output.rows.truncate(first_token);
-                    self.failed.push((id, error));
+                    self.buffers.output.rows.truncate(first_token);
+                    self.buffers.failed.push((id, error));
                     return false;
                 }
             }
@@ -262,12 +267,12 @@ impl EngineCore {
         // Rows that come again after a preemption have been judged.
         let next = position + 1;
         if next < prompt.len() && active.prompt_logprobs.len() == next {
-            self.forward.read_logits(logits, in_pass, &mut self.logit_row);
-            match self.sampler.log_probs_of(&self.logit_row, prompt[next], top as usize) {
+            self.forward.read_logits(logits, in_pass, &mut self.buffers.logit_row);
+            match self.sampler.log_probs_of(&self.buffers.logit_row, prompt[next], top as usize) {
                 Ok(TokenLogProbs { logprob, top, .. }) => {
                     active.prompt_logprobs.push(Some(TokenLogprob { token: prompt[next], logprob, top }));
                 }
-                Err(_) => self.failed.push((id, RequestError::NanLogits)),
+                Err(_) => self.buffers.failed.push((id, RequestError::NanLogits)),
             }
         }
         if active.prompt_logprobs.len() == prompt.len() {
@@ -284,7 +289,7 @@ impl EngineCore {
         let mut vector = vec![0.0; self.forward.config().hidden_size];
         self.forward.read_hidden(logits, in_pass..in_pass + 1, &mut vector);
         if !vector.iter().all(|value| value.is_finite()) {
-            self.failed.push((id, RequestError::NanLogits));
+            self.buffers.failed.push((id, RequestError::NanLogits));
             return;
         }
         active.of_prompt = OfPrompt::Nothing;

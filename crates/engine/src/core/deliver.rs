@@ -4,7 +4,7 @@ use protocol::{FinishReason, Nanos, RequestId, TokenId};
 use scheduler::{RowOutput, TokenEvent};
 use text::detokenizer::TextPiece;
 
-use super::EngineCore;
+use super::{EngineCore, StepBuffers};
 use crate::feature::{CoreEvent, EndedAnswer};
 use crate::journal::Fact;
 use crate::output::Event;
@@ -12,7 +12,7 @@ use crate::output::Event;
 impl EngineCore {
     /// Turns events into text and sends them to the clients.
     pub(super) fn deliver(&mut self, now: Nanos) {
-        let mut events = std::mem::take(&mut self.events);
+        let mut events = std::mem::take(&mut self.buffers.events);
         for (index, event) in events.iter().enumerate() {
             match *event {
                 TokenEvent::Token { request, answer, token } => {
@@ -33,13 +33,13 @@ impl EngineCore {
             }
         }
         events.clear();
-        self.events = events;
+        self.buffers.events = events;
     }
 
     /// A run of tokens ends where its text has a stop string: what comes behind that is of no answer, and is not
     /// counted.
     pub(super) fn cut_runs(&mut self) {
-        let EngineCore { scheduler, active, output, .. } = self;
+        let EngineCore { scheduler, active, buffers: StepBuffers { output, .. }, .. } = self;
         let mut first = 0;
         while let Some(row) = output.rows.get(first) {
             let run = output.rows[first..].iter().take_while(|other| other.seq == row.seq).count();
@@ -94,7 +94,7 @@ impl EngineCore {
         let is_complete = answer.is_complete(0) && !matches!(end, Some(FinishReason::Stop(_)));
         active.events.send(Event::Token { answer: index, token, text: piece.text, logprob });
         if active.events.is_overfull() {
-            self.slow_readers.push(id);
+            self.buffers.slow_readers.push(id);
         }
         if piece.stopped.is_some() || is_complete {
             // The scheduler already knows of what it has ended itself.
@@ -129,7 +129,7 @@ impl EngineCore {
         let ended = EndedAnswer { id, answer: index, request: &active.request, reason, stop_string };
         self.features.attachments(&ended).for_each(|attachment| active.events.send(attachment));
         if let Some(generated) = generated {
-            self.drafters.remember(active.request.salt, &active.request.prompt, &generated);
+            self.drafting.drafters.remember(active.request.salt, &active.request.prompt, &generated);
         }
         active.events.send(Event::Finished { answer: index, reason, stop_string, text });
         if active.answers.iter().all(|answer| answer.has_ended) {

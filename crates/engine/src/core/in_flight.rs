@@ -9,16 +9,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use model::sampler::{Allowed, SampleKey, Sampler};
 use model::{Batch, Forward, Ticket};
 use protocol::{Nanos, TokenId};
-use scheduler::{RowOutput, Sequence, Step};
+use scheduler::{Sequence, Step};
 
-use super::compute::{HistoryGuard, PassPart, stop_tokens};
-use super::{ActiveRequest, EngineCore};
+use super::EngineCore;
+use super::compute::PassPart;
+use super::drafting::draw_ahead;
 use crate::draft::{self, DraftTokens, RecordedDrafts};
 use crate::lower::{LogitRow, lower};
-use crate::recording::OfferEntry;
 use crate::validate::OfPrompt;
 
 /// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
@@ -43,26 +42,26 @@ impl EngineCore {
         if let Some(tiers) = &mut self.tiers {
             tiers.settle(&mut *self.forward, &mut self.scheduler);
         }
-        let mut flight = self.spare.pop().unwrap_or_default();
+        let mut flight = self.buffers.spare.pop().unwrap_or_default();
         let recorded = self.offer();
-        let reads = self.drafters.computes() && self.scheduler.wants_proposals();
+        let reads = self.drafting.drafters.computes() && self.scheduler.wants_proposals();
         self.scheduler.schedule_into(now, &mut flight.step);
-        self.drafters.follow(&flight.step, &self.scheduler);
+        self.drafting.drafters.follow(&flight.step, &self.scheduler);
         self.transfer(&flight.step);
         for id in std::mem::take(&mut flight.step.needs_prefill) {
             self.request_remote_prefill(id, now);
         }
         if flight.step.is_empty() {
-            self.spare.push(flight);
+            self.buffers.spare.push(flight);
             return false;
         }
         flight.drafts.clear();
         match recorded {
             Some(recorded) => {
-                draft::recorded(&flight.step, &recorded.drafts, self.logit_row.len(), &mut flight.drafts);
+                draft::recorded(&flight.step, &recorded.drafts, self.buffers.logit_row.len(), &mut flight.drafts);
                 self.scheduler.set_drafting_time(recorded.took);
             }
-            None if self.drafters.computes() => {
+            None if self.drafting.drafters.computes() => {
                 let begun = clock();
                 self.draft(&flight.step, reads, &mut flight.drafts);
                 self.scheduler.set_drafting_time(clock().since(begun));
@@ -83,42 +82,21 @@ impl EngineCore {
 
     /// Gives the scheduler the drafters' offers. Returns what a recording says was offered and drafted in this step.
     pub(super) fn offer(&mut self) -> Option<RecordedDrafts> {
-        let offers = &mut self.drafted.offers;
-        offers.clear();
-        self.offers.clear();
-        let recorded = self.recorded_drafts.take();
-        if let Some(recorded) = &recorded {
-            for entry in &recorded.offers {
-                if let Some(sequence) = self.scheduler.sequences().find(|sequence| entry.is_for(sequence)) {
-                    self.offers.push(entry.offer(sequence.id()));
-                    offers.push(*entry);
-                }
-            }
-        } else if !self.drafters.is_empty() {
-            self.drafters.begin(&|seq| self.scheduler.sequence(seq));
-            let are_wanted = self.scheduler.wants_proposals();
-            for sequence in self.scheduler.decoding().filter(|_| are_wanted) {
-                let active = self.active.get(&sequence.request_id()).filter(|active| active.request.speculate);
-                let prediction = active.and_then(|active| active.request.prediction.as_deref());
-                let made = active.map(|_| self.drafters.proposals(sequence, prediction)).into_iter().flatten();
-                for offer in made {
-                    self.offers.push(offer);
-                    offers.push(OfferEntry::of(sequence, &offer));
-                }
-            }
-        }
-        self.offers.iter().for_each(|&offer| self.scheduler.propose(offer));
-        recorded
+        let EngineCore { drafting, scheduler, active, .. } = self;
+        drafting.offer(scheduler, |id| {
+            let request = &active.get(&id)?.request;
+            request.speculate.then_some(request.prediction.as_deref())
+        })
     }
 
     /// Asks the drafters for as many drafts as the plan took.
     fn draft(&mut self, step: &Step, reads: bool, drafts: &mut DraftTokens) {
-        let EngineCore { drafters, scheduler, active, sampler, logit_row, .. } = self;
+        let EngineCore { drafting, scheduler, active, sampler, buffers, .. } = self;
         let mut draw = |sequence: &Sequence, ahead: &[TokenId], logits: &mut [f32]| {
             let active = active.get_mut(&sequence.request_id())?;
             draw_ahead(active, sequence, ahead, sampler, logits)
         };
-        drafters.draft(step, scheduler, reads, logit_row.len(), &mut draw, drafts);
+        drafting.drafters.draft(step, scheduler, reads, buffers.logit_row.len(), &mut draw, drafts);
     }
 
     /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
@@ -139,8 +117,8 @@ impl EngineCore {
     /// afterwards.
     pub(super) fn finish_pass(&mut self) {
         let mut flight = self.in_flight.pop_front().expect("a step is in flight");
-        self.output.step = flight.step.id;
-        self.output.rows.clear();
+        self.buffers.output.step = flight.step.id;
+        self.buffers.output.rows.clear();
         let launched = flight.ticket.take();
         let whole =
             PassPart { batch: &flight.batch, spans: 0..flight.batch.spans.len(), wanted: 0..flight.logit_rows.len() };
@@ -153,35 +131,9 @@ impl EngineCore {
                 later.ticket = ticket(&mut *self.forward, &later.batch);
             }
         }
-        self.drafted.drafts = if self.journal.records() { flight.drafts.lists() } else { Vec::new() };
-        self.spare.push(flight);
+        self.drafting.made.drafts = if self.journal.records() { flight.drafts.lists() } else { Vec::new() };
+        self.buffers.spare.push(flight);
     }
-}
-
-/// What the target draws behind `ahead`, if `logits` are what it has there: a drafter that asks this with its own
-/// logits mostly agrees with it.
-fn draw_ahead(
-    active: &mut ActiveRequest,
-    sequence: &Sequence,
-    ahead: &[TokenId],
-    sampler: &mut Sampler,
-    logits: &mut [f32],
-) -> Option<TokenId> {
-    let index = sequence.answer();
-    let (answer, stop) = (&mut active.answers[index], &active.request.stop);
-    let params = active.request.sampling.without_logprobs();
-    let (_, banned) = stop_tokens(stop, answer.num_tokens + ahead.len());
-    let position = (sequence.num_tokens() + ahead.len()) as u64;
-    let key = SampleKey { seed: active.seed, stream: index as u32, position };
-    let run: Vec<RowOutput> = ahead.iter().map(|&token| RowOutput { seq: sequence.id(), token }).collect();
-    let history = HistoryGuard::of(&mut answer.history, &run, params.needs_history());
-    let mask = match &mut answer.constraint {
-        // A token that the grammar forbids is no draft.
-        Some(constraint) => constraint.mask_behind(answer.num_tokens, ahead)?,
-        None => None,
-    };
-    let drawn = sampler.sample(logits, &params, history.history(), Allowed { mask, banned }, key);
-    drawn.ok().map(|drawn| drawn.token)
 }
 
 fn ticket(forward: &mut dyn Forward, batch: &Batch) -> Option<Ticket> {
