@@ -7,10 +7,11 @@
 //! sampler           every two seconds: resident memory, threads, open files
 //! books             what clients count (answers by status, tokens, cancels) ──► what /metrics counted, at quiesce
 //! ```
-//! The cache is far too small for what they ask, so requests are preempted all the time. After a warm-up of a fifth of
-//! the run, the slope of the memory is Theil and Sen's (the median of the slopes between all pairs of samples), with
-//! the 95 % interval of Kendall's statistic over blocks of samples, because neighbours are not independent. The upper
-//! end of a whole hour must lie below 1 MiB an hour; a shorter run cannot tell that much, and says how much it can.
+//! The cache is far too small for what they ask, so requests are preempted all the time. Caches and histories fill in the
+//! first half of the run. Of the second, the slope of the memory is Theil and Sen's (the median of the slopes between all
+//! pairs of samples), with the 95 % interval of Kendall's statistic over blocks of samples, because neighbours are not
+//! independent. The upper end of a whole hour must lie below 1 MiB an hour; a shorter run cannot tell that much, and says
+//! how much it can.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -28,7 +29,7 @@ const CLIENTS: u64 = 16;
 const DEFAULT_MINUTES: f64 = 60.0;
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// Of the run, before growth counts.
-const WARM_UP: f64 = 0.2;
+const WARM_UP: f64 = 0.5;
 /// Runs shorter than this say nothing of growth.
 const LEAST_HOURS: f64 = 0.4;
 /// What a process may grow by in an hour.

@@ -7,12 +7,12 @@
 
 mod compute;
 mod deliver;
-mod drafting;
 mod handoff;
 mod in_flight;
 mod machine;
 mod progress;
 mod show;
+mod step_drafts;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ use scheduler::{
 use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
 
-use self::drafting::Drafting;
+use self::step_drafts::StepDrafts;
 use crate::counters::Gauges;
 use crate::draft::{DrafterSet, RecordedDrafts};
 use crate::feature::{CoreEvent, Feature, Features};
@@ -111,7 +111,7 @@ pub(crate) struct EngineCore {
     journal: Journal,
     next_seed: u64,
     machine: Machine,
-    drafting: Drafting,
+    drafts: StepDrafts,
     /// Steps between their plan and their results, the oldest first.
     in_flight: VecDeque<InFlightPass>,
     buffers: StepBuffers,
@@ -175,7 +175,7 @@ impl EngineCore {
             journal: Journal::new(views),
             next_seed: seed,
             machine,
-            drafting: Drafting::default(),
+            drafts: StepDrafts::default(),
             in_flight: VecDeque::new(),
             buffers: StepBuffers::new(vocab),
             handoffs: Handoffs::default(),
@@ -253,7 +253,7 @@ impl EngineCore {
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
         // A request that opts out of drafts is not a source of drafts for others either.
-        let remembers = self.drafting.drafters.remembers();
+        let remembers = self.drafts.drafters.remembers();
         let generated = (remembers && request.speculate).then(Vec::new);
         let constraint = request.rule.as_ref().map(|(_, grammar)| grammar.constraint());
         AnswerState {
@@ -390,12 +390,12 @@ impl EngineCore {
         tell_preempted(&record);
         self.tell_progress(&record, now);
         let records = self.journal.records();
-        if !self.drafting.made.offers.is_empty() {
-            self.journal.take(Fact::Offered(self.drafting.made.offers.clone()));
+        if !self.drafts.made.offers.is_empty() {
+            self.journal.take(Fact::Offered(self.drafts.made.offers.clone()));
         }
         let spelled = records.then(|| {
             let tokens = self.buffers.output.rows.iter().map(|row| row.token).collect();
-            Box::new(StepTokens { tokens, drafted: std::mem::take(&mut self.drafting.made) })
+            Box::new(StepTokens { tokens, drafted: std::mem::take(&mut self.drafts.made) })
         });
         self.journal.take(Fact::Step { record, failed: self.buffers.output.failed.clone(), tokens: spelled });
         self.end_failed(now);
@@ -468,7 +468,7 @@ impl EngineCore {
     /// What is under way did not happen. Its sequences go back to the queue and lose what was to be computed.
     pub(crate) fn abandon(&mut self) {
         let planned = self.scheduler.planned().scheduled_at;
-        let offers = std::mem::take(&mut self.drafting.made.offers);
+        let offers = std::mem::take(&mut self.drafts.made.offers);
         self.in_flight.clear();
         while let Some(step) = self.scheduler.in_flight() {
             self.scheduler.abandon(step);
@@ -480,11 +480,11 @@ impl EngineCore {
 
     /// The next step has exactly these drafts: those of a recording.
     pub(crate) fn use_recorded_drafts(&mut self, recorded: RecordedDrafts) {
-        self.drafting.recorded = Some(recorded);
+        self.drafts.recorded = Some(recorded);
     }
 
     pub(crate) fn set_drafters(&mut self, drafters: DrafterSet) {
-        self.drafting.drafters = drafters;
+        self.drafts.drafters = drafters;
     }
 
     /// Plans a step and gives it up: what a recording says of one that was.
@@ -521,7 +521,7 @@ impl EngineCore {
             self.scheduler.record_cache_events();
         }
         self.features.tell(&CoreEvent::CacheChanged(&[CacheEvent::Cleared]));
-        self.drafting.drafters.start_over();
+        self.drafts.drafters.start_over();
         self.in_flight.clear();
         self.buffers.clear();
         self.journal.clear();
@@ -566,7 +566,7 @@ impl EngineCore {
 
     #[cfg(test)]
     pub(crate) fn drafting_computes(&self) -> bool {
-        self.drafting.drafters.computes()
+        self.drafts.drafters.computes()
     }
 
     #[cfg(test)]

@@ -124,11 +124,11 @@ impl EngineCore {
             self.buffers.output.rows.truncate(num_rows);
             self.buffers.failed.truncate(num_failed);
         })?;
-        if self.drafting.drafters.computes() {
+        if self.drafts.drafters.computes() {
             let seqs: Vec<_> =
                 flight.step.rows().skip(part.spans.start).take(part.spans.len()).map(|rows| rows.seq).collect();
             let pass = TargetPass { logits: &logits, batch: part.batch, seqs: &seqs, logit_rows };
-            self.drafting.drafters.landed(&pass, &mut *self.forward);
+            self.drafts.drafters.landed(&pass, &mut *self.forward);
         }
         Ok(())
     }

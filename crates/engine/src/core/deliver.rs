@@ -129,7 +129,7 @@ impl EngineCore {
         let ended = EndedAnswer { id, answer: index, request: &active.request, reason, stop_string };
         self.features.attachments(&ended).for_each(|attachment| active.events.send(attachment));
         if let Some(generated) = generated {
-            self.drafting.drafters.remember(active.request.salt, &active.request.prompt, &generated);
+            self.drafts.drafters.remember(active.request.salt, &active.request.prompt, &generated);
         }
         active.events.send(Event::Finished { answer: index, reason, stop_string, text });
         if active.answers.iter().all(|answer| answer.has_ended) {

@@ -15,7 +15,7 @@ use scheduler::{Sequence, Step};
 
 use super::EngineCore;
 use super::compute::PassPart;
-use super::drafting::draw_ahead;
+use super::step_drafts::draw_ahead;
 use crate::draft::{self, DraftTokens, RecordedDrafts};
 use crate::lower::{LogitRow, lower};
 use crate::validate::OfPrompt;
@@ -44,9 +44,9 @@ impl EngineCore {
         }
         let mut flight = self.buffers.spare.pop().unwrap_or_default();
         let recorded = self.offer();
-        let reads = self.drafting.drafters.computes() && self.scheduler.wants_proposals();
+        let reads = self.drafts.drafters.computes() && self.scheduler.wants_proposals();
         self.scheduler.schedule_into(now, &mut flight.step);
-        self.drafting.drafters.follow(&flight.step, &self.scheduler);
+        self.drafts.drafters.follow(&flight.step, &self.scheduler);
         self.transfer(&flight.step);
         for id in std::mem::take(&mut flight.step.needs_prefill) {
             self.request_remote_prefill(id, now);
@@ -61,7 +61,7 @@ impl EngineCore {
                 draft::recorded(&flight.step, &recorded.drafts, self.buffers.logit_row.len(), &mut flight.drafts);
                 self.scheduler.set_drafting_time(recorded.took);
             }
-            None if self.drafting.drafters.computes() => {
+            None if self.drafts.drafters.computes() => {
                 let begun = clock();
                 self.draft(&flight.step, reads, &mut flight.drafts);
                 self.scheduler.set_drafting_time(clock().since(begun));
@@ -82,21 +82,21 @@ impl EngineCore {
 
     /// Gives the scheduler the drafters' offers. Returns what a recording says was offered and drafted in this step.
     pub(super) fn offer(&mut self) -> Option<RecordedDrafts> {
-        let EngineCore { drafting, scheduler, active, .. } = self;
-        drafting.offer(scheduler, |id| {
+        let EngineCore { drafts, scheduler, active, .. } = self;
+        drafts.offer(scheduler, |id| {
             let request = &active.get(&id)?.request;
             request.speculate.then_some(request.prediction.as_deref())
         })
     }
 
     /// Asks the drafters for as many drafts as the plan took.
-    fn draft(&mut self, step: &Step, reads: bool, drafts: &mut DraftTokens) {
-        let EngineCore { drafting, scheduler, active, sampler, buffers, .. } = self;
+    fn draft(&mut self, step: &Step, reads: bool, tokens: &mut DraftTokens) {
+        let EngineCore { drafts, scheduler, active, sampler, buffers, .. } = self;
         let mut draw = |sequence: &Sequence, ahead: &[TokenId], logits: &mut [f32]| {
             let active = active.get_mut(&sequence.request_id())?;
             draw_ahead(active, sequence, ahead, sampler, logits)
         };
-        drafting.drafters.draft(step, scheduler, reads, buffers.logit_row.len(), &mut draw, drafts);
+        drafts.drafters.draft(step, scheduler, reads, buffers.logit_row.len(), &mut draw, tokens);
     }
 
     /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
@@ -131,7 +131,7 @@ impl EngineCore {
                 later.ticket = ticket(&mut *self.forward, &later.batch);
             }
         }
-        self.drafting.made.drafts = if self.journal.records() { flight.drafts.lists() } else { Vec::new() };
+        self.drafts.made.drafts = if self.journal.records() { flight.drafts.lists() } else { Vec::new() };
         self.buffers.spare.push(flight);
     }
 }

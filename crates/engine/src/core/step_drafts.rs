@@ -10,7 +10,7 @@ use crate::draft::{DrafterSet, Prediction, RecordedDrafts};
 use crate::recording::OfferEntry;
 
 #[derive(Default)]
-pub(super) struct Drafting {
+pub(super) struct StepDrafts {
     pub(super) drafters: DrafterSet,
     /// What a recording says of the next step.
     pub(super) recorded: Option<RecordedDrafts>,
@@ -24,7 +24,7 @@ pub(super) struct Drafting {
 /// What a request says of drafts; `None`: it wants none.
 type Wish<'a> = Option<Option<&'a Prediction>>;
 
-impl Drafting {
+impl StepDrafts {
     /// Gives the scheduler the drafters' offers. `wish`: of each request. Returns what a recording says was offered and
     /// drafted in this step.
     pub(super) fn offer<'a>(
@@ -32,7 +32,7 @@ impl Drafting {
         scheduler: &mut Scheduler,
         wish: impl Fn(RequestId) -> Wish<'a>,
     ) -> Option<RecordedDrafts> {
-        let Drafting { drafters, recorded, made, offers } = self;
+        let StepDrafts { drafters, recorded, made, offers } = self;
         made.offers.clear();
         offers.clear();
         let recorded = recorded.take();
