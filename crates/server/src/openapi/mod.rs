@@ -36,7 +36,6 @@ pub(crate) const PATHS: [&str; 2] = ["/openapi.json", "/docs"];
 /// What the URL of a route may ask. The files of the page and what is refused whatever it asks have no operation, and
 /// know no names.
 pub(crate) fn query(method: &Method, path: &str) -> &'static [Parameter] {
-    let method = if *method == Method::HEAD { &Method::GET } else { method };
     let operation = OPERATIONS.iter().find(|operation| operation.path == path && operation.method == method.as_str());
     operation.map_or(&[], |operation| operation.query)
 }

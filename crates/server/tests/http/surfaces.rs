@@ -148,6 +148,8 @@ fn unknown_routes_and_methods_have_openais_errors() {
         ("GET", "/v1/completions", 405),
         ("POST", "/v1/models", 405),
         ("DELETE", "/health", 405),
+        ("TRACE", "/v1/files?limit=5", 405),
+        ("GET", "/v1/completions?x=1", 405),
         ("GET", "/V1/models", 404),
     ] {
         let mut connection = host.connect();
