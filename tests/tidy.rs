@@ -24,7 +24,8 @@ const ARROWS: &[(&str, &str)] = &[
     ("hub", "checkpoint files"),
     ("text", "checkpoint"),
     ("model", "protocol checkpoint text roofline kernels"),
-    ("engine", "protocol scheduler ledger model text checkpoint roofline kernels files figures grammar receipt"),
+    ("rates", "protocol scheduler model kernels roofline files"),
+    ("engine", "protocol rates scheduler ledger model text checkpoint roofline kernels files figures grammar receipt"),
     ("replay", "protocol engine sim ledger scheduler model checkpoint files"),
     ("plan", "roofline kernels scheduler figures"),
     ("server", "protocol dialect engine files replay model text roofline scheduler plan figures"),
@@ -37,7 +38,7 @@ const ARROWS: &[(&str, &str)] = &[
     (
         "cli",
         "protocol server bench dialect launch replay engine model text checkpoint hub \
-         quality roofline kernels scheduler sim plan files figures kv-events receipt",
+         quality rates roofline kernels scheduler sim plan files figures kv-events receipt",
     ),
     ("python", "cli engine text scheduler"),
 ];

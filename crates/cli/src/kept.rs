@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
-use engine::kept;
 use kernels::limits::{Certainty, Limits};
 use kernels::{AccumulationOrder, Isa, KvDtype, WeightClass};
 use launch::machine;
+use rates::kept;
 use serde_json::{Map, Value, json};
 
 use crate::flags::ModelFlags;

@@ -9,7 +9,6 @@ mod compute;
 mod deliver;
 mod handoff;
 mod in_flight;
-mod machine;
 mod progress;
 mod show;
 mod step_drafts;
@@ -22,6 +21,7 @@ use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
 use protocol::{Nanos, RequestId, TokenId};
+use rates::StealMeter;
 use scheduler::{
     AdmitError, CacheEvent, CostModel, Preempted, Request, Scheduler, StealTime, Step, StepOutput, StepRecord,
     TokenEvent,
@@ -41,7 +41,6 @@ use crate::tiers::Tiers;
 use crate::validate::{OfPrompt, ValidatedRequest};
 use handoff::Handoffs;
 use in_flight::InFlightPass;
-use machine::Machine;
 use progress::ProgressSent;
 
 /// An admitted request: what the scheduler does not need to know of it.
@@ -110,7 +109,7 @@ pub(crate) struct EngineCore {
     active: BTreeMap<RequestId, Box<ActiveRequest>>,
     journal: Journal,
     next_seed: u64,
-    machine: Machine,
+    steal_meter: StealMeter,
     drafts: StepDrafts,
     /// Steps between their plan and their results, the oldest first.
     in_flight: VecDeque<InFlightPass>,
@@ -163,7 +162,7 @@ impl EngineCore {
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
         scheduler.set_steps_in_flight(forward.passes_in_flight());
-        let machine = Machine::new(forward.device().threads);
+        let steal_meter = StealMeter::new(forward.device().threads);
         EngineCore {
             scheduler,
             forward,
@@ -174,7 +173,7 @@ impl EngineCore {
             active: BTreeMap::new(),
             journal: Journal::new(views),
             next_seed: seed,
-            machine,
+            steal_meter,
             drafts: StepDrafts::default(),
             in_flight: VecDeque::new(),
             buffers: StepBuffers::new(vocab),
@@ -328,7 +327,7 @@ impl EngineCore {
         while self.in_flight.len() < self.most_in_flight() {
             let planned = now();
             if self.in_flight.is_empty() {
-                self.machine.begins(planned, &*self.forward);
+                self.steal_meter.begins(planned, &*self.forward);
             }
             if self.launch(planned, &mut now) {
                 continue;
@@ -343,7 +342,7 @@ impl EngineCore {
         self.finish_pass();
         let done = now();
         let record = self.scheduler.completes_next().expect("it has landed");
-        let measured = self.machine.ends(record.began_at, done, record.predicted, &*self.forward);
+        let measured = self.steal_meter.ends(record.began_at, done, record.predicted, &*self.forward);
         self.buffers.output.stolen = stolen.unwrap_or(measured);
         self.complete(done);
         self.send_blocks();

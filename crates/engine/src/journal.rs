@@ -30,12 +30,11 @@ use crate::handoff::HandoffResult;
 use crate::history::History;
 use crate::output::{Timings, Usage};
 use crate::phase_work::PhaseWorkTotals;
-use crate::rates::CalibrationUpdater;
-use crate::rates::RooflinePeaks;
 use crate::recent::Recent;
 use crate::recording::{OfferEntry, RecordLine, RecordSink, StepTokens};
 use crate::run_history::RunHistory;
 use crate::validate::ValidatedRequest;
+use rates::{CalibrationUpdater, RooflinePeaks};
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]

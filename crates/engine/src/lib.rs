@@ -17,7 +17,6 @@
 mod accounts;
 mod adapters;
 mod cache_fill;
-mod calibrate;
 #[cfg(test)]
 mod chaos;
 mod clock;
@@ -25,14 +24,12 @@ mod command;
 mod compile_rule;
 mod core;
 mod counters;
-mod default_slo;
 mod draft;
 mod feature;
 mod finish_rate;
 mod handoff;
 mod history;
 mod journal;
-pub mod kept;
 mod live;
 mod lookup_bench;
 mod lower;
@@ -42,7 +39,6 @@ mod output;
 mod phase_work;
 mod queue_permit;
 pub mod quota;
-mod rates;
 mod recent;
 pub mod recording;
 mod remote_prefill_trace;
@@ -78,7 +74,6 @@ use tokio::sync::oneshot;
 
 pub use accounts::{Ending, Timeline};
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
-pub use calibrate::{Calibrated, Calibration};
 pub use compile_rule::LazyVocabulary;
 pub use counters::{Exemplar, Histogram, Predictions, SloOutcome, Stats};
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
@@ -97,11 +92,12 @@ pub use live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, Snaps
 #[doc(hidden)]
 pub use lookup_bench::LookupBench;
 pub use memory::available_bytes as available_memory;
-pub use options::{CacheListener, DefaultTarget, EngineOptions, StartError};
+pub use options::{CacheListener, EngineOptions, StartError};
 pub use output::{Event, EventSender, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use phase_work::PhaseWork;
 pub use protocol::sampling::{self, SamplingParams};
 pub use protocol::{FinishReason, RequestId};
+pub use rates::{Calibrated, Calibration, DefaultTarget};
 pub use receipt;
 pub use recent::{End, Ended};
 pub use remote_prefill_trace::{RemotePrefillTrace, RemoteStep};
@@ -126,9 +122,9 @@ use crate::command::{ArrivalInfo, BlockSender, Command, NewRequest, PauseCommand
 use crate::journal::Views;
 use crate::queue_permit::QueuePermit;
 use crate::quota::QuotaExceeded;
-use crate::rates::CurrentTargets;
 use crate::thread::EngineStatus;
 use crate::verify::SpotCounts;
+use rates::CurrentTargets;
 
 /// What is being served.
 #[derive(Debug)]

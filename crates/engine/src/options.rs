@@ -3,24 +3,22 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use checkpoint::LoadError;
 use kernels::memory_limits::Limit;
 use kernels::threads::NodeChoice;
 use kernels::{AccumulationOrder, CpuError, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
-use protocol::Nanos;
 use scheduler::{CacheEvent, LimitsError};
 use text::chat_template::TemplateSettings;
 
 use crate::adapters::AdapterError;
-use crate::calibrate::Calibration;
 use crate::draft::Speculation;
 use crate::handoff::HandoffOptions;
 use crate::recording::RecordError;
 use crate::tiers::{Store, SwapDisk};
 use crate::verify::OriginError;
+use rates::{Calibration, DefaultTarget};
 
 /// Rows of logits that are computed together.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
@@ -170,28 +168,6 @@ impl EngineOptions {
     pub(crate) fn most_logit_rows(&self) -> usize {
         let drafts = self.speculation.drafters().map_or(0, |drafters| drafters.max_drafts);
         MAX_LOGIT_ROWS.min(self.max_num_seqs.saturating_mul(1 + drafts)).min(self.max_num_batched_tokens)
-    }
-}
-
-/// A target of requests that bring none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DefaultTarget {
-    /// As soon as others allow.
-    #[default]
-    None,
-    /// Default targets for this machine (`default_slo.rs`).
-    Auto,
-    /// This.
-    Fixed(Duration),
-}
-
-impl DefaultTarget {
-    pub(crate) fn resolve(self, comfortable: Option<Nanos>) -> Option<Nanos> {
-        match self {
-            DefaultTarget::None => None,
-            DefaultTarget::Auto => comfortable,
-            DefaultTarget::Fixed(time) => Some(Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
-        }
     }
 }
 

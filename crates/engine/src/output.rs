@@ -251,7 +251,7 @@ impl EventSender {
     }
 
     /// Whether more waits to be read than may ([`Stream::limit_unread`](crate::Stream::limit_unread)): the request is
-    /// to end with [`RequestError::SendBacklog`].
+    /// to end with [`RequestError::SlowReader`].
     pub fn is_overfull(&self) -> bool {
         self.backlog.count.load(Ordering::Relaxed) > self.backlog.most.load(Ordering::Relaxed)
     }

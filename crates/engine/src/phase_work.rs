@@ -46,7 +46,11 @@ impl PhaseWorkTotals {
     /// A step is complete.
     pub(crate) fn step(&mut self, record: &StepRecord) {
         let Some(demands) = &self.demands else { return };
-        let parts = demands.step_by_phase(spans(&record.decode), spans(&record.prefill), record.logit_rows());
+        let parts = demands.step_by_phase(
+            record.decode.iter().map(RecordRow::span),
+            record.prefill.iter().map(RecordRow::span),
+            record.logit_rows(),
+        );
         for (phase, part) in self.phases.iter_mut().zip(&parts) {
             phase.total.add(part);
         }
@@ -58,9 +62,4 @@ impl PhaseWorkTotals {
         whole.recent_seconds = whole.recent_seconds * keep + seconds;
         whole.last = record.completed_at;
     }
-}
-
-/// First position and number of rows of each.
-pub(crate) fn spans(rows: &[RecordRow]) -> impl Iterator<Item = (usize, usize)> + Clone {
-    rows.iter().map(|row| (row.start, row.len))
 }

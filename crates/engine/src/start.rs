@@ -18,26 +18,25 @@ use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::adapters::{self, AdapterError, Adapters};
-use crate::calibrate::{self, Calibrated, Calibration, CalibrationFile, Measured, SavedCalibration, StepLimits};
 use crate::clock::Clock;
 use crate::core::EngineCore;
-use crate::default_slo::Capacity;
 use crate::draft::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, TrainedDrafter};
 use crate::handoff::{
     self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
 };
 use crate::journal::Views;
-use crate::kept;
-use crate::options::{DefaultTarget, EngineOptions, StartError, activation_bytes, weight_bytes};
+use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
 use crate::phase_work::PhaseWorkTotals;
 use crate::queue_permit::{QueueCounts, Waiting};
-use crate::rates::{CalibrationUpdater, CurrentTargets, RooflinePeaks, TargetDefaults};
 use crate::recording::{self, Header};
 use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::SANE_TARGET;
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
+use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, Measured, SavedCalibration, StepLimits};
+use rates::kept;
+use rates::{CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, TargetDefaults};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
 const SHORTEST_CONTEXT: usize = 512;

@@ -79,7 +79,7 @@ impl Stream {
         self.arrived
     }
 
-    /// From now on the request ends with [`RequestError::SendBacklog`](crate::RequestError::Unread) when more than `most`
+    /// From now on the request ends with [`RequestError::SlowReader`](crate::RequestError::SlowReader) when more than `most`
     /// events wait to be read. Without this call any number may.
     pub fn limit_unread(&self, most: usize) {
         self.backlog.most.store(most, Ordering::Relaxed);

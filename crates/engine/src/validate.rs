@@ -103,7 +103,7 @@ impl Chat {
 }
 
 /// How urgent a request is, in the words of OpenAI's `service_tier`: its place among its tenant's own, and a weight
-/// beside those of others ([`Priority::charge`]).
+/// beside those of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceClass {
     /// Priority -1: before its tenant's others, with four times their weight beside those of other tenants.
@@ -163,7 +163,7 @@ pub struct RawRequest {
     pub max_logprobs: i64,
     /// Of a longer prompt only this number of its last tokens is read; -1: those that the context has room for.
     pub truncate_prompt_tokens: Option<i64>,
-    /// Nothing but the vector of its prompt is wanted ([`Output::Embedding`](crate::Output::Embedding)): `max_tokens`
+    /// Nothing but the vector of its prompt is wanted ([`Event::Embedding`](crate::Event::Embedding)): `max_tokens`
     /// must be 0.
     pub embed: bool,
     pub priority: Option<i64>,
@@ -192,9 +192,9 @@ pub struct RawRequest {
     pub rule: Option<Rule>,
     /// What another worker has to do with it, where the sender knows.
     pub remote_role: RemoteRole,
-    /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
+    /// Note what receipts of its answers are made of ([`Event::Noted`](crate::Event::Noted)).
     pub receipt: bool,
-    /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
+    /// Whether the stream tells how far the prompt is read ([`Event::Progress`](crate::Event::Progress)).
     pub progress: bool,
 }
 
@@ -487,7 +487,7 @@ impl ValidatedRequest {
         if let OfPrompt::LogProbs(top) = self.of_prompt { Some(top) } else { None }
     }
 
-    /// Whether each answer is to have a receipt ([`Output::Noted`](crate::Output::Noted)).
+    /// Whether each answer is to have a receipt ([`Event::Noted`](crate::Event::Noted)).
     pub fn wants_receipt(&self) -> bool {
         self.receipt
     }

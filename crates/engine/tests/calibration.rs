@@ -27,9 +27,9 @@ fn calibrating(directory: Option<&Path>) -> EngineOptions {
 fn all_sure(directory: &Path) {
     for entry in std::fs::read_dir(directory).expect("it exists") {
         let path = entry.expect("an entry").path();
-        if let Some(mut value) = engine::kept::read(&path) {
+        if let Some(mut value) = rates::kept::read(&path) {
             value["sure"] = true.into();
-            engine::kept::write(&path, &value).expect("it can be written");
+            rates::kept::write(&path, &value).expect("it can be written");
         }
     }
 }

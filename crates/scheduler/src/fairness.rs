@@ -16,7 +16,7 @@
 //! drift), and can be checked by a tenant against reported usage.
 //!
 //! **A class is a strict priority among a tenant's own requests, and a weight between tenants**
-//! ([`protocol::Priority::charge`]): an urgent token is charged a quarter, so beside a tenant with the usual class it gets
+//! ([`charge_per_token`]): an urgent token is charged a quarter, so beside a tenant with the usual class it gets
 //! four tokens of five, never five. With strict priority between tenants, one key with urgent requests could starve all
 //! others.
 //!

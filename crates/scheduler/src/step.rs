@@ -254,6 +254,13 @@ pub struct RecordRow {
     pub cached_tokens: usize,
 }
 
+impl RecordRow {
+    /// First position and number of rows.
+    pub fn span(&self) -> (usize, usize) {
+        (self.start, self.len)
+    }
+}
+
 /// A holder of the seats or blocks that the head of the queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {

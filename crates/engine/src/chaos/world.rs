@@ -22,7 +22,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::fake::{self, EOS, Errors, Fake, Faults, NAN, POISON, VOCAB};
 use super::other_worker::{Asked, Reading};
-use crate::calibrate::Calibrated;
 use crate::clock::Clock;
 use crate::command::{BlockSender, Command, PauseCommand};
 use crate::core::EngineCore;
@@ -38,6 +37,7 @@ use crate::tiers::Tiers;
 use crate::validate::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, SubmitError};
+use rates::Calibrated;
 
 /// Turns after the last client came; a request that is open then is stuck.
 const MOST_TURNS: usize = 20_000;

@@ -59,7 +59,7 @@ pub(crate) struct PrefillRequest {
 
 /// The prefill workers, as the engine's thread sees them: requests go out, and commands come back. Tests replace it.
 pub(crate) trait RemotePrefill: Debug + Send {
-    /// Has a prompt read. Exactly one [`ReceiveEvent::HandoffResult`] comes, unless it is forgotten before.
+    /// Has a prompt read. Exactly one [`ReceiveEvent::Done`] comes, unless it is forgotten before.
     fn ask(&mut self, wanted: PrefillRequest);
     /// The request no longer waits for it.
     fn forget(&mut self, id: RequestId);

@@ -10,7 +10,9 @@ use kernels::quant::LAYOUT_VERSION;
 use receipt::{Definition, Digest, Provenance};
 use serde_json::json;
 
-use crate::{ModelInfo, kept};
+use rates::kept;
+
+use crate::ModelInfo;
 
 /// What a kept digest is named by.
 const PURPOSE: &str = "digest of the weights";

@@ -13,25 +13,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use protocol::{Nanos, Targets};
 use scheduler::{CostModel, StepRecord};
 
-use super::correction::{CorrectedCost, CostCorrector};
 use crate::calibrate::{self, Calibrated, CalibrationFile};
-use crate::default_slo::{Capacity, default_targets};
-use crate::options::DefaultTarget;
+use crate::correction::{CorrectedCost, CostCorrector};
+use crate::default_slo::{Capacity, DefaultTarget, default_targets};
 
 /// Models that wait for the disk.
 const MOST_UNWRITTEN: usize = 16;
 
 /// What requests that bring no targets are to get.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetDefaults {
-    pub(crate) ttft: DefaultTarget,
-    pub(crate) tpot: DefaultTarget,
-    pub(crate) capacity: Capacity,
+pub struct TargetDefaults {
+    /// Of the time to the first token.
+    pub ttft: DefaultTarget,
+    /// Of the time per token after it.
+    pub tpot: DefaultTarget,
+    /// What [`DefaultTarget::Auto`] follows from, beside costs.
+    pub capacity: Capacity,
 }
 
 impl TargetDefaults {
     /// On a machine with this cost model; `None`: unknown.
-    pub(crate) fn on(&self, cost: Option<&CostModel>) -> Targets {
+    pub fn on(&self, cost: Option<&CostModel>) -> Targets {
         let comfortable = cost.map(|cost| default_targets(cost, &self.capacity)).unwrap_or_default();
         Targets { ttft: self.ttft.resolve(comfortable.ttft), tpot: self.tpot.resolve(comfortable.tpot) }
     }
@@ -39,19 +41,21 @@ impl TargetDefaults {
 
 /// Targets that any thread may read at any time. 0: none.
 #[derive(Debug, Default)]
-pub(crate) struct CurrentTargets {
+pub struct CurrentTargets {
     ttft: AtomicU64,
     tpot: AtomicU64,
 }
 
 impl CurrentTargets {
-    pub(crate) fn new(targets: Targets) -> CurrentTargets {
+    /// These, until steps say otherwise.
+    pub fn new(targets: Targets) -> CurrentTargets {
         let live = CurrentTargets::default();
         live.set(targets);
         live
     }
 
-    pub(crate) fn get(&self) -> Targets {
+    /// The targets of now.
+    pub fn get(&self) -> Targets {
         let target = |time: &AtomicU64| Some(Nanos(time.load(Ordering::Relaxed))).filter(|time| time.0 > 0);
         Targets { ttft: target(&self.ttft), tpot: target(&self.tpot) }
     }
@@ -65,7 +69,7 @@ impl CurrentTargets {
 
 /// Keeps what is known of the costs of steps in order while an engine runs.
 #[derive(Debug)]
-pub(crate) struct CalibrationUpdater {
+pub struct CalibrationUpdater {
     corrector: CostCorrector,
     defaults: TargetDefaults,
     targets: Arc<CurrentTargets>,
@@ -74,18 +78,14 @@ pub(crate) struct CalibrationUpdater {
 
 impl CalibrationUpdater {
     /// For a model that was measured or kept. Starts a thread where there is a file to be kept.
-    pub(crate) fn new(
-        calibrated: &Calibrated,
-        defaults: TargetDefaults,
-        targets: Arc<CurrentTargets>,
-    ) -> CalibrationUpdater {
+    pub fn new(calibrated: &Calibrated, defaults: TargetDefaults, targets: Arc<CurrentTargets>) -> CalibrationUpdater {
         let is_sure = calibrated.doubt.is_none();
         let writer = calibrated.file.clone().and_then(|place| Writer::start(place, is_sure));
         CalibrationUpdater { corrector: CostCorrector::new(calibrated.cost.clone()), defaults, targets, writer }
     }
 
     /// Takes in a step.
-    pub(crate) fn step(&mut self, record: &StepRecord) {
+    pub fn step(&mut self, record: &StepRecord) {
         let took = record.computing();
         let Some(corrected) = self.corrector.step(&record.work, took) else { return };
         self.targets.set(self.defaults.on(Some(&corrected.cost)));
@@ -102,25 +102,25 @@ impl CalibrationUpdater {
     }
 
     /// The model as it is corrected by now.
-    pub(crate) fn cost(&self) -> CostModel {
+    pub fn cost(&self) -> CostModel {
         self.corrector.corrected().cost
     }
 
     /// Writes what is known by now, if it is other than what a start would find. What is left of the process is short.
-    pub(crate) fn finish(&self) -> Option<Finish> {
+    pub fn finish(&self) -> Option<Finish> {
         let writer = self.writer.as_ref().filter(|_| self.corrector.has_reported())?;
         Some(Finish { file: writer.file.clone(), corrected: self.corrector.corrected() })
     }
 }
 
 /// What is to be written at the end, without a lock on anything else.
-pub(crate) struct Finish {
+pub struct Finish {
     file: Arc<File>,
     corrected: CorrectedCost,
 }
 
 impl Finish {
-    pub(crate) fn write(self) {
+    pub fn write(self) {
         self.file.write(&self.corrected, Last::Yes);
     }
 }

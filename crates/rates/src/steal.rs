@@ -76,7 +76,7 @@ fn nanos(time: Duration) -> Nanos {
 
 /// Follows one engine thread's steps.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub struct StealMeter {
     /// Where the counters were read, or might have been.
     asked: Nanos,
     threads: usize,
@@ -85,13 +85,14 @@ pub(super) struct Machine {
     before: Nanos,
 }
 
-impl Machine {
-    pub(super) fn new(threads: usize) -> Machine {
-        Machine { asked: Nanos(0), threads: threads.max(1), ended: Nanos(0), before: Nanos(0) }
+impl StealMeter {
+    /// For steps of so many threads.
+    pub fn new(threads: usize) -> StealMeter {
+        StealMeter { asked: Nanos(0), threads: threads.max(1), ended: Nanos(0), before: Nanos(0) }
     }
 
     /// A step is planned now.
-    pub(super) fn begins(&mut self, now: Nanos, forward: &dyn Forward) {
+    pub fn begins(&mut self, now: Nanos, forward: &dyn Forward) {
         let between = now.since(self.ended);
         self.before = Nanos(0);
         if between > BETWEEN {
@@ -102,7 +103,7 @@ impl Machine {
     }
 
     /// The step that began last is over.
-    pub(super) fn ends(&mut self, began: Nanos, now: Nanos, predicted: Nanos, forward: &dyn Forward) -> StealTime {
+    pub fn ends(&mut self, began: Nanos, now: Nanos, predicted: Nanos, forward: &dyn Forward) -> StealTime {
         self.ended = now;
         let (took, since, threads) = (now.since(began), now.since(self.asked), self.threads);
         let mut during = Nanos(0);

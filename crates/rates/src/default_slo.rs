@@ -9,6 +9,8 @@
 //! prompts nothing. A first token after a second feels like an answer; a slower machine gets the time that it needs for
 //! a common prompt, its own and that of two others before it.
 
+use std::time::Duration;
+
 use protocol::{Nanos, Targets};
 use scheduler::{CostModel, Work};
 
@@ -26,15 +28,37 @@ const PROMPT_MS: f64 = 1000.0;
 const COMMON_PROMPT: usize = 1024;
 const IN_LINE: f64 = 3.0;
 
+/// A target of requests that bring none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DefaultTarget {
+    /// As soon as others allow.
+    #[default]
+    None,
+    /// Default targets for this machine (`default_slo.rs`).
+    Auto,
+    /// This.
+    Fixed(Duration),
+}
+
+impl DefaultTarget {
+    pub(crate) fn resolve(self, auto: Option<Nanos>) -> Option<Nanos> {
+        match self {
+            DefaultTarget::None => None,
+            DefaultTarget::Auto => auto,
+            DefaultTarget::Fixed(time) => Some(Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
+        }
+    }
+}
+
 /// How many there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Capacity {
+pub struct Capacity {
     /// Sequences that run together.
-    pub(crate) seqs: usize,
+    pub seqs: usize,
     /// Tokens that each of them has when all seats are taken.
-    pub(crate) tokens_each: usize,
+    pub tokens_each: usize,
     /// Rows of a step.
-    pub(crate) rows: usize,
+    pub rows: usize,
 }
 
 /// Default targets on a machine with this cost model. Both are set, with two digits.

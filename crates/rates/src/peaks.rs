@@ -3,13 +3,11 @@
 
 use kernels::{DeviceLimits, WeightClass};
 use roofline::{Demands, PassWork, Peaks};
-use scheduler::StepRecord;
-
-use crate::phase_work::spans;
+use scheduler::{RecordRow, StepRecord};
 
 /// Limits as they were measured, and what steps have shown since.
 #[derive(Debug)]
-pub(crate) struct RooflinePeaks {
+pub struct RooflinePeaks {
     demands: Demands,
     limits: DeviceLimits,
     /// Those of the limits that hold for this model, raised.
@@ -17,14 +15,19 @@ pub(crate) struct RooflinePeaks {
 }
 
 impl RooflinePeaks {
-    pub(crate) fn new(demands: Demands, limits: DeviceLimits) -> RooflinePeaks {
+    /// Of passes that ask `demands`, where `limits` were measured.
+    pub fn new(demands: Demands, limits: DeviceLimits) -> RooflinePeaks {
         let peaks = Peaks::of(&limits, &demands);
         RooflinePeaks { demands, limits, peaks }
     }
 
     /// Takes in a step. Cost: some operations for each row.
-    pub(crate) fn step(&mut self, record: &StepRecord) {
-        let work = self.demands.step(spans(&record.decode), spans(&record.prefill), record.logit_rows().iter().sum());
+    pub fn step(&mut self, record: &StepRecord) {
+        let work = self.demands.step(
+            record.decode.iter().map(RecordRow::span),
+            record.prefill.iter().map(RecordRow::span),
+            record.logit_rows().iter().sum(),
+        );
         self.raise(&work, record.took().as_secs_f64());
     }
 
@@ -33,7 +36,7 @@ impl RooflinePeaks {
     }
 
     /// The limits of now: at least what any step has reached.
-    pub(crate) fn limits(&self) -> DeviceLimits {
+    pub fn limits(&self) -> DeviceLimits {
         let (mut limits, peaks) = (self.limits, self.peaks);
         match self.demands.weights {
             WeightClass::Bf16 => limits.bf16_flops = peaks.matrix,

@@ -72,47 +72,55 @@ pub struct Calibrated {
     /// Why it is not sure; `None`: it is. The next start measures again.
     pub doubt: Option<Doubt>,
     /// Where it is kept.
-    pub(crate) file: Option<CalibrationFile>,
+    pub file: Option<CalibrationFile>,
 }
 
+/// What a start has measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured {
-    pub(crate) cost: CostModel,
-    pub(crate) doubt: Option<Doubt>,
+pub struct Measured {
+    /// Fitted to the samples.
+    pub cost: CostModel,
+    /// Why the next start measures again.
+    pub doubt: Option<Doubt>,
 }
 
 /// The file that a model of costs came from, or will be written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CalibrationFile {
-    pub(crate) key: String,
-    pub(crate) path: PathBuf,
+pub struct CalibrationFile {
+    /// What the result follows from, by [`kept::key`].
+    pub key: String,
+    /// Where it is.
+    pub path: PathBuf,
 }
 
+/// What a file has.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SavedCalibration {
-    pub(crate) cost: CostModel,
+pub struct SavedCalibration {
+    /// As measured, or corrected since.
+    pub cost: CostModel,
     /// Measured well, and steps have not said otherwise.
-    pub(crate) is_sure: bool,
+    pub is_sure: bool,
 }
 
 /// What the steps of an engine may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StepLimits {
+pub struct StepLimits {
     /// Rows of a step.
-    pub(crate) rows: usize,
+    pub rows: usize,
     /// Sequences that decode together.
-    pub(crate) seqs: usize,
+    pub seqs: usize,
     /// Tokens of a sequence.
-    pub(crate) len: usize,
-    /// Blocks of the cache, and tokens of each.
-    pub(crate) blocks: usize,
-    pub(crate) block_size: usize,
+    pub len: usize,
+    /// Blocks of the cache.
+    pub blocks: usize,
+    /// Tokens of each.
+    pub block_size: usize,
 }
 
 impl StepLimits {
     /// What a result depends on. The size of the cache is not part of it: that follows from the memory that happens to
     /// be free at the start.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         format!("{} {} {} {}", self.rows, self.seqs, self.len.min(4 * LONG), self.block_size)
     }
 
@@ -197,7 +205,7 @@ fn knots<'a>(measured: impl Iterator<Item = &'a Shape>) -> Vec<usize> {
 ///
 /// Cost: at most about [`HARD_LIMIT`], and much less for a small model. Call it on the thread that computes. `None` if
 /// there is too little cache to measure anything.
-pub(crate) fn measure(
+pub fn measure(
     forward: &mut dyn Forward,
     room: &StepLimits,
     sampling: &Sampling,
@@ -372,7 +380,7 @@ impl Stand<'_> {
 }
 
 /// The result kept at `path` for `key`; `None` for anything but a whole one.
-pub(crate) fn read(path: &Path, key: &str) -> Option<SavedCalibration> {
+pub fn read(path: &Path, key: &str) -> Option<SavedCalibration> {
     let value = kept::read(path)?;
     if value["key"] != key {
         return None;
@@ -404,7 +412,7 @@ pub(crate) fn read(path: &Path, key: &str) -> Option<SavedCalibration> {
 const SANE_DRIFT: RangeInclusive<f64> = 1.0 / 64.0..=64.0;
 
 /// Keeps a result. Complete or absent, also when the process ends meanwhile.
-pub(crate) fn write(path: &Path, key: &str, cost: &CostModel, is_sure: bool) -> io::Result<()> {
+pub fn write(path: &Path, key: &str, cost: &CostModel, is_sure: bool) -> io::Result<()> {
     let Terms { pair, key: key_term, row, prompt, head, logits } = cost.terms();
     let knots = cost.knots().iter().map(|knot| json!({ "rows": knot.rows, "seconds": knot.seconds }));
     let value = json!({
