@@ -63,12 +63,12 @@ impl Place {
     /// Replaces the limits that were kept by some that no measurement exceeds.
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
         let file = self.kept(".limits").remove(0);
-        let mut value = engine::kept::read(&file).expect("it is there, and whole");
+        let mut value = rates::kept::read(&file).expect("it is there, and whole");
         let rates = [int8_ops, bf16_flops, 1e12, 1e12, 1e18];
         let names = ["int8_ops", "bf16_flops", "read_bandwidth", "cache_bandwidth", "f32_flops"];
         names.into_iter().zip(rates).for_each(|(name, rate)| value["found"][name] = json!([rate]));
         value["found"]["cache_bytes"] = json!(0);
-        engine::kept::write(&file, &value).expect("it can be written to");
+        rates::kept::write(&file, &value).expect("it can be written to");
     }
 
     /// On a short text of that name.
