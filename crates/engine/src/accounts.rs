@@ -7,14 +7,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ledger::{Account, Ledger, LedgerEvent, Totals};
-use protocol::{FinishReason, Nanos, RequestId};
+use protocol::{FinishReason, Nanos, RequestId, ServiceClass};
 use scheduler::{CostModel, Request, StepRecord};
 
 use crate::handoff::HandoffResult;
 use crate::quota;
 use crate::remote_prefill_trace::{RemotePrefillTrace, RemotePrefillTraces};
 use crate::summary::RequestSummary;
-use crate::validate::ServiceClass;
 
 /// Steps kept per request; of further ones only the sums.
 const KEPT_VISITS: usize = 1024;

@@ -16,7 +16,6 @@ mod step_drafts;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use crate::command::{ArrivalInfo, PutAdapterResult};
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
@@ -29,7 +28,7 @@ use scheduler::{
 use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
 
-use self::step_drafts::StepDrafts;
+use crate::command::{ArrivalInfo, PutAdapterResult};
 use crate::counters::Gauges;
 use crate::draft::{DrafterSet, RecordedDrafts};
 use crate::feature::{CoreEvent, Feature, Features};
@@ -42,6 +41,7 @@ use crate::validate::{OfPrompt, ValidatedRequest};
 use handoff::Handoffs;
 use in_flight::InFlightPass;
 use progress::ProgressSent;
+use step_drafts::StepDrafts;
 
 /// An admitted request: what the scheduler does not need to know of it.
 struct ActiveRequest {

@@ -2,7 +2,7 @@
 //! is counted anywhere else.
 
 use ledger::{Account, LedgerEvent, Totals};
-use protocol::{FinishReason, Nanos, RequestId};
+use protocol::{FinishReason, Nanos, RequestId, ServiceClass};
 use scheduler::latency_bound::BoundCoverage;
 use scheduler::{PrefixStats, StepRecord, SwapStats};
 
@@ -10,7 +10,6 @@ use crate::accounts::{Closed, Ending};
 use crate::handoff::Handoffs;
 use crate::output::Timings;
 use crate::phase_work::PhaseWork;
-use crate::validate::ServiceClass;
 use crate::verify::SpotChecked;
 
 /// What the scheduler holds at a moment.

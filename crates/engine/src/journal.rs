@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ledger::LedgerEvent;
 use protocol::{FinishReason, Nanos, RequestId};
+use rates::{CalibrationUpdater, RooflinePeaks};
 use scheduler::{CostModel, LatencyBounds, Request, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
@@ -34,7 +35,6 @@ use crate::recent::Recent;
 use crate::recording::{OfferEntry, RecordLine, RecordSink, StepTokens};
 use crate::run_history::RunHistory;
 use crate::validate::ValidatedRequest;
-use rates::{CalibrationUpdater, RooflinePeaks};
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]

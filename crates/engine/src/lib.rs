@@ -64,6 +64,7 @@ use std::time::{Duration, Instant};
 
 use model::{GenerationDefaults, ModelConfig, PackedAdapter};
 use protocol::{Nanos, Targets, TokenId};
+use rates::CurrentTargets;
 use roofline::Demands;
 use scheduler::latency_bound::{Admission, AnswerLimits};
 use scheduler::{BoundKind, CostModel, IncomingRequest, LatencyBound, Limits, StepRecord};
@@ -96,7 +97,7 @@ pub use options::{CacheListener, EngineOptions, StartError};
 pub use output::{Event, EventSender, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use phase_work::PhaseWork;
 pub use protocol::sampling::{self, SamplingParams};
-pub use protocol::{FinishReason, RequestId};
+pub use protocol::{FinishReason, RequestId, ServiceClass};
 pub use rates::{Calibrated, Calibration, DefaultTarget};
 pub use receipt;
 pub use recent::{End, Ended};
@@ -111,7 +112,7 @@ pub use tiers::Store;
 pub use tiers::SwapDisk;
 pub use validate::{
     Chat, MAX_ANSWERS, MAX_BAD_WORD_BYTES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES,
-    MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
+    MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ValidatedRequest,
 };
 pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
 pub use wall_clock::UnixNanos;
@@ -124,7 +125,6 @@ use crate::queue_permit::QueuePermit;
 use crate::quota::QuotaExceeded;
 use crate::thread::EngineStatus;
 use crate::verify::SpotCounts;
-use rates::CurrentTargets;
 
 /// What is being served.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use kernels::memory_limits::Limit;
 use kernels::threads::NodeChoice;
 use kernels::{AccumulationOrder, CpuError, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
+use rates::{Calibration, DefaultTarget};
 use scheduler::{CacheEvent, LimitsError};
 use text::chat_template::TemplateSettings;
 
@@ -18,7 +19,6 @@ use crate::handoff::HandoffOptions;
 use crate::recording::RecordError;
 use crate::tiers::{Store, SwapDisk};
 use crate::verify::OriginError;
-use rates::{Calibration, DefaultTarget};
 
 /// Rows of logits that are computed together.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;

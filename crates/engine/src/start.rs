@@ -12,6 +12,8 @@ use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvSh
 use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use protocol::Nanos;
 use protocol::sampling::{Sampling, SamplingParams};
+use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, Measured, SavedCalibration, StepLimits};
+use rates::{CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, TargetDefaults, kept};
 use scheduler::{CostModel, Limits, Scheduler, TierSizes};
 use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
@@ -34,9 +36,6 @@ use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::SANE_TARGET;
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
-use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, Measured, SavedCalibration, StepLimits};
-use rates::kept;
-use rates::{CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, TargetDefaults};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
 const SHORTEST_CONTEXT: usize = 512;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use grammar::{Grammar, Rule, TokenRule};
 use model::{GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::{Sampling, SamplingParams};
-use protocol::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
+use protocol::{Nanos, Priority, RequestId, ServiceClass, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
 use text::detokenizer::{Detokenizer, StopStrings};
@@ -99,33 +99,6 @@ impl Chat {
     /// The last message is gone on with where `can_continue`, and answered otherwise.
     pub fn continuing(self, goes_on: bool) -> Chat {
         Chat { add_generation_prompt: !goes_on, continue_final_message: goes_on, ..self }
-    }
-}
-
-/// How urgent a request is, in the words of OpenAI's `service_tier`: its place among its tenant's own, and a weight
-/// beside those of others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServiceClass {
-    /// Priority -1: before its tenant's others, with four times their weight beside those of other tenants.
-    Priority,
-    /// Priority 0, and the server's targets.
-    #[default]
-    Default,
-    /// Batch work: priority 1, and no targets but its own; after its tenant's others, with a quarter of their weight.
-    Flex,
-}
-
-impl ServiceClass {
-    /// All of them, by urgency.
-    pub const ALL: [ServiceClass; 3] = [ServiceClass::Priority, ServiceClass::Default, ServiceClass::Flex];
-
-    /// As the API names it.
-    pub fn name(self) -> &'static str {
-        match self {
-            ServiceClass::Priority => "priority",
-            ServiceClass::Default => "default",
-            ServiceClass::Flex => "flex",
-        }
     }
 }
 

@@ -7,5 +7,5 @@ mod request;
 pub mod sampling;
 pub mod time;
 
-pub use request::{FinishReason, Priority, RequestId, StopRules, Targets, TokenId};
+pub use request::{FinishReason, Priority, RequestId, ServiceClass, StopRules, Targets, TokenId};
 pub use time::Nanos;

@@ -45,3 +45,30 @@ pub enum FinishReason {
     /// `max_tokens` or the end of the context.
     Length,
 }
+
+/// How urgent a request is, in the words of OpenAI's `service_tier`: its place among its tenant's own, and a weight
+/// beside those of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceClass {
+    /// Priority -1: before its tenant's others, with four times their weight beside those of other tenants.
+    Priority,
+    /// Priority 0, and the server's targets.
+    #[default]
+    Default,
+    /// Batch work: priority 1, and no targets but its own; after its tenant's others, with a quarter of their weight.
+    Flex,
+}
+
+impl ServiceClass {
+    /// All of them, by urgency.
+    pub const ALL: [ServiceClass; 3] = [ServiceClass::Priority, ServiceClass::Default, ServiceClass::Flex];
+
+    /// As the API names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServiceClass::Priority => "priority",
+            ServiceClass::Default => "default",
+            ServiceClass::Flex => "flex",
+        }
+    }
+}

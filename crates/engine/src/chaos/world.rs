@@ -13,7 +13,8 @@ use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use protocol::sampling::SamplingParams;
-use protocol::{FinishReason, Nanos, RequestId, Targets, TokenId};
+use protocol::{FinishReason, Nanos, RequestId, ServiceClass, Targets, TokenId};
+use rates::Calibrated;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, DraftProposal, DraftSource, Limits, Scheduler, SeqId, Sequence, TierSizes};
 use testing::Dice;
@@ -34,10 +35,9 @@ use crate::recording::{self, Header, RecordLine, RecordSink};
 use crate::stream::Stream;
 use crate::thread::{Driver, EngineStatus};
 use crate::tiers::Tiers;
-use crate::validate::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
+use crate::validate::{Prompt, RawRequest, ValidatedRequest};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, SubmitError};
-use rates::Calibrated;
 
 /// Turns after the last client came; a request that is open then is stuck.
 const MOST_TURNS: usize = 20_000;

@@ -7,10 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use kernels::quant::LAYOUT_VERSION;
+use rates::kept;
 use receipt::{Definition, Digest, Provenance};
 use serde_json::json;
-
-use rates::kept;
 
 use crate::ModelInfo;
 
