@@ -86,7 +86,7 @@ pub struct StealMeter {
 }
 
 impl StealMeter {
-    /// For steps of so many threads.
+    /// For steps of that number of threads.
     pub fn new(threads: usize) -> StealMeter {
         StealMeter { asked: Nanos(0), threads: threads.max(1), ended: Nanos(0), before: Nanos(0) }
     }
