@@ -22,14 +22,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use scheduler::CacheEvent;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 pub use endpoints::{Endpoints, EndpointsError};
@@ -42,6 +43,8 @@ const LEAST_BATCHES: usize = 1000;
 const END: [u8; 8] = (-1_i64).to_be_bytes();
 /// Connections of one socket; more wait.
 const MOST_PEERS: usize = 256;
+/// How long a peer that asks for nothing has its seat where no other is free. A router asks at once, and comes again.
+const STAY: Duration = Duration::from_secs(5);
 /// For a handshake, and for a message that is written.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After a failed accept.
@@ -95,7 +98,7 @@ impl Publisher {
         let kept = Arc::new(Kept {
             topic: endpoints.topic,
             steps: endpoints.buffer_steps,
-            batches: Mutex::default(),
+            batches: std::sync::Mutex::default(),
             count: watch::Sender::new(0),
         });
         runtime.spawn(accept(publish, kept.clone(), subscribed));
@@ -123,7 +126,7 @@ struct Kept {
     topic: String,
     /// Those that a replay has at most.
     steps: usize,
-    batches: Mutex<Batches>,
+    batches: std::sync::Mutex<Batches>,
     /// Batches that there have been.
     count: watch::Sender<u64>,
 }
@@ -159,7 +162,7 @@ impl Kept {
 async fn accept<S: Future<Output = io::Result<()>> + Send + 'static>(
     socket: TcpListener,
     kept: Arc<Kept>,
-    serve: fn(TcpStream, Arc<Kept>) -> S,
+    serve: fn(TcpStream, Arc<Kept>, OwnedSemaphorePermit) -> S,
 ) {
     let seats = Arc::new(Semaphore::new(MOST_PEERS));
     while let Ok(seat) = seats.clone().acquire_owned().await {
@@ -167,25 +170,50 @@ async fn accept<S: Future<Output = io::Result<()>> + Send + 'static>(
             tokio::time::sleep(BACKOFF).await;
             continue;
         };
-        let served = serve(stream, kept.clone());
+        let served = serve(stream, kept.clone(), seat);
         tokio::spawn(async move {
             if let Err(error) = served.await {
                 tracing::debug!(%error, "a peer of the KV-cache events has left");
             }
-            drop(seat);
         });
     }
 }
 
+/// A peer that has said what kind of socket it is; its two sides.
+async fn welcome(
+    mut stream: TcpStream,
+    seat: &OwnedSemaphorePermit,
+    own: &str,
+    others: &[&[u8]],
+) -> io::Result<(OwnedReadHalf, Mutex<OwnedWriteHalf>)> {
+    // An event waits for no other to be acknowledged.
+    stream.set_nodelay(true)?;
+    tokio::select! {
+        met = timeout(PATIENCE, zmtp::shake_hands(&mut stream, own, others)) => met??,
+        left = crowded(seat) => left?,
+    }
+    let (input, output) = stream.into_split();
+    Ok((input, Mutex::new(output)))
+}
+
+/// Fails when a peer that has asked for nothing has had its time and no seat is free: it would keep others out for good.
+async fn crowded(seat: &OwnedSemaphorePermit) -> io::Result<()> {
+    loop {
+        tokio::time::sleep(STAY).await;
+        if seat.semaphore().available_permits() == 0 {
+            return Err(zmtp::refused("its seat is needed, and it has asked for nothing"));
+        }
+    }
+}
+
 /// A message is `[topic, number, batch]`, for a peer that subscribed to how the topic begins.
-async fn subscribed(mut stream: TcpStream, kept: Arc<Kept>) -> io::Result<()> {
-    timeout(PATIENCE, zmtp::shake_hands(&mut stream, "PUB", &[b"SUB", b"XSUB"])).await??;
-    let (mut input, mut output) = stream.into_split();
+async fn subscribed(stream: TcpStream, kept: Arc<Kept>, seat: OwnedSemaphorePermit) -> io::Result<()> {
+    let (mut input, output) = welcome(stream, &seat, "PUB", &[b"SUB", b"XSUB"]).await?;
     // Subscriptions to this topic; others are not kept.
     let wanted = AtomicUsize::new(0);
     let listen = async {
         loop {
-            let frames = zmtp::read_message(&mut input).await?;
+            let frames = zmtp::read_message(&mut input, &output).await?;
             let [frame] = &frames[..] else { continue };
             match frame.split_first() {
                 Some((1, prefix)) if kept.topic.as_bytes().starts_with(prefix) => {
@@ -206,30 +234,44 @@ async fn subscribed(mut stream: TcpStream, kept: Arc<Kept>) -> io::Result<()> {
             let end = *count.borrow_and_update();
             while let Some((number, payload)) = kept.first_of(next, end) {
                 if wanted.load(Ordering::Relaxed) > 0 {
-                    write(&mut output, [kept.topic.as_bytes(), &number.to_be_bytes(), &payload]).await?;
+                    write(&output, [kept.topic.as_bytes(), &number.to_be_bytes(), &payload]).await?;
                 }
                 next = number + 1;
             }
         }
         Ok(())
     };
-    tokio::select! { left = listen => left, over = tell => over }
+    let stay = async {
+        loop {
+            let left = crowded(&seat).await;
+            if wanted.load(Ordering::Relaxed) == 0 {
+                return left;
+            }
+        }
+    };
+    tokio::select! { left = listen => left, over = tell => over, left = stay => left }
 }
 
 /// A request is `["", number]`; the reply is every batch from there on as `["", number, batch]`, and an end marker.
-async fn replayed(mut stream: TcpStream, kept: Arc<Kept>) -> io::Result<()> {
-    timeout(PATIENCE, zmtp::shake_hands(&mut stream, "ROUTER", &[b"DEALER", b"REQ", b"ROUTER"])).await??;
+async fn replayed(stream: TcpStream, kept: Arc<Kept>, seat: OwnedSemaphorePermit) -> io::Result<()> {
+    let (mut input, output) = welcome(stream, &seat, "ROUTER", &[b"DEALER", b"REQ", b"ROUTER"]).await?;
     loop {
         // An invalid request gets no reply.
-        let frames = zmtp::read_message(&mut stream).await?;
-        let Some(from) = parse_request(&frames) else { continue };
+        let asked = async {
+            loop {
+                if let Some(from) = parse_request(&zmtp::read_message(&mut input, &output).await?) {
+                    return io::Result::Ok(from);
+                }
+            }
+        };
+        let from = tokio::select! { from = asked => from?, left = crowded(&seat) => return left };
         let end = *kept.count.borrow();
         let mut next = from.max(end.saturating_sub(kept.steps as u64));
         while let Some((number, payload)) = kept.first_of(next, end) {
-            write(&mut stream, [b"", &number.to_be_bytes(), &payload]).await?;
+            write(&output, [b"", &number.to_be_bytes(), &payload]).await?;
             next = number + 1;
         }
-        write(&mut stream, [b"", &END, b""]).await?;
+        write(&output, [b"", &END, b""]).await?;
     }
 }
 
@@ -239,6 +281,6 @@ fn parse_request(frames: &[Vec<u8>]) -> Option<u64> {
     empty.is_empty().then_some(number)
 }
 
-async fn write(output: &mut (impl AsyncWrite + Unpin), frames: [&[u8]; 3]) -> io::Result<()> {
-    timeout(PATIENCE, output.write_all(&zmtp::message(frames))).await?
+async fn write(output: &Mutex<OwnedWriteHalf>, frames: [&[u8]; 3]) -> io::Result<()> {
+    timeout(PATIENCE, async { output.lock().await.write_all(&zmtp::message(frames)).await }).await?
 }

@@ -4,6 +4,7 @@
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Mutex;
 
 /// Longest frame that is taken: subscriptions, requests and properties of sockets have some tens of bytes.
 const MOST_FRAME: u64 = 4096;
@@ -20,6 +21,10 @@ const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
 const READY: &[u8] = b"\x05READY";
+const PING: &[u8] = b"\x04PING";
+const PONG: &[u8] = b"\x04PONG";
+/// Longest context of a ping, by the specification.
+const MOST_CONTEXT: usize = 16;
 const SOCKET_TYPE: &[u8] = b"Socket-Type";
 
 struct Frame {
@@ -82,12 +87,19 @@ async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> 
     Ok(Frame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, body })
 }
 
-/// The frames of a message. Commands have no meaning in this version.
-pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<Vec<u8>>> {
+/// The frames of a message. Of the commands a ping alone is answered: libzmq sends it whatever the version, and leaves
+/// who says nothing.
+pub(crate) async fn read_message(
+    input: &mut (impl AsyncRead + Unpin),
+    output: &Mutex<impl AsyncWrite + Unpin>,
+) -> io::Result<Vec<Vec<u8>>> {
     let mut frames = Vec::new();
     loop {
-        let frame = read_frame(stream).await?;
+        let frame = read_frame(input).await?;
         if frame.is_command {
+            if let Some(pong) = pong(&frame.body) {
+                output.lock().await.write_all(&pong).await?;
+            }
             continue;
         }
         frames.push(frame.body);
@@ -98,6 +110,13 @@ pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> io::R
             return Err(refused("a message of too many frames"));
         }
     }
+}
+
+/// What answers a ping: its context, which is behind its name and two bytes of a time.
+fn pong(command: &[u8]) -> Option<Vec<u8>> {
+    let context = command.strip_prefix(PING)?.get(2..).filter(|context| context.len() <= MOST_CONTEXT)?;
+    let len = (PONG.len() + context.len()) as u8;
+    Some([&[COMMAND, len], PONG, context].concat())
 }
 
 /// A message as it is sent.
@@ -117,6 +136,6 @@ pub(crate) fn message(frames: [&[u8]; 3]) -> Vec<u8> {
     bytes
 }
 
-fn refused(problem: &str) -> io::Error {
+pub(crate) fn refused(problem: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }

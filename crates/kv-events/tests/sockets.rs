@@ -141,17 +141,71 @@ fn as_many_batches_are_kept_as_was_said() {
     });
 }
 
+/// A greeting of ZMTP 3, and what a socket of that kind says behind it.
+fn ready(kind: &[u8]) -> Vec<u8> {
+    let body = [b"\x05READY\x0bSocket-Type\0\0\0", &[kind.len() as u8][..], kind].concat();
+    [GREETING, &[0; 48], &[4, body.len() as u8], &body].concat()
+}
+
+const GREETING: &[u8] = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL";
+
+/// A peer that has said that.
+fn peer(endpoint: &str, says: &[u8]) -> TcpStream {
+    let mut peer = TcpStream::connect(endpoint.strip_prefix("tcp://").unwrap()).expect("it is there");
+    // It may be refused before it has said all.
+    let _ = peer.write_all(says);
+    peer
+}
+
+/// Peers on every seat that ask for nothing leave for those who do.
+#[test]
+fn who_asks_for_nothing_keeps_no_one_out() {
+    let (publisher, [events, replays]) = published(10);
+    let (sender, receiver) = channel();
+    publisher.spawn(receiver).expect("a thread");
+    for (kind, endpoint) in [(&b"DEALER"[..], &replays), (b"SUB", &events)] {
+        let says = ready(kind);
+        let says = |at: usize| if at % 2 == 0 { &says[..] } else { &says[..9] };
+        let _held: Vec<TcpStream> = (0..260).map(|at| peer(endpoint, says(at))).collect();
+        let mut router = match kind {
+            b"SUB" => peer(endpoint, &[&ready(b"SUB"), &b"\0\x01\x01"[..]].concat()),
+            _ => peer(endpoint, &[&ready(b"DEALER"), &b"\x01\0\0\x08"[..], &[0; 8]].concat()),
+        };
+        router.set_nonblocking(true).unwrap();
+        let mut told = Vec::new();
+        // Its greeting has 64 bytes, what it is has less.
+        while told.len() < 100 {
+            sender.send(vec![lost(1)]).expect("the publisher runs");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let _ = router.read_to_end(&mut told);
+        }
+    }
+}
+
+/// libzmq's sockets leave a peer that does not answer their heartbeats.
+#[test]
+fn a_ping_is_answered() {
+    let (publisher, bound) = published(10);
+    let (_sender, receiver) = channel();
+    publisher.spawn(receiver).expect("a thread");
+    for (endpoint, kind) in bound.iter().zip([&b"SUB"[..], b"DEALER"]) {
+        let mut peer = peer(endpoint, &[&ready(kind), &b"\x04\x09\x04PING\0\x0aab"[..]].concat());
+        let mut told = Vec::new();
+        while !told.ends_with(b"\x04\x07\x04PONGab") {
+            let mut byte = [0];
+            peer.read_exact(&mut byte).expect("it stays");
+            told.extend(byte);
+        }
+    }
+}
+
 /// What strangers say, whole or not, ends their connection or holds it; no length that they announce is believed.
 #[test]
 fn strangers_take_nothing_from_others() {
     let (publisher, bound) = published(10);
     let (sender, receiver) = channel();
     publisher.spawn(receiver).expect("a thread");
-    let greeting = [&b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL"[..], &[0; 48]].concat();
-    let ready = |kind: &[u8]| {
-        let body = [b"\x05READY\x0bSocket-Type\0\0\0", &[kind.len() as u8][..], kind].concat();
-        [&greeting[..], &[4, body.len() as u8], &body].concat()
-    };
+    let greeting = [GREETING, &[0; 48]].concat();
     let after = |kind: &[u8], more: &[u8]| [&ready(kind), more].concat();
     let mut told = vec![
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3), true),
@@ -171,9 +225,7 @@ fn strangers_take_nothing_from_others() {
     }
     let mut held = Vec::new();
     for ((says, ends), endpoint) in told.iter().flat_map(|told| bound.iter().map(move |endpoint| (told, endpoint))) {
-        let mut stranger = TcpStream::connect(endpoint.strip_prefix("tcp://").unwrap()).expect("it is there");
-        // It may be refused before it has said all.
-        let _ = stranger.write_all(says);
+        let mut stranger = peer(endpoint, says);
         if *ends {
             let _ = stranger.read_to_end(&mut Vec::new());
         }
