@@ -10,7 +10,7 @@
 //!
 //! All of it is a function of the schema alone: whether something compiles is tried with bytes as tokens.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use regex_syntax::hir::literal::Extractor;
@@ -66,6 +66,8 @@ const MAX_COUNT: u64 = u32::MAX as u64;
 
 const NOT_EXACT: &str =
     "whole numbers beyond 9007199254740992 cannot be told from their neighbours; send them as texts";
+const NO_EXPRESSION: &str =
+    "this expression cannot be held to; write it without looking around or back, or leave it out";
 const NOT_KEPT: &str = "this keyword cannot be held to; leave it out, or send the schema without 'strict'";
 
 /// Makes a schema into one that compiles. Strict: all that it says is kept to, or it is an error. Else what cannot be
@@ -93,9 +95,6 @@ pub fn fit_schema(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
 }
 
 fn fit(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
-    if *schema == Value::Bool(false) {
-        return Err(misfit("", "it allows nothing"));
-    }
     // Expressions are looked at one by one only where the whole does not compile.
     let mut walk = Walk::new(schema, strict, false);
     let fitted = walk.whole()?;
@@ -111,46 +110,85 @@ fn fit(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
     Ok(walk.done(fitted))
 }
 
-/// A definition of which no value is finite.
-fn endless(definitions: &Map<String, Value>) -> Option<String> {
-    let mut ended = HashSet::new();
-    loop {
-        let (before, mut left) = (ended.len(), None);
-        for (name, schema) in definitions {
-            if !ended.contains(name.as_str()) {
-                match ends(schema, &ended) {
-                    true => _ = ended.insert(name.as_str()),
-                    false => left = Some(name),
-                }
+/// Which schemas have a finite value: each waits for as many of those that it is made of as it needs, so that all of
+/// them take as long as there are references. What allows nothing is not asked.
+#[derive(Default)]
+struct Ends {
+    waits: Vec<usize>,
+    users: Vec<Vec<usize>>,
+}
+
+impl Ends {
+    /// One that waits for so many of these.
+    fn wait(&mut self, count: usize, parts: &[usize]) -> usize {
+        let at = self.waits.len();
+        parts.iter().for_each(|&part| self.users[part].push(at));
+        self.waits.push(count);
+        self.users.push(Vec::new());
+        at
+    }
+
+    fn schema(&mut self, schema: &Value, definitions: &HashMap<&str, usize>) -> usize {
+        let all = |key: &str| schema.get(key).and_then(Value::as_array).into_iter().flatten();
+        let mut needed: Vec<&Value> = all("allOf").collect();
+        match schema.get("type").and_then(Value::as_str) {
+            Some("object") => {
+                let required = all("required").filter_map(Value::as_str);
+                needed.extend(required.filter_map(|name| schema.get("properties")?.get(name)));
             }
+            Some("array") => {
+                let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0) as usize;
+                needed.extend(all("prefixItems").take(least));
+                needed.extend(schema.get("items").filter(|_| all("prefixItems").count() < least));
+            }
+            _ => {}
         }
-        if ended.len() == before {
-            return left.cloned();
+        let mut parts: Vec<usize> = needed.into_iter().map(|one| self.schema(one, definitions)).collect();
+        let to = schema.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix("#/$defs/"));
+        parts.extend(to.and_then(|name| definitions.get(name)));
+        for key in ["anyOf", "oneOf"].into_iter().filter(|key| schema.get(*key).is_some_and(Value::is_array)) {
+            let branches: Vec<usize> = all(key).map(|one| self.schema(one, definitions)).collect();
+            parts.push(self.wait(1, &branches));
+        }
+        self.wait(parts.len(), &parts)
+    }
+
+    /// This one has an end, and so have those that waited for it alone.
+    fn end(&mut self, at: usize) {
+        self.waits[at] = 0;
+        let mut open = vec![at];
+        while let Some(at) = open.pop() {
+            for user in std::mem::take(&mut self.users[at]) {
+                if self.waits[user] == 1 {
+                    open.push(user);
+                }
+                self.waits[user] = self.waits[user].saturating_sub(1);
+            }
         }
     }
 }
 
-/// Whether a schema has a finite value, where these definitions have one. What allows nothing is not asked.
-fn ends(schema: &Value, ended: &HashSet<&str>) -> bool {
-    let all = |key: &str| schema.get(key).and_then(Value::as_array).map(|all| all.iter());
-    let of_key = |key: &str| schema.get(key).is_none_or(|one| ends(one, ended));
-    let to = schema.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix("#/$defs/"));
-    let own = match schema.get("type").and_then(Value::as_str) {
-        Some("object") => {
-            let required = all("required").into_iter().flatten().filter_map(Value::as_str);
-            let mut listed = required.filter_map(|name| schema.get("properties")?.get(name));
-            listed.all(|one| ends(one, ended))
+/// Definitions of which no value is finite, from the last on: each of them counts as left out for those before it.
+fn endless(definitions: &Map<String, Value>) -> Vec<String> {
+    let mut ends = Ends::default();
+    let places: HashMap<&str, usize> = definitions.keys().map(|name| (name.as_str(), ends.wait(1, &[]))).collect();
+    for (name, schema) in definitions {
+        let (own, whole) = (places[name.as_str()], ends.schema(schema, &places));
+        ends.users[whole].push(own);
+    }
+    for at in 0..ends.waits.len() {
+        if ends.waits[at] == 0 {
+            ends.end(at);
         }
-        Some("array") => {
-            let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0) as usize;
-            let first = all("prefixItems").into_iter().flatten();
-            first.clone().take(least).all(|one| ends(one, ended)) && (first.count() >= least || of_key("items"))
+    }
+    let mut left = Vec::new();
+    for name in definitions.keys().rev() {
+        if ends.waits[places[name.as_str()]] > 0 {
+            ends.end(places[name.as_str()]);
+            left.push(name.clone());
         }
-        _ => true,
-    };
-    own && to.is_none_or(|name| ended.contains(name))
-        && all("allOf").is_none_or(|mut all| all.all(|one| ends(one, ended)))
-        && ["anyOf", "oneOf"].into_iter().all(|key| all(key).is_none_or(|mut all| all.any(|one| ends(one, ended))))
+    }
+    left
 }
 
 fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
@@ -172,6 +210,8 @@ struct Walk<'a> {
     /// Names that schemas got that are referred to, by their place. Two may be shown as one place, `a.b` and `b` in `a`:
     /// where they lie tells them apart.
     names: BTreeMap<(String, usize), String>,
+    /// The same names.
+    taken: BTreeSet<String>,
     pending: Vec<(String, Found<'a>)>,
     trials: usize,
     /// Whether bounds of two of its schemas may hold for one number.
@@ -194,6 +234,7 @@ impl<'a> Walk<'a> {
             nodes: 0,
             anchors: HashMap::new(),
             names: BTreeMap::new(),
+            taken: BTreeSet::new(),
             pending: Vec::new(),
             trials: 0,
             joins: false,
@@ -238,12 +279,16 @@ impl<'a> Walk<'a> {
             definitions.insert(name, fitted);
         }
         // One that is only made of itself would be begun and never end.
-        while let Some(name) = endless(&definitions) {
+        for name in endless(&definitions) {
             self.lose(
                 places[&name].clone(),
                 "nothing that it allows ever comes to an end: it is made of itself alone",
             )?;
             definitions.insert(name, json!({}));
+        }
+        if whole == Value::Bool(false) {
+            self.lose("", "it allows nothing")?;
+            whole = json!({});
         }
         if let (Value::Object(map), false) = (&mut whole, definitions.is_empty()) {
             // In an order that does not depend on which was found first.
@@ -337,7 +382,7 @@ impl<'a> Walk<'a> {
                     }
                     let pattern = in_our_words(name);
                     if !self.takes_pattern(&pattern) {
-                        self.lose(here, "this expression cannot be held to")?;
+                        self.lose(here, NO_EXPRESSION)?;
                         continue;
                     }
                     let schema = self.node(schema, &here)?;
@@ -409,9 +454,9 @@ impl<'a> Walk<'a> {
                 if self.takes_pattern(&pattern) {
                     return Ok(Some(pattern.into()));
                 }
-                "this expression cannot be held to"
+                NO_EXPRESSION
             }
-            ("pattern", _) => "this expression cannot be held to",
+            ("pattern", _) => NO_EXPRESSION,
             ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => return as_it_is(),
             (OPTIONS, Value::Object(_)) if here.len() == OPTIONS.len() + 1 => return as_it_is(),
             // Notes.
@@ -634,9 +679,10 @@ impl<'a> Walk<'a> {
         }
         let last = found.place.rsplit(['.', '[']).next().unwrap_or_default();
         let mut name: String = last.chars().filter(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect();
-        while name.is_empty() || self.names.values().any(|other| *other == name) {
+        while name.is_empty() || self.taken.contains(&name) {
             name.push_str(&format!("_{}", self.names.len()));
         }
+        self.taken.insert(name.clone());
         self.names.insert(key, name.clone());
         self.pending.push((name.clone(), found));
         Some(name)
@@ -806,7 +852,7 @@ impl<'a> Walk<'a> {
                     _ => return Ok(Not),
                 };
                 if !self.takes_pattern(&pattern) {
-                    self.lose(format!("{here}.pattern"), "this expression cannot be held to")?;
+                    self.lose(format!("{here}.pattern"), NO_EXPRESSION)?;
                     return Ok(Done);
                 }
                 if additional != Value::Bool(false) {

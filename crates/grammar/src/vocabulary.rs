@@ -247,6 +247,20 @@ fn of_the_expression(text: &str) -> String {
     format!("the regex is not taken: {}", problem.split(" in regex /").next().unwrap_or_default())
 }
 
+const TOO_MANY_STEPS: &str =
+    "it takes too many steps to compile: simplify its expressions, or ask for smaller counts and lengths";
+const TOO_LARGE: &str = "it becomes too large: simplify it, with fewer branches of 'anyOf' within 'allOf'";
+/// What the compiler says of its own parts, and what that means to who wrote the rule.
+const IN_OUR_WORDS: [(&str, &str); 7] = [
+    ("NoExtensionBias", "nothing that it allows ever comes to an end: it is made of itself alone"),
+    ("fuel exhausted", TOO_MANY_STEPS),
+    ("lexer precomputation failed", TOO_MANY_STEPS),
+    ("Unable to determine if regex is empty", TOO_MANY_STEPS),
+    ("schema too large", TOO_LARGE),
+    ("grammar.symbols.len()", TOO_LARGE),
+    ("Schema intersection stack level exceeded", TOO_LARGE),
+];
+
 /// What a compiler says, fit for an error's message.
 fn one_line(text: &str) -> String {
     // It catches its own panics, and has the stack behind them.
@@ -261,9 +275,10 @@ fn one_line(text: &str) -> String {
             );
         }
     }
-    if line.contains("NoExtensionBias") {
-        line = "nothing that it allows ever comes to an end: it is made of itself alone".to_owned();
+    if let Some((_, ours)) = IN_OUR_WORDS.iter().find(|(inner, _)| line.contains(inner)) {
+        line = (*ours).to_owned();
     }
+    line = line.replace("Unsatisfiable schema: ", "nothing satisfies it: ");
     if let Some(panic) = line.strip_prefix("panic: ") {
         line = format!("the compiler failed on it, which is no fault of the rule; say it in other words ({panic})");
     }

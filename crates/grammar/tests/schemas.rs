@@ -221,8 +221,41 @@ fn a_branch_that_cannot_be_kept_to_is_closed_where_another_is_left() {
 
 #[test]
 fn what_allows_nothing_is_refused() {
-    for strict in [false, true] {
-        assert_eq!(fit_schema(&json!(false), strict).unwrap_err().place, "");
+    for schema in [json!(false), json!({"not": {}})] {
+        check("nothing", &schema, Some(""));
+    }
+}
+
+/// What is left out of thousands of definitions takes as long as there are references, not as their third power.
+#[test]
+fn endless_definitions_are_told_apart_from_those_that_end() {
+    let to = |name: String| json!({"$ref": format!("#/$defs/{name}")});
+    let mut all = serde_json::Map::new();
+    for at in 0..2000 {
+        all.insert(format!("e{at}"), to(format!("e{at}")));
+        all.insert(format!("c{at}"), if at == 0 { json!({"type": "null"}) } else { to(format!("c{}", at - 1)) });
+    }
+    let parts: Vec<Value> = (0..2000).map(|at| to(format!("e{at}"))).chain([to("c1999".into())]).collect();
+    let fitted = fit_schema(&json!({"prefixItems": parts, "$defs": all}), false).unwrap();
+    assert_eq!(fitted.open.iter().filter(|place| place.starts_with(".$defs.e")).count(), 2000);
+    assert!(!fitted.open.iter().any(|place| place.starts_with(".$defs.c")), "{:?}", fitted.open.last());
+}
+
+/// A refusal says what its sender can do, not what the compiler calls its parts.
+#[test]
+fn refusals_have_no_inner_words() {
+    let both = |one: &str, other: &str| json!({"type": "string", "allOf": [{"pattern": one}, {"pattern": other}]});
+    let branches =
+        |at: usize| json!({"anyOf": (0..9).map(|n| json!({"required": [format!("a{at}{n}")]})).collect::<Vec<_>>()});
+    for (schema, words) in [
+        (both(".*a.{60}b.{60}", ".*b.{60}c.{60}"), "simplify"),
+        (json!({"type": "string", "pattern": r"^(\w+\s?){1,50}$", "minLength": 100, "maxLength": 5000}), "simplify"),
+        (json!({"type": "object", "allOf": (0..6).map(branches).collect::<Vec<_>>()}), "simplify"),
+        (json!({"type": "string", "const": 1}), "nothing satisfies it"),
+    ] {
+        let problem = fit_schema(&schema, true).unwrap_err().problem;
+        let inner = ["uel", "regex", "nsatisfiable", "schema", "assertion"];
+        assert!(problem.contains(words) && !inner.iter().any(|word| problem.contains(word)), "{problem}");
     }
 }
 
