@@ -574,11 +574,20 @@ impl CharStream {
         }
     }
 
-    /// The end of arguments without a closing text.
-    pub(crate) fn close_arguments(&self, sink: &mut Sink<'_>, json: &str) {
+    /// The end of arguments without a closing text. `unread`: what was taken as theirs last, and is none of them.
+    pub(crate) fn close_arguments(&self, sink: &mut Sink<'_>, json: &str, unread: &str) {
         match sink {
-            Sink::Kept(kept) => kept.push_str(json),
-            Sink::Call(index) => self.state().emit_arguments(*index, "", json),
+            Sink::Kept(kept) => {
+                kept.push_str(json);
+                self.untake(unread.chars().count());
+            }
+            Sink::Call(index) => {
+                let mut state = self.state();
+                state.emit_arguments(*index, "", json);
+                let left = state.raw.len().saturating_sub(unread.len());
+                state.raw.truncate(left);
+                unread.chars().rev().for_each(|c| state.input.push_front(c));
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Incremental JSON, one character at a time: the accepted characters are always a prefix of valid JSON.
 
 use crate::char_stream::{CharStream, Read, Sink, Stop};
+use crate::python::to_json;
 
 /// Maximum nesting: `serde_json`, and so a client, refuses 128.
 const MAX_DEPTH: usize = 100;
@@ -187,7 +188,7 @@ enum Mending {
     Comma(String),
     /// An unquoted key.
     Name,
-    /// The beginning of a Python keyword.
+    /// The beginning of a number or a keyword that may be none of JSON's.
     Word(String),
     Text,
     /// A backslash.
@@ -205,8 +206,9 @@ enum Mending {
 ///
 /// - A backslash that begins no escape is escaped; a lone surrogate becomes U+FFFD. Control characters are escaped.
 /// - A quotation mark inside a string is escaped if the next character cannot follow a string.
-/// - Single-quoted strings, unquoted keys and Python keywords are converted.
-/// - Trailing commas are dropped, and so are a plus before a number and a space behind a minus.
+/// - Single-quoted strings, unquoted keys, and keywords and numbers of Python are converted: `0x1F` to 31, `NaN` to
+///   `"NaN"`, because no JSON has it.
+/// - Trailing commas are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Mender {
     /// State of the output.
@@ -245,15 +247,24 @@ impl Mender {
                 Step::More => self.plain(c, out),
                 step => step,
             },
-            Mending::Word(mut word) => {
-                word.push(c);
-                let known = [("True", "true"), ("False", "false"), ("None", "null")];
-                match known.iter().find(|(python, _)| python.starts_with(&word)) {
-                    Some((python, json)) if *python == word => self.feed_all(json, out),
-                    Some(_) => self.wait(Mending::Word(word)),
-                    None => Step::Malformed,
+            // A number of JSON, which goes on as it is.
+            Mending::Word(word)
+                if word == "-" && matches!(c, '1'..='9')
+                    || ["0", "-0"].contains(&word.as_str()) && ".eE".contains(c) =>
+            {
+                match self.feed_all(&word, out) {
+                    Step::More => self.feed(c, out),
+                    step => step,
                 }
             }
+            Mending::Word(mut word) if is_of_word(c) || c == ' ' && ["+", "-"].contains(&word.as_str()) => {
+                word.push(c);
+                self.wait(Mending::Word(word))
+            }
+            Mending::Word(word) => match self.word(&word, out) {
+                Step::More => self.plain(c, out),
+                step => step,
+            },
             Mending::Text => self.text(c, out),
             Mending::Escape => match c {
                 '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => self.go_on(&['\\', c], out),
@@ -366,10 +377,7 @@ impl Mender {
                 self.mending = Mending::Text;
                 self.feed('"', out)
             }
-            // A sign that says nothing, and the space behind one.
-            (Value | FirstValue, '+') => Step::More,
-            (State::Minus, ' ') => Step::More,
-            (Value | FirstValue, 'T' | 'F' | 'N') => self.wait(Mending::Word(c.to_string())),
+            (Value | FirstValue, _) if "+-.0TFNI".contains(c) => self.wait(Mending::Word(c.to_string())),
             (Key | FirstKey, _) if c.is_alphabetic() || c == '_' => {
                 self.mending = Mending::Name;
                 self.feed_all(&format!("\"{c}"), out)
@@ -377,6 +385,23 @@ impl Mender {
             (_, ',') if self.is_value_over() => self.wait(Mending::Comma(",".into())),
             _ => self.feed(c, out),
         }
+    }
+
+    /// A number or a keyword, which is over.
+    fn word(&mut self, word: &str, out: &mut String) -> Step {
+        match (is_json(word), to_json(word)) {
+            (true, _) => self.feed_all(word, out),
+            (false, Some(json)) => self.feed_all(&json, out),
+            (false, None) => {
+                self.mending = Mending::Word(word.to_owned());
+                Step::Malformed
+            }
+        }
+    }
+
+    /// What was read of a word that is none.
+    fn unread(&self) -> &str {
+        if let Mending::Word(word) = &self.mending { word } else { "" }
     }
 
     /// A character inside a string.
@@ -413,19 +438,22 @@ impl Mender {
     pub(crate) fn may_close(&self) -> bool {
         match self.mending {
             Mending::Plain => self.is_value_over() || self.json.state == State::FirstKey,
-            Mending::Comma(_) => true,
-            Mending::Quote(_) => true,
+            Mending::Comma(_) | Mending::Quote(_) => true,
+            Mending::Word(_) => !self.json.open.is_empty(),
             _ => false,
         }
     }
 
-    pub(crate) fn close(&mut self, out: &mut String) {
-        if matches!(std::mem::replace(&mut self.mending, Mending::Plain), Mending::Quote(_)) {
-            self.feed('"', out);
+    pub(crate) fn close(&mut self, out: &mut String) -> Step {
+        let mut step = match std::mem::replace(&mut self.mending, Mending::Plain) {
+            Mending::Quote(_) => self.feed('"', out),
+            Mending::Word(word) => self.word(&word, out),
+            _ => Step::More,
+        };
+        while let (Step::More, Some(&is_object)) = (step, self.json.open.last()) {
+            step = self.feed(if is_object { '}' } else { ']' }, out);
         }
-        while let Some(&is_object) = self.json.open.last() {
-            self.feed(if is_object { '}' } else { ']' }, out);
-        }
+        step
     }
 
     /// Whether the input ended inside a nested string.
@@ -438,6 +466,11 @@ impl Mender {
     fn is_between_characters(&self) -> bool {
         self.mending == Mending::Text && self.json.is_between_characters()
     }
+}
+
+/// Whether a number or a keyword may have a character.
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || "+-._".contains(c)
 }
 
 /// Whether a text is JSON without space around it. A number may be larger than any that is computed with.
@@ -522,13 +555,13 @@ pub(crate) async fn object(stream: &CharStream, sink: &mut Sink<'_>, ends: &[&'s
         let c = stream.peek().await?;
         let mut out = String::new();
         if mender.may_close() && stream.mark_at(0, ends).await.is_some() {
-            mender.close(&mut out);
-            stream.close_arguments(sink, &out);
-            return Ok(());
+            let step = mender.close(&mut out);
+            stream.close_arguments(sink, &out, mender.unread());
+            return if step == Step::Last { Ok(()) } else { Err(Stop::Malformed) };
         }
         let step = mender.step(c, &mut out);
         if matches!(step, Step::Malformed | Step::Behind) {
-            stream.close_arguments(sink, &out);
+            stream.close_arguments(sink, &out, mender.unread());
             return Err(Stop::Malformed);
         }
         stream.emit_arguments(sink, &out);
@@ -659,7 +692,12 @@ mod tests {
             (r#"{"a": "l["x"]", "b": ["c"d"]}"#, Some(r#"{"a": "l[\"x\"]", "b": ["c\"d"]}"#)),
             ("[None, False]", Some("[null, false]")),
             (r#"{"a" 1}"#, Some("")),
-            ("[NaN]", Some("")),
+            ("[NaN, -Infinity, +Infinity,Infinity]", Some(r#"["NaN", "-Infinity", "Infinity","Infinity"]"#)),
+            ("{a: 0x1F, b: -0b11, c:0_1, d: .5, e: 007}", Some(r#"{"a": 31, "b": -3, "c":1, "d": 0.5, "e": 7}"#)),
+            ("{a: 1E-9, b: 0}", Some(r#"{"a": 1E-9, "b": 0}"#)),
+            ("[nan]", Some("")),
+            ("[0x]", Some("")),
+            ("[1-2]", Some("")),
             ("{1: 2}", Some("")),
         ];
         for (written, wanted) in table {

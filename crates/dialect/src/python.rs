@@ -223,18 +223,27 @@ impl Literal<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Option<()> {
-        const WORDS: [(&str, &str); 6] = [
+        const WORDS: [(&str, &str); 8] = [
             ("True", "true"),
             ("False", "false"),
             ("None", "null"),
             ("true", "true"),
             ("false", "false"),
             ("null", "null"),
+            // Numbers of JavaScript and of Python's JSON that JSON has not: texts, which validators read as numbers.
+            ("NaN", "\"NaN\""),
+            ("Infinity", "\"Infinity\""),
         ];
         if depth > MAX_DEPTH {
             return None;
         }
         self.space();
+        for infinity in ["-Infinity", "+Infinity"] {
+            if self.eat(infinity) {
+                self.json.push_str(&quoted(infinity.trim_start_matches('+')));
+                return Some(());
+            }
+        }
         match self.rest.chars().next()? {
             '"' | '\'' => self.texts()?,
             'r' | 'R' | 'u' | 'U' if self.rest[1..].starts_with(['"', '\'']) => self.texts()?,

@@ -46,9 +46,38 @@ pub(crate) fn json_body(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }
 
-/// What a text in JSON stands for; `None`: it is no JSON.
+/// What a text in JSON stands for, such as the arguments of a call; `None`: it is no JSON. A number beyond all that a
+/// double holds is the largest one with its sign: where arguments are text they are as the model wrote them.
 pub(crate) fn of_text(text: &str) -> Option<Value> {
-    serde_json::from_slice(&whole_characters(text.as_bytes())).ok()
+    let json = whole_characters(text.as_bytes());
+    serde_json::from_slice(&json).ok().or_else(|| serde_json::from_str(&finite(std::str::from_utf8(&json).ok()?)).ok())
+}
+
+/// JSON in which no number outside of texts is beyond a double.
+fn finite(json: &str) -> String {
+    let (mut out, mut rest) = (String::new(), json);
+    while let Some(first) = rest.chars().next() {
+        let end = match first {
+            '"' => {
+                let mut is_escaped = false;
+                let closes = |byte: &u8| {
+                    let is_end = *byte == b'"' && !is_escaped;
+                    is_escaped = *byte == b'\\' && !is_escaped;
+                    is_end
+                };
+                rest.as_bytes()[1..].iter().position(closes).map_or(rest.len(), |at| at + 2)
+            }
+            '-' | '0'..='9' => rest.find(|c: char| !c.is_ascii_digit() && !"+-.eE".contains(c)).unwrap_or(rest.len()),
+            _ => first.len_utf8(),
+        };
+        let (piece, behind) = rest.split_at(end);
+        match piece.parse::<f64>() {
+            Ok(number) if number.is_infinite() => out.push_str(&format!("{:e}", number.clamp(f64::MIN, f64::MAX))),
+            _ => out.push_str(piece),
+        }
+        rest = behind;
+    }
+    out
 }
 
 /// JSON in which each escape of half a character is one of U+FFFD, which is as long.
@@ -313,6 +342,25 @@ mod tests {
         for broken in [r#""\ud83""#, r#""\ud83"#, r#""\"#, r#""\u+d83""#, r#"\ud83d"#, r#""\x""#] {
             assert!(parse(broken.as_bytes(), 10).is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn a_number_that_no_double_holds_is_the_largest_one() {
+        for (text, wanted) in [
+            (r#"{"a": 1e999, "b": [-1E+400, 2.50], "c": "1e999 \\"}"#, json_of(f64::MAX, f64::MIN)),
+            (r#"{"a": 17976931348623157e999999999, "b": [-1e309, 2.5], "c": "1e999 \\"}"#, json_of(f64::MAX, f64::MIN)),
+        ] {
+            assert_eq!(of_text(text), Some(wanted), "{text}");
+        }
+        let long = format!("{{\"a\": {}}}", "9".repeat(400));
+        assert_eq!(of_text(&long), Some(serde_json::json!({"a": f64::MAX})));
+        for broken in ["{\"a\": 1e999", "{\"a\": 1e999e1}", "{\"a: 1e999}", "1e", "\"\\"] {
+            assert_eq!(of_text(broken), None, "{broken}");
+        }
+    }
+
+    fn json_of(most: f64, least: f64) -> Value {
+        serde_json::json!({"a": most, "b": [least, 2.5], "c": "1e999 \\"})
     }
 
     #[test]

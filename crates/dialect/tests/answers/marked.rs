@@ -67,8 +67,8 @@ fn hermes() {
             ("<tool_call>{\"name\": now}", &[Tx("<tool_call>{\"name\": now}")]),
             // An error in the middle: emitted parts stay, and the rest is text.
             (
-                "<tool_call>{\"name\": \"get\", \"arguments\": {\"a\": 01}}</tool_call> so",
-                &[Cut("get", "{\"a\": 0"), Tx("1}}</tool_call> so")],
+                "<tool_call>{\"name\": \"get\", \"arguments\": {\"a\": 0x}}</tool_call> so",
+                &[Cut("get", "{\"a\": "), Tx("0x}}</tool_call> so")],
             ),
             (
                 "<tool_call>{\"name\": \"get\", \"arguments\": {\"a\": \"\\ud83e\\u0041\"}}",

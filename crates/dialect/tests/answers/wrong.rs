@@ -316,6 +316,13 @@ const ROWS: &[Row] = &[
         Form::Gemma(_) => Heard(f.one(f.bare_value("all", "[1,2,]")), json!({"all": [1, 2]}), ""),
         _ => Heard(f.one(f.bare_value("all", "[1, 2, ]")), json!({"all": [1, 2]}), ""),
     }),
+    ("a number that no JSON has", |f| Heard(f.one(f.bare_value("rows", "NaN")), json!({"rows": "NaN"}), "")),
+    ("one without an end", |f| Heard(f.one(f.bare_value("rows", "-Infinity")), json!({"rows": "-Infinity"}), "")),
+    ("a number of another base", |f| Heard(f.one(f.bare_value("rows", "0x1F")), json!({"rows": 31}), "")),
+    ("a number with zeros before it", |f| Heard(f.one(f.bare_value("rows", "007")), json!({"rows": 7}), "")),
+    ("such numbers in a list", |f| {
+        Heard(f.one(f.bare_value("all", "[NaN,Infinity,0]")), json!({"all": ["NaN", "Infinity", 0]}), "")
+    }),
     ("single quotes", |f| match f.form {
         Form::Json => {
             let one = f.right().replacen("\"file\": \"a.rs\"", "'file': 'a \"b\" it\\'s'", 1);

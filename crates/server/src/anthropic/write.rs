@@ -20,7 +20,7 @@ use crate::answers::{
 };
 use crate::app::App;
 use crate::error::{ApiError, ErrorFormat};
-use crate::json::json_body;
+use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::sse::framed;
 use crate::timeline::RequestTrace;
@@ -141,7 +141,7 @@ impl Block {
             Kind::Thinking => block["thinking"] = self.text.into(),
             Kind::Text => block["text"] = self.text.into(),
             // A call that has ended has an object.
-            Kind::ToolUse { .. } => block["input"] = serde_json::from_str(&self.text).unwrap_or_else(|_| json!({})),
+            Kind::ToolUse { .. } => block["input"] = json::of_text(&self.text).unwrap_or_else(|| json!({})),
         }
         block
     }

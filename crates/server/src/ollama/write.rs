@@ -15,7 +15,7 @@ use crate::answers::{
 };
 use crate::app::App;
 use crate::error::{ApiError, ErrorFormat};
-use crate::json::json_body;
+use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
@@ -210,7 +210,7 @@ impl Calls {
             AnswerPart::CallEnds { .. } => {
                 let Some((id, name, arguments)) = self.open.take() else { return };
                 // What is no JSON was written by the model, and is shown as it is.
-                let arguments: Value = serde_json::from_str(&arguments).unwrap_or(Value::String(arguments));
+                let arguments: Value = json::of_text(&arguments).unwrap_or(Value::String(arguments));
                 let mut call = json!({"function": {"index": self.count, "name": name, "arguments": arguments}});
                 if let Some(id) = id {
                     call["id"] = id.into();

@@ -159,9 +159,13 @@ pub(crate) static STRUCTURED: &[Field] = &[
 /// A schema, or the text of one.
 pub(crate) const SCHEMA: Kind = Either(&[Map, Boolean, Text]);
 
+const NO_TAGS: &str = "structural tags are not here: send 'tools', or the whole form as 'structured_outputs.grammar'";
+
 static RESPONSE_FORMAT: Shape = Shape {
     name: "ResponseFormat",
     groups: &[&[
+        missing("structures", NO_TAGS),
+        missing("format", NO_TAGS),
         required("type", Word(&["text", "json_object", "json_schema"]), "what the answer is"),
         field("json_schema", Object(&NAMED_SCHEMA), "with json_schema: which"),
         field("schema", SCHEMA, "the schema, where llama.cpp has it"),
@@ -186,6 +190,7 @@ static STRUCTURED_OUTPUTS: Shape = Shape {
         field("regex", Text, "a text that this expression matches whole"),
         field("choice", List(&Text), "one of these"),
         field("grammar", Text, "a text of this grammar (GBNF, or Lark)"),
+        missing("structural_tag", NO_TAGS),
     ]],
 };
 
@@ -308,6 +313,7 @@ static ALLOWED_TOOL: Shape = Shape {
         field("type", Text, "function, or the kind of a tool that is set aside"),
         field("function", Object(&NAMED), "the tool"),
         field("name", Text, "its name, where there is no function"),
+        field("server_label", Text, "of a tool that is set aside: which"),
     ]],
 };
 

@@ -21,6 +21,8 @@ const MAX_SCHEMA_BYTES: usize = 64 << 10;
 /// Longest name of a tool, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
+const FUNCTION: &str = "function";
+
 /// What may be called.
 #[derive(Default)]
 pub(crate) struct Offer {
@@ -32,8 +34,8 @@ pub(crate) struct Offer {
     pub(crate) choice: ToolChoice,
     /// Whether an answer may have several calls.
     pub(crate) parallel: bool,
-    /// Kinds of tools that the model is not told of.
-    pub(crate) aside: Vec<&'static str>,
+    /// Kind and name of each tool that came; the model is told of the functions alone, and others have no name.
+    pub(crate) kinds: Vec<(&'static str, String)>,
 }
 
 impl Offer {
@@ -53,6 +55,7 @@ impl Offer {
             return Err(ApiError::of_schema(&format!("{place}.required"), &"it must be a list of names"));
         }
         self.places.entry(tool.name.clone()).or_insert(place);
+        self.kinds.push((FUNCTION, tool.name.clone()));
         self.definitions.push(definition(&tool.name, description, &tool.parameters));
         self.tools.push(tool);
         Ok(())
@@ -225,21 +228,20 @@ pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolCho
         Some("required") => ToolChoice::Required,
         _ => return Err(wrong_type(allowed.name("mode"), "'auto' or 'required'")),
     };
-    let (mut names, mut has_aside) = (BTreeSet::new(), false);
+    let mut names = BTreeSet::new();
     for mut tool in allowed.objects("tools")? {
-        let (kind_name, kind) = (tool.name("type"), tool.string("type")?);
-        match kind.as_deref() {
-            None | Some("function") => {}
-            Some(kind) if offer.aside.contains(&kind) => {
-                has_aside = true;
-                continue;
-            }
-            Some(_) => return Err(wrong_type(kind_name, "'function', or the kind of one of 'tools'")),
+        let (kind_name, kind) = (tool.name("type"), tool.string("type")?.unwrap_or_else(|| FUNCTION.to_owned()));
+        if kind != FUNCTION && !offer.kinds.iter().any(|(there, _)| *there == kind) {
+            return Err(wrong_type(kind_name, "'function', or the kind of one of 'tools'"));
+        }
+        if kind != FUNCTION {
+            names.insert(String::new());
+            continue;
         }
         let mut function = tool.object("function")?;
         let named = function.as_mut().unwrap_or(&mut tool);
         let (field, name) = (named.name("name"), named.text("name")?);
-        if !offer.tools.iter().any(|tool| tool.name == name) {
+        if !offer.kinds.contains(&(FUNCTION, name.clone())) {
             let message = format!("'{field}' names a tool that is not among 'tools'.");
             return Err(ApiError::bad_request(message).with_param(field));
         }
@@ -247,13 +249,11 @@ pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolCho
         tool.finish()?;
     }
     offer.tools.retain(|tool| names.contains(&tool.name));
-    if offer.tools.is_empty() {
-        if has_aside && choice == ToolChoice::Auto {
-            return Ok(ToolChoice::Never);
-        }
-        return Err(ApiError::bad_request("'tool_choice' allows none of the 'tools'.").with_param("tool_choice"));
+    match (offer.tools.is_empty(), names.is_empty(), &choice) {
+        (false, ..) => Ok(choice),
+        (true, false, ToolChoice::Auto) => Ok(ToolChoice::Never),
+        _ => Err(ApiError::bad_request("'tool_choice' allows none of the 'tools'.").with_param("tool_choice")),
     }
-    Ok(choice)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::shapes::{ITEM, PART};
 use crate::conversation::{insert_thought, told_call};
 use crate::error::ApiError;
 use crate::fields::{Fields, check_short, wrong_type};
+use crate::json;
 
 /// Messages from the items of one input after another.
 #[derive(Default)]
@@ -281,7 +282,7 @@ impl Messages {
 fn parsed(arguments: String) -> Value {
     match arguments.trim() {
         "" => json!({}),
-        _ => serde_json::from_str(&arguments).unwrap_or(Value::String(arguments)),
+        _ => json::of_text(&arguments).unwrap_or(Value::String(arguments)),
     }
 }
 

@@ -227,7 +227,7 @@ fn offer(fields: &mut Fields, tools: Value, choice: Value, adjustments: &mut Adj
         let kind = tool.string("type")?;
         if let Some((name, hint)) = ELSEWHERE.iter().find(|(name, _)| kind.as_deref() == Some(name)) {
             adjustments.hints.push(*hint);
-            offer.aside.push(name);
+            offer.kinds.push((name, String::new()));
             continue;
         }
         if kind.as_deref() != Some("function") {

@@ -32,8 +32,17 @@ static OWN: &[Field] = &[
     field("chat_template_kwargs", Map, "for the model's template"),
 ];
 
+const ELSEWHERE: &str = "a schema is 'text.format' here; expressions, choices and grammars are in /v1/chat/completions";
+
 static ABSENT: &[Field] = &[
     missing("conversation", "this server keeps no conversations: send 'previous_response_id', or all of 'input'"),
+    missing("response_format", ELSEWHERE),
+    missing("structured_outputs", ELSEWHERE),
+    missing("grammar", ELSEWHERE),
+    missing("guided_json", ELSEWHERE),
+    missing("guided_regex", ELSEWHERE),
+    missing("guided_choice", ELSEWHERE),
+    missing("guided_grammar", ELSEWHERE),
     missing("prompt", "this server has none of that: send 'input' and 'tools'"),
     missing("moderation", "this server has none of that: send 'input' and 'tools'"),
     missing("context_management", "this server has none of that: send 'input' and 'tools'"),

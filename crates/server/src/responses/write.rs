@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::insert_thought;
 use crate::error::ApiError;
-use crate::json::json_body;
+use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::wire::WireUsage;
@@ -174,7 +174,7 @@ fn message_of(items: &[Value]) -> ChatMessage {
             Some("message") => content.get_or_insert_default().push_str(text),
             _ => {
                 let arguments = item["arguments"].as_str().unwrap_or_default();
-                let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
+                let arguments: Value = json::of_text(arguments).unwrap_or_else(|| arguments.into());
                 let function = json!({"name": item["name"], "arguments": arguments});
                 calls.push(json!({"id": item["call_id"], "type": "function", "function": function}));
             }
