@@ -21,7 +21,8 @@
 //! induction every intermediate, in either order, is a multiple of 2^-114, and the smallest nonzero one is far above
 //! 2^-126, below which numbers are denormal.
 
-use crate::isa::Amx;
+use crate::arch::native;
+use crate::isa::Isa;
 
 /// Accumulation order of products of 16-bit numbers: see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -42,7 +43,7 @@ impl AccumulationOrder {
     /// The fastest order on this machine: tiles if AMX exists and the OS permits it, else pairs. A lower
     /// [`Isa`](crate::Isa) does not change it.
     pub fn best() -> AccumulationOrder {
-        if Amx::detect().is_some() { AccumulationOrder::Amx } else { AccumulationOrder::Vdpbf16 }
+        if native::tiles(Isa::best()).is_some() { AccumulationOrder::Amx } else { AccumulationOrder::Vdpbf16 }
     }
 
     /// Display name: `pairs` or `tiles`.
@@ -186,32 +187,17 @@ mod tests {
     }
 
     /// The pseudo-code of both vendors' manuals: fused multiply-adds of the odd and then the even product.
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_instruction_computes_pairs() {
-        use crate::isa::Avx512Bf16;
-        use std::arch::x86_64::*;
-
-        #[target_feature(enable = "avx512f,avx512bf16")]
-        fn multiply(c: &[f32; 16], a: &[u32; 16], b: &[u32; 16]) -> [f32; 16] {
-            // SAFETY: sixteen numbers of 4 bytes each; every bit pattern is valid in all of the types.
-            unsafe {
-                let [a, b] =
-                    [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(x.as_ptr().cast())));
-                std::mem::transmute(_mm512_dpbf16_ps(_mm512_loadu_ps(c.as_ptr()), a, b))
-            }
-        }
-        if Avx512Bf16::detect().is_none() {
-            return eprintln!("skipped: no AVX-512 BF16");
-        }
         let mut random = Random(Dice::new(7));
         for round in 0..400_000 {
             let cases: [_; 16] = std::array::from_fn(|i| random.case((round + i) % 5));
             let packed = |x: [f32; 2]| x[0].to_bits() >> 16 | (x[1].to_bits() & 0xffff_0000);
             let (c, a, b) =
                 (cases.map(|case| case.0), cases.map(|case| packed(case.1)), cases.map(|case| packed(case.2)));
-            // SAFETY: just detected.
-            let got = unsafe { multiply(&c, &a, &b) };
+            let Some(got) = native::multiply_pairs(&c, &a, &b) else {
+                return eprintln!("skipped: no instruction with bf16 operands");
+            };
             for (&(c, a, b), got) in cases.iter().zip(got) {
                 let want = pair(c, a, b);
                 let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();

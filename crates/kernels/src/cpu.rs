@@ -4,7 +4,7 @@
 use crate::accumulation_order::AccumulationOrder;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
-use crate::isa::{Amx, Isa};
+use crate::isa::{Isa, TilesProof};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
 use crate::limits::MeasureError;
@@ -75,7 +75,7 @@ impl Cpu {
     /// Uses the tile kernels for every product without detecting AMX: for tests with emulated tiles. The accumulation
     /// order is [`AccumulationOrder::Amx`].
     #[doc(hidden)]
-    pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
+    pub fn with_tiles(threads: Option<usize>, tiles: TilesProof) -> Result<Cpu, CpuError> {
         Cpu::assemble(threads, NodeChoice::AsFound, Isa::Amx, Proofs::with_tiles(tiles))
     }
 

@@ -19,10 +19,8 @@
 //!
 //! Activations are `f32`, row-major `[rows, width]`. No function here allocates in a steady state.
 
-// Vector and tile support code has no caller on other architectures.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut, unused_variables))]
-
 pub mod accumulation_order;
+mod arch;
 pub mod attention;
 pub mod backend;
 pub mod cpu;
@@ -48,8 +46,6 @@ pub mod sampling;
 mod simd;
 mod spread;
 pub mod threads;
-#[cfg(target_arch = "x86_64")]
-mod tiles;
 
 pub use accumulation_order::AccumulationOrder;
 pub use backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};

@@ -8,7 +8,7 @@
 //! instruction bounds prefill. All are measured on all threads of the pool at once. Samples whose threads lost their
 //! core are discarded (`series.rs`), and the remaining ones determine the certainty.
 
-mod loops;
+pub(crate) mod loops;
 mod reading;
 mod series;
 
@@ -143,8 +143,7 @@ fn rate<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_arch = "x86_64")]
-    use crate::isa::Avx512Bf16;
+    use crate::arch::native;
     use crate::threads::NodeChoice;
 
     #[test]
@@ -167,22 +166,7 @@ mod tests {
             let rates = [read_bandwidth, cache_bandwidth, int8_ops, bf16_flops, f32_flops];
             assert!(rates.into_iter().all(|rate| rate.is_finite() && rate > 0.0), "{limits:?}");
             assert!(limits.fastest_int8_ops >= limits.int8_ops && limits.fastest_bf16_flops >= limits.bf16_flops);
-            let int8 = match isa {
-                Isa::Scalar => "scalar int8",
-                Isa::Avx2 => "avx2 vpmaddubsw",
-                Isa::Avx512 | Isa::Avx512Bf16 => "avx512 vpdpbusd",
-                Isa::Amx => "amx tdpbssd",
-            };
-            let bf16 = match (isa, arithmetic) {
-                (Isa::Scalar, _) => "scalar f32",
-                (Isa::Avx2, _) => "avx2 vfmadd231ps",
-                (Isa::Amx, AccumulationOrder::Amx) => "amx tdpbf16ps",
-                (Isa::Avx512Bf16 | Isa::Amx, AccumulationOrder::Vdpbf16) if Avx512Bf16::detect().is_some() => {
-                    "avx512 vdpbf16ps"
-                }
-                _ => "avx512 vfmadd231ps",
-            };
-            assert_eq!((limits.int8_kind, limits.bf16_kind), (int8, bf16), "{isa:?}, {arithmetic:?}");
+            assert_eq!((limits.int8_kind, limits.bf16_kind), native::kinds(isa, arithmetic), "{isa:?}, {arithmetic:?}");
         }
     }
 }

@@ -9,14 +9,7 @@
 //! become single instructions only inside [`dispatch`], whose inner functions carry the `target_feature`s: all code
 //! written over `Simd` is therefore `#[inline(always)]`.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-
-use crate::isa::Isa;
-#[cfg(target_arch = "x86_64")]
-use crate::isa::{Avx2, Avx512};
+pub(crate) use crate::arch::native::dispatch;
 use crate::quant::{SMALLEST_ACTIVATION, round_to_bf16};
 
 pub(crate) const LANES: usize = 16;
@@ -275,31 +268,6 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, s: S) -> Self::Output;
 }
 
-/// Runs `kernel` with the best vectors at or below `isa` that this CPU has.
-#[inline]
-pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-        fn avx512<K: Kernel>(kernel: K, proof: Avx512) -> K::Output {
-            kernel.run(proof)
-        }
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2<K: Kernel>(kernel: K, proof: Avx2) -> K::Output {
-            kernel.run(proof)
-        }
-        if let Some(proof) = isa.avx512() {
-            // SAFETY: `proof` says that the CPU has these features.
-            return unsafe { avx512(kernel, proof) };
-        }
-        if let Some(proof) = isa.avx2() {
-            // SAFETY: `proof` says that the CPU has these features.
-            return unsafe { avx2(kernel, proof) };
-        }
-    }
-    kernel.define()
-}
-
 /// Evaluates an expression with a row count of 1 to 8 as a constant.
 macro_rules! with_rows {
     ($R:ident = $rows:expr => $do:expr) => {
@@ -341,23 +309,10 @@ macro_rules! with_rows {
 }
 pub(crate) use with_rows;
 
-#[cfg(target_arch = "x86_64")]
-/// Methods that are a single expression of intrinsics on registers.
-macro_rules! registers {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => { $(
-        #[inline(always)]
-        fn $name(self, $($arg: $ty),*) -> $out {
-            // SAFETY: `self` proves that the CPU has the instructions, and none of them touches memory.
-            unsafe { $body }
-        }
-    )* };
-}
-#[cfg(target_arch = "x86_64")]
-use registers;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isa::Isa;
 
     /// Every operation of `Simd` that is not a single instruction, on 16 numbers.
     struct Probe<'a>(&'a [f32; LANES], usize);

@@ -31,30 +31,19 @@
 //! reason 32 positions that are all masked, before a window or after the row, may be omitted from a split. A split of
 //! which a row sees nothing is omitted from its fold: the first visible split begins it.
 
-#[cfg(target_arch = "x86_64")]
-mod amx;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "no_amx.rs"]
-mod amx;
 mod define;
 mod int8;
-#[cfg(target_arch = "x86_64")]
-mod pairs;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "no_pairs.rs"]
-mod pairs;
 mod shared;
-mod tile;
+pub(crate) mod tile;
 mod whole;
 
 use crate::accumulation_order::AccumulationOrder;
-use crate::isa::{Amx, Isa};
+use crate::arch::native::{self, AttentionPairs, AttentionTiles};
+use crate::isa::{Isa, TilesProof};
 use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM};
 use crate::pointwise::Shared;
 use crate::threads::{Pool, share};
 use crate::{Attention, HeadLayout};
-use amx::Tiles;
-use pairs::Pairs;
 use std::cell::RefCell;
 use std::ops::Range;
 use tile::{ROWS, Tile};
@@ -66,9 +55,9 @@ const SPLIT: usize = 256;
 struct Call<'a> {
     isa: Isa,
     arithmetic: AccumulationOrder,
-    amx: Option<Amx>,
-    /// Minimum rows of a tile for AMX: smaller tiles leave the matrix unit idle, and vectors keep up with memory.
-    amx_from_rows: usize,
+    tiles: Option<TilesProof>,
+    /// Minimum rows of a tile for a matrix unit: smaller tiles leave the matrix unit idle, and vectors keep up with memory.
+    tiles_from_rows: usize,
     args: Attention<'a>,
     kv: &'a KvCache,
     out: Shared<'a, f32>,
@@ -87,11 +76,12 @@ impl Call<'_> {
         }
         match self.arithmetic {
             AccumulationOrder::Vdpbf16 => {
-                self.isa.avx512_bf16().map_or(Unit::Vectors, |proof| Unit::Pairs(Pairs::new(proof)))
+                native::narrow(self.isa).map_or(Unit::Vectors, |proof| Unit::Pairs(AttentionPairs::new(proof)))
             }
             AccumulationOrder::Amx => {
-                let possible = rows >= self.amx_from_rows && self.args.layout.head_dim.is_multiple_of(32);
-                self.amx.filter(|_| possible).map_or(Unit::Vectors, |amx| Unit::Tiles(Tiles::configure(amx, rows)))
+                let possible = rows >= self.tiles_from_rows && self.args.layout.head_dim.is_multiple_of(32);
+                let tiles = self.tiles.filter(|_| possible);
+                tiles.map_or(Unit::Vectors, |proof| Unit::Tiles(AttentionTiles::configure(proof, rows)))
             }
         }
     }
@@ -115,9 +105,9 @@ enum Unit {
     /// Fused multiply-adds, on operands widened to f32.
     Vectors,
     /// `vdpbf16ps`.
-    Pairs(Pairs),
+    Pairs(AttentionPairs),
     /// `TDPBF16PS`.
-    Tiles(Tiles),
+    Tiles(AttentionTiles),
 }
 
 impl Unit {
@@ -172,20 +162,20 @@ pub fn attend(
     kv: &KvCache,
     out: &mut [f32],
 ) {
-    let amx = isa.amx();
-    let isa = if isa.avx2().is_some() { isa } else { Isa::Scalar };
-    run(pool, Call { isa, arithmetic, amx, amx_from_rows: AMX_FROM_ROWS, args, kv, out: Shared::new(out) });
+    let tiles = native::tiles(isa);
+    let isa = if native::has_lanes(isa) { isa } else { Isa::Scalar };
+    run(pool, Call { isa, arithmetic, tiles, tiles_from_rows: TILES_FROM_ROWS, args, kv, out: Shared::new(out) });
 }
 
 /// As [`attend`], with AMX for every tile and without detecting it: for tests with emulated tiles.
 #[doc(hidden)]
-pub fn attend_with_tiles(pool: Option<&Pool>, amx: Amx, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
+pub fn attend_with_tiles(pool: Option<&Pool>, tiles: TilesProof, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
     let (isa, arithmetic, out) = (Isa::Amx, AccumulationOrder::Amx, Shared::new(out));
-    run(pool, Call { isa, arithmetic, amx: Some(amx), amx_from_rows: 1, args, kv, out });
+    run(pool, Call { isa, arithmetic, tiles: Some(tiles), tiles_from_rows: 1, args, kv, out });
 }
 
-/// Minimum rows of a tile for AMX.
-const AMX_FROM_ROWS: usize = 5;
+/// Minimum rows of a tile for a matrix unit.
+const TILES_FROM_ROWS: usize = 5;
 
 fn run(pool: Option<&Pool>, call: Call<'_>) {
     check(&call);

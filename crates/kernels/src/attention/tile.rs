@@ -9,7 +9,7 @@
 //! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
 
 use super::int8::Ints;
-use super::{Call, SPLIT, Unit, pairs};
+use super::{Call, SPLIT, Unit};
 use crate::AttentionSpan;
 use crate::accumulation_order::AccumulationOrder;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
@@ -22,7 +22,7 @@ use std::ops::Range;
 pub(super) const ROWS: usize = 16;
 
 /// Row stride of scratch memory in elements: not a power of two, so that a column of rows spreads over the cache's sets.
-pub(super) const STRIDE: usize = SPLIT + LANES;
+pub(crate) const STRIDE: usize = SPLIT + LANES;
 const _: () = assert!(MAX_HEAD_DIM <= SPLIT);
 
 /// Pages of values, and pairs of key groups, in a split.
@@ -292,7 +292,7 @@ impl<S: Simd> Work<'_, S> {
             unsafe {
                 if let Unit::Pairs(unit) = self.unit {
                     let weights = scratch.bf16[0].as_ptr().cast();
-                    let product = pairs::Product { depth: head_dim, weights, lines, ahead, scale: Some(scale) };
+                    let product = NarrowProduct { depth: head_dim, weights, lines, ahead, scale: Some(scale) };
                     unit.product(&product, rows, columns, to);
                 } else {
                     let weights = scratch.queries.as_ptr().cast();
@@ -383,7 +383,7 @@ impl<S: Simd> Work<'_, S> {
             unsafe {
                 if let Unit::Pairs(unit) = self.unit {
                     let weights = scratch.bf16[1].as_ptr().cast::<u16>().wrapping_add(first);
-                    let product = pairs::Product { depth: VALUE_PAGE, weights, lines, ahead, scale: None };
+                    let product = NarrowProduct { depth: VALUE_PAGE, weights, lines, ahead, scale: None };
                     unit.product(&product, rows, columns, to);
                 } else {
                     let weights = scratch.scores.as_ptr().cast::<f32>().wrapping_add(first);
@@ -491,12 +491,12 @@ impl Sums {
 /// Addresses of the 32 positions of a page.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Page {
-    pub(super) keys: *const u8,
-    pub(super) values: *const u8,
+pub(crate) struct Page {
+    pub(crate) keys: *const u8,
+    pub(crate) values: *const u8,
     /// `[32]` each; for int8 only.
-    pub(super) key_scales: *const f32,
-    pub(super) value_scales: *const f32,
+    pub(crate) key_scales: *const f32,
+    pub(crate) value_scales: *const f32,
 }
 
 impl Page {
@@ -522,6 +522,20 @@ struct Product<S> {
     ahead: *const u8,
     /// `Some`: the product times this is stored. `None`: the product is added.
     scale: Option<f32>,
+}
+
+/// The same with weights of bf16 as stored.
+pub(crate) struct NarrowProduct {
+    /// Depth in elements; `depth / 2` lines.
+    pub(crate) depth: usize,
+    /// bf16 `[rows, depth]`, rows STRIDE apart.
+    pub(crate) weights: *const u16,
+    /// bf16 `[columns][depth / 2][16][2]`.
+    pub(crate) lines: *const u8,
+    /// Lines to prefetch, of the same number.
+    pub(crate) ahead: *const u8,
+    /// `Some`: the product times this is stored. `None`: the product is added.
+    pub(crate) scale: Option<f32>,
 }
 
 impl<S: Simd> Product<S> {

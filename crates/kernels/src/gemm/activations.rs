@@ -40,22 +40,22 @@ pub(crate) struct Activations<'a> {
 
 impl Activations<'_> {
     /// Address of a row.
-    pub(super) fn row(&self, row: usize) -> *const u8 {
+    pub(crate) fn row(&self, row: usize) -> *const u8 {
         self.bytes[row * self.stride..].as_ptr()
     }
 
     /// Row stride in bytes: a multiple of 8, so that the corrections behind the elements are aligned.
-    pub(super) fn stride(&self) -> usize {
+    pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 
     /// Row scales; empty unless activations are int8.
-    pub(super) fn scales(&self, first: usize, count: usize) -> &[f32] {
+    pub(crate) fn scales(&self, first: usize, count: usize) -> &[f32] {
         if self.scaled { &self.scales[first..first + count] } else { &[] }
     }
 
     /// The middle and high digits of some rows; empty unless activations are int8.
-    pub(super) fn lists(&self, first: usize, count: usize) -> Lists<'_> {
+    pub(crate) fn lists(&self, first: usize, count: usize) -> Lists<'_> {
         let (outliers, counts) = match self.scaled {
             true => (
                 &self.outliers[first * PLANES * self.capacity..],
@@ -69,7 +69,7 @@ impl Activations<'_> {
 
 /// The middle (plane 0) and high (plane 1) digits of some rows.
 #[derive(Clone, Copy)]
-pub(super) struct Lists<'a> {
+pub(crate) struct Lists<'a> {
     /// `[rows][PLANES][capacity]`.
     outliers: &'a [Outlier],
     /// `[rows][PLANES]`.
@@ -79,25 +79,25 @@ pub(super) struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     #[inline(always)]
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.counts.len() / PLANES
     }
 
     #[inline(always)]
-    pub(super) fn of(&self, row: usize, plane: usize) -> &'a [Outlier] {
+    pub(crate) fn of(&self, row: usize, plane: usize) -> &'a [Outlier] {
         let list = row * PLANES + plane;
         &self.outliers[list * self.capacity..][..self.counts[list] as usize]
     }
 
     /// Number of non-empty lists of a row.
     #[inline(always)]
-    pub(super) fn planes(&self, row: usize) -> usize {
+    pub(crate) fn planes(&self, row: usize) -> usize {
         self.counts[row * PLANES..][..PLANES].iter().take_while(|count| **count > 0).count()
     }
 }
 
 /// Input rows and the destinations of their conversion.
-pub(super) struct PrepareRows<'a> {
+pub(crate) struct PrepareRows<'a> {
     format: Format,
     /// f32 `[rows, width]`.
     x: &'a [f32],
@@ -122,7 +122,7 @@ unsafe impl Sync for Pointers {}
 
 impl Scratch {
     /// Converts rows of `width` elements. Panics when memory is exhausted (possible only on the largest call yet).
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         pool: &Pool,
         path: Path,
@@ -197,7 +197,7 @@ fn stride(format: Format, width: usize) -> usize {
 /// # Safety
 /// The pointers cover the rows of `x`, and no other thread accesses them.
 #[inline(always)]
-pub(super) unsafe fn prepare(rows: PrepareRows<'_>, reached: impl Reached) {
+pub(crate) unsafe fn prepare(rows: PrepareRows<'_>, reached: impl Reached) {
     for (row, x) in rows.x.chunks_exact(rows.width).enumerate() {
         // SAFETY: row `row` of each array is there and is this caller's.
         unsafe {

@@ -4,30 +4,30 @@ use super::Lists;
 use crate::quant::{BASE, PAIR, PLANES, WeightClass};
 
 /// A block's sums and the destination of its results.
-pub(super) struct Results<'a> {
+pub(crate) struct Results<'a> {
     /// `[rows][32]`: i32 or f32 bits.
-    pub(super) sums: &'a [[u32; 32]],
-    pub(super) class: WeightClass,
+    pub(crate) sums: &'a [[u32; 32]],
+    pub(crate) class: WeightClass,
     /// Sums are f32 with the group scales already applied.
-    pub(super) in_groups: bool,
+    pub(crate) in_groups: bool,
     /// Int8 and int4: `[rows]`.
-    pub(super) row_scales: &'a [f32],
+    pub(crate) row_scales: &'a [f32],
     /// Int8 and int4: the rows with middle and high digits.
-    pub(super) lists: Lists<'a>,
+    pub(crate) lists: Lists<'a>,
     /// Sums of these digits, `[rows]`; written only where there are such digits.
-    pub(super) high: *const [[u32; PAIR]; PLANES],
+    pub(crate) high: *const [[u32; PAIR]; PLANES],
     /// Int8 and int4: `[columns]`.
-    pub(super) column_scales: &'a [f32],
+    pub(crate) column_scales: &'a [f32],
     /// `[columns]`.
-    pub(super) bias: Option<&'a [f32]>,
+    pub(crate) bias: Option<&'a [f32]>,
     /// Whether results are added to the destination.
-    pub(super) add: bool,
+    pub(crate) add: bool,
     /// First result.
-    pub(super) out: *mut f32,
+    pub(crate) out: *mut f32,
     /// Row stride of the output.
-    pub(super) width: usize,
+    pub(crate) width: usize,
     /// Columns to write: 32, fewer at the edge.
-    pub(super) columns: usize,
+    pub(crate) columns: usize,
 }
 
 /// Units of a middle and a high digit.
@@ -38,7 +38,7 @@ pub(crate) const UNITS: [f32; PLANES] = [BASE as f32, (BASE * BASE) as f32];
 /// # Safety
 /// `out` covers the rows and columns, and no other thread accesses them.
 #[inline(always)]
-pub(super) unsafe fn finish(results: Results<'_>) {
+pub(crate) unsafe fn finish(results: Results<'_>) {
     let columns = results.columns;
     // The edge is padded so that every row below is 32 wide; only the final store uses the true width.
     let padded = |from: &[f32]| {

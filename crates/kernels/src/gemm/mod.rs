@@ -4,7 +4,7 @@
 //! linear      activations -> scratch (digits and scale, or bf16)         once per call
 //!             rows x pairs cut into panels, panels spread over threads   pairs of strips are 32 output columns
 //! panel       for each group of pairs that fits L2, for each block of 1..=12 rows, for each pair:
-//!               kernel   all of K, sums in registers    scalar.rs  avx2.rs  avx512.rs  pairs.rs  amx.rs
+//!               kernel   all of K, sums in registers    scalar.rs, or those of crate::arch::native
 //!               finish   outliers, scales, bias, residual         epilogue.rs
 //!               gate     32 columns of gate and up become 16
 //! ```
@@ -22,16 +22,8 @@
 //!   (Intel SDM volume 2). The other instruction sets reproduce the selected one.
 //! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
 
-mod activations;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod amx;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod epilogue;
-#[cfg(target_arch = "x86_64")]
-mod pairs;
+pub(crate) mod activations;
+pub(crate) mod epilogue;
 mod scalar;
 
 use activations::Lists;
@@ -39,7 +31,8 @@ pub(crate) use activations::{Activations, Scratch};
 
 use crate::Out;
 use crate::accumulation_order::AccumulationOrder;
-use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16, Isa};
+use crate::arch::native::{self, prefetch};
+use crate::isa::{Isa, TilesProof};
 use crate::pointwise::{self, Activation};
 use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
@@ -49,7 +42,7 @@ use std::ops::Range;
 
 /// Up to this number of rows, threads take contiguous shares of the columns, fixed except at their ends: a thread reads
 /// the same weights in every step. More rows are cut into panels of this size, claimed by free threads.
-const PANEL_ROWS: usize = 96;
+pub(crate) const PANEL_ROWS: usize = 96;
 /// Bytes of the pairs of strips that all blocks of a panel read before the next ones: two such groups, the current one
 /// and the prefetched one, fit an L2 cache of 1 MiB.
 const GROUP_BYTES: usize = 320 << 10;
@@ -64,21 +57,21 @@ const fn prefetch_bytes(rows: usize) -> usize {
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     /// First activation row.
-    x: *const u8,
+    pub(crate) x: *const u8,
     /// Row stride of the activations in bytes.
-    x_stride: usize,
+    pub(crate) x_stride: usize,
     /// Int8: `[groups][32]`.
-    ratios: *const u8,
+    pub(crate) ratios: *const u8,
     /// `[steps]` of the weight class.
-    tiles: *const u8,
-    steps: usize,
+    pub(crate) tiles: *const u8,
+    pub(crate) steps: usize,
     /// Prefetch address: a step's bytes from here, then from `ahead_stride` further on.
-    ahead: *const u8,
-    ahead_stride: usize,
+    pub(crate) ahead: *const u8,
+    pub(crate) ahead_stride: usize,
     /// Layout of a file's quantization groups, if the weights have them; alive while the kernel runs.
-    groups: *const Groups,
+    pub(crate) groups: *const Groups,
     /// Result, `[rows][32]` f32 or i32.
-    sums: *mut u32,
+    pub(crate) sums: *mut u32,
 }
 
 /// Computes `block.sums` for the kernel's number of rows.
@@ -86,17 +79,17 @@ pub(crate) struct Block {
 /// # Safety
 /// The pointers of the block cover the kernel's rows, the strides and steps are correct, the activations are in the
 /// kernel's [`Format`], and the CPU has the kernel's instructions, which a [`Path`] proves.
-type Kernel = unsafe fn(Block);
+pub(crate) type Kernel = unsafe fn(Block);
 
 /// Layout of a file's quantization groups in a step: [`BlockFormat`] in a form for kernels.
 #[derive(Clone, Copy)]
 pub(crate) struct Groups {
     /// For 4-bit codes: the level of each, plus 128.
-    levels: [u8; 16],
-    scales: Scales,
-    mins: bool,
-    scale_bytes: usize,
-    step_bytes: usize,
+    pub(crate) levels: [u8; 16],
+    pub(crate) scales: Scales,
+    pub(crate) mins: bool,
+    pub(crate) scale_bytes: usize,
+    pub(crate) step_bytes: usize,
 }
 
 impl Groups {
@@ -110,7 +103,7 @@ impl Groups {
     }
 
     /// Offset of the tiles in a step.
-    fn tiles(&self) -> usize {
+    pub(crate) fn tiles(&self) -> usize {
         if self.mins { 2 * self.scale_bytes } else { self.scale_bytes }
     }
 }
@@ -118,15 +111,15 @@ impl Groups {
 /// The outlier digits of a block's rows, against one pair of strips.
 pub(crate) struct OutlierBlock<'a> {
     /// Int8: `[groups][32]`.
-    ratios: *const u8,
+    pub(crate) ratios: *const u8,
     /// `[steps]` of the weight class.
-    tiles: *const u8,
+    pub(crate) tiles: *const u8,
     /// As in [`Block`].
-    groups: Option<&'a Groups>,
+    pub(crate) groups: Option<&'a Groups>,
     /// The block's rows.
-    lists: Lists<'a>,
+    pub(crate) lists: Lists<'a>,
     /// Result, `[rows][PLANES][32]`, f32 for the groups of a file, else i32. Not written where a list is empty.
-    sums: *mut [[u32; PAIR]; PLANES],
+    pub(crate) sums: *mut [[u32; PAIR]; PLANES],
 }
 
 impl OutlierBlock<'_> {
@@ -135,7 +128,7 @@ impl OutlierBlock<'_> {
     /// # Safety
     /// The caller's `sums` have room for the rows.
     #[inline(always)]
-    unsafe fn each(&self, mut product: impl FnMut(&[Outlier], &mut [u32; PAIR])) {
+    pub(crate) unsafe fn each(&self, mut product: impl FnMut(&[Outlier], &mut [u32; PAIR])) {
         for row in 0..self.lists.rows() {
             for plane in 0..PLANES {
                 let list = self.lists.of(row, plane);
@@ -158,10 +151,10 @@ impl OutlierBlock<'_> {
 ///
 /// # Safety
 /// The pointers cover the pair of strips, the quads lie within it, and the CPU has the kernel's instructions.
-type Outliers = unsafe fn(OutlierBlock<'_>);
+pub(crate) type Outliers = unsafe fn(OutlierBlock<'_>);
 
 /// Bf16 has no outlier digits.
-unsafe fn no_outliers(_: OutlierBlock<'_>) {}
+pub(crate) unsafe fn no_outliers(_: OutlierBlock<'_>) {}
 
 /// A kernel's activation format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,25 +184,25 @@ impl Format {
 }
 
 /// Converts rows of f32 to a kernel's format.
-type Prepare = unsafe fn(activations::PrepareRows<'_>);
+pub(crate) type Prepare = unsafe fn(activations::PrepareRows<'_>);
 /// Turns sums into results: see [`epilogue`].
-type Finish = unsafe fn(epilogue::Results<'_>);
+pub(crate) type Finish = unsafe fn(epilogue::Results<'_>);
 
 /// The functions of one instruction set for one kind of matrix.
-struct Functions {
-    format: Format,
+pub(crate) struct Functions {
+    pub(crate) format: Format,
     /// By number of rows, from 1. Up to this many rows read the weights once.
-    kernels: &'static [Kernel],
+    pub(crate) kernels: &'static [Kernel],
     /// Rows per block of a larger number: the most efficient kernel.
-    block_rows: usize,
-    prepare: Prepare,
-    finish: Finish,
+    pub(crate) block_rows: usize,
+    pub(crate) prepare: Prepare,
+    pub(crate) finish: Finish,
     /// Products of the outlier digits.
-    outliers: Outliers,
+    pub(crate) outliers: Outliers,
 }
 
 /// Functions that may be called with a `Proof`.
-struct Table<Proof> {
+pub(crate) struct Table<Proof> {
     functions: Functions,
     proof: PhantomData<Proof>,
 }
@@ -217,12 +210,12 @@ struct Table<Proof> {
 impl<Proof> Table<Proof> {
     /// # Safety
     /// A CPU for which a `Proof` exists has the instructions of every function.
-    const unsafe fn new(functions: Functions) -> Table<Proof> {
+    pub(crate) const unsafe fn new(functions: Functions) -> Table<Proof> {
         Table { functions, proof: PhantomData }
     }
 
     /// The path, by proof of its instructions.
-    fn by(&'static self, _proof: Proof) -> Path {
+    pub(crate) fn by(&'static self, _proof: Proof) -> Path {
         Path(&self.functions)
     }
 }
@@ -286,16 +279,23 @@ impl Path {
     }
 }
 
-/// The instruction sets that products may use, each with its proof, and the accumulation order of bf16.
+/// What kernels for a matrix differ by.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// Bf16 with [`AccumulationOrder::Vdpbf16`].
+    Pairs,
+    /// The native format of a class; bf16 with [`AccumulationOrder::Amx`].
+    Own(WeightClass, Levels),
+    /// The quantization groups of a file: indices of its codes, 8 or 4 bits, and of its groups, 32 or 16.
+    Blocks(usize, usize),
+}
+
+/// The instruction sets that products may use, and the accumulation order of bf16.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proofs {
     arithmetic: AccumulationOrder,
-    avx2: Option<Avx2>,
-    avx512: Option<Avx512>,
-    avx512_bf16: Option<Avx512Bf16>,
-    amx: Option<Amx>,
-    /// For operations other than products.
     isa: Isa,
+    tiles: Option<TilesProof>,
     /// Use tiles for any number of rows, even where vectors would be faster.
     only_tiles: bool,
 }
@@ -303,8 +303,7 @@ pub(crate) struct Proofs {
 impl Proofs {
     /// Everything that the ceiling and the CPU allow.
     pub(crate) fn of(isa: Isa, arithmetic: AccumulationOrder) -> Proofs {
-        let (avx2, avx512, avx512_bf16, amx) = (isa.avx2(), isa.avx512(), isa.avx512_bf16(), isa.amx());
-        Proofs { arithmetic, avx2, avx512, avx512_bf16, amx, isa, only_tiles: false }
+        Proofs { arithmetic, isa, tiles: native::tiles(isa), only_tiles: false }
     }
 
     /// The accumulation order of bf16.
@@ -312,53 +311,32 @@ impl Proofs {
         self.arithmetic
     }
 
-    /// AMX, if bf16 is summed in its order.
-    pub(crate) fn tiles(&self) -> Option<Amx> {
-        self.amx.filter(|_| self.arithmetic == AccumulationOrder::Amx)
+    /// The matrix unit, if bf16 is summed in its order.
+    pub(crate) fn tiles(&self) -> Option<TilesProof> {
+        self.tiles.filter(|_| self.arithmetic == AccumulationOrder::Amx)
     }
 
     /// As [`Proofs::of`] [`Isa::Amx`] with a proof from a test, for every product.
-    pub(crate) fn with_tiles(amx: Amx) -> Proofs {
-        Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512, AccumulationOrder::Amx) }
+    pub(crate) fn with_tiles(tiles: TilesProof) -> Proofs {
+        Proofs { tiles: Some(tiles), only_tiles: true, ..Proofs::of(Isa::Avx512, AccumulationOrder::Amx) }
     }
 
     /// The vector path for weights in the quantization groups of a file.
     fn block_path(&self, format: &BlockFormat) -> Path {
         let four = matches!(format.codes, Codes::Four { .. });
-        let (codes, group) = (usize::from(four), usize::from(format.group == 16));
-        #[cfg(target_arch = "x86_64")]
-        match (self.avx512, self.avx2) {
-            (Some(proof), _) => return avx512::BLOCKS[codes][group].by(proof),
-            (None, Some(proof)) => return avx2::BLOCKS[codes][group].by(proof),
-            (None, None) => {}
-        }
-        scalar::BLOCKS[codes][group].by(())
+        self.best(Kind::Blocks(usize::from(four), usize::from(format.group == 16)))
     }
 
     /// The vector path for a matrix in a class's native format.
     fn path(&self, class: WeightClass, levels: Levels) -> Path {
-        if (class, self.arithmetic) == (WeightClass::Bf16, AccumulationOrder::Vdpbf16) {
-            return self.pairs_path();
-        }
-        #[cfg(target_arch = "x86_64")]
-        match (self.avx512, self.avx2) {
-            (Some(proof), _) => return avx512::table(class, levels).by(proof),
-            (None, Some(proof)) => return avx2::table(class, levels).by(proof),
-            (None, None) => {}
-        }
-        scalar::table(class, levels).by(())
+        self.best(match (class, self.arithmetic) {
+            (WeightClass::Bf16, AccumulationOrder::Vdpbf16) => Kind::Pairs,
+            _ => Kind::Own(class, levels),
+        })
     }
 
-    /// The path for bf16 with [`AccumulationOrder::Vdpbf16`].
-    fn pairs_path(&self) -> Path {
-        #[cfg(target_arch = "x86_64")]
-        match (self.avx512_bf16, self.avx512, self.avx2) {
-            (Some(proof), _, _) => return pairs::AVX512_BF16.by(proof),
-            (None, Some(proof), _) => return pairs::AVX512.by(proof),
-            (None, None, Some(proof)) => return pairs::AVX2.by(proof),
-            (None, None, None) => {}
-        }
-        scalar::PAIRS.by(())
+    fn best(&self, kind: Kind) -> Path {
+        native::path(self.isa, kind).unwrap_or_else(|| scalar::path(kind))
     }
 }
 
@@ -405,16 +383,14 @@ pub(crate) fn linear(
         then,
     };
     let panel = |rows: Range<usize>, pairs: Range<usize>| match tiles {
-        #[cfg(target_arch = "x86_64")]
-        Some(amx) => amx::panel(amx, &product, rows, pairs),
-        _ => product.panel(rows, pairs),
+        Some(proof) => native::tile_panel(proof, &product, rows, pairs),
+        None => product.panel(rows, pairs),
     };
 
     let (pairs, threads) = (w.pairs(), pool.threads());
     let panel_rows = match tiles {
-        #[cfg(target_arch = "x86_64")]
-        Some(_) => amx::panel_rows(w.class(), shape.in_features),
-        _ => PANEL_ROWS,
+        Some(proof) => native::tile_panel_rows(proof, w.class(), shape.in_features),
+        None => PANEL_ROWS,
     };
     let row_panels = rows.div_ceil(panel_rows).max((2 * threads).div_ceil(pairs).min(rows.div_ceil(16)));
     if row_panels == 1 {
@@ -442,9 +418,9 @@ pub(crate) fn linear(
     });
 }
 
-/// AMX, if this product should use it. With fewer rows the vector units keep up with memory. (The thresholds for int8
+/// The matrix unit, if this product should use it. With fewer rows the vector units keep up with memory. (The thresholds for int8
 /// and bf16 were measured on Sapphire Rapids, that for int4 is computed.)
-fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
+fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<TilesProof> {
     let from = match class {
         WeightClass::Int8 => 5,
         WeightClass::Int4 => 9, // unpacking costs as much as multiplying this many rows
@@ -453,7 +429,7 @@ fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
     if (class, proofs.arithmetic) == (WeightClass::Bf16, AccumulationOrder::Vdpbf16) {
         return None;
     }
-    proofs.amx.filter(|_| rows >= from || proofs.only_tiles)
+    proofs.tiles.filter(|_| rows >= from || proofs.only_tiles)
 }
 
 /// Output pointer. Panels write disjoint parts.
@@ -464,11 +440,11 @@ unsafe impl Sync for OutPointer {}
 
 /// One call of [`linear`] with its activations converted.
 pub(crate) struct Product<'a> {
-    w: &'a PackedMatrix,
+    pub(crate) w: &'a PackedMatrix,
     /// Layout of its groups, if they are those of a file.
     groups: Option<Groups>,
     path: Path,
-    activations: Activations<'a>,
+    pub(crate) activations: Activations<'a>,
     bias: Option<&'a [f32]>,
     out: OutPointer,
     /// Output row width.
@@ -552,7 +528,7 @@ impl Product<'_> {
     }
 
     /// Outliers, scales, bias and residual for rows `first..`, at most [`MAX_ROWS`], and one pair of strips.
-    fn finish(&self, sums: &[[u32; PAIR]], first: usize, pair: usize) {
+    pub(crate) fn finish(&self, sums: &[[u32; PAIR]], first: usize, pair: usize) {
         let column = pair * PAIR;
         let columns = (self.w.shape().out_features - column).min(PAIR);
         let mut ungated = MaybeUninit::<[[f32; PAIR]; MAX_ROWS]>::uninit();
@@ -596,41 +572,9 @@ impl Product<'_> {
     }
 }
 
-/// Prefetches a line into the nearest cache; any address is allowed.
-#[inline(always)]
-fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint, never a fault.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
-/// Returns the same addresses, opaque to the compiler. Called before each tile, it keeps the loads of a tile after those
-/// of the previous one: the compiler would otherwise broadcast an activation once for two tiles and alternate between
-/// their lines, which the hardware prefetcher does not follow.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn in_order(tile: *const u8, x: *const u8) -> (*const u8, *const u8) {
-    (opaque(tile.cast_mut()), opaque(x.cast_mut()))
-}
-
-/// Returns the same address, opaque to the compiler: it derives no other address from it, and keeps nothing stored
-/// there in registers.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-#[allow(clippy::pointers_in_nomem_asm_block)] // no memory access
-fn opaque<T>(mut address: *mut T) -> *mut T {
-    // SAFETY: no instruction at all.
-    unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
-    address
-}
-
 /// Maximum rows of a vector kernel.
-const MAX_ROWS: usize = 16;
+pub(crate) const MAX_ROWS: usize = 16;
 
 /// Sums of a block, aligned for vectors and tiles.
 #[repr(C, align(64))]
-struct Sums<const ROWS: usize>([[u32; 32]; ROWS]);
+pub(crate) struct Sums<const ROWS: usize>(pub(crate) [[u32; 32]; ROWS]);

@@ -1,18 +1,21 @@
 //! Kernels in plain Rust, one row at a time, for any CPU. Compilers may vectorize over 16 columns; the order of
 //! operations within a column is the definition's.
 
-use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue};
+use super::{Block, Format, Functions, Groups, Kernel, Kind, OutlierBlock, Path, Table, activations, epilogue};
 use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use half::f16;
 
-/// The kernels of a class's native format.
-pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<()> {
-    match (class, levels) {
-        (WeightClass::Int8, _) => &INT8,
-        (WeightClass::Int4, Levels::Even) => &INT4,
-        (WeightClass::Int4, Levels::Uneven) => &UNEVEN,
-        (WeightClass::Bf16, _) => &BF16,
-    }
+/// The kernels of any matrix.
+pub(super) fn path(kind: Kind) -> Path {
+    let table = match kind {
+        Kind::Pairs => &PAIRS,
+        Kind::Own(WeightClass::Int8, _) => &INT8,
+        Kind::Own(WeightClass::Int4, Levels::Even) => &INT4,
+        Kind::Own(WeightClass::Int4, Levels::Uneven) => &UNEVEN,
+        Kind::Own(WeightClass::Bf16, _) => &BF16,
+        Kind::Blocks(codes, group) => &BLOCKS[codes][group],
+    };
+    table.by(())
 }
 
 static INT8: Table<()> = of(Format::Int8, &[int8], outliers_int8);
@@ -21,10 +24,10 @@ static INT4: Table<()> = of(Format::Int8Grouped, &[int4::<false>], outliers_int4
 static UNEVEN: Table<()> = of(Format::Int8By32, &[int4::<true>], outliers_int4::<true>);
 static BF16: Table<()> = of(Format::Wide, &[bf16], super::no_outliers);
 /// Bf16 by [`AccumulationOrder::Vdpbf16`](crate::AccumulationOrder::Vdpbf16).
-pub(super) static PAIRS: Table<()> = of(Format::Wide, &[pairs], super::no_outliers);
+static PAIRS: Table<()> = of(Format::Wide, &[pairs], super::no_outliers);
 
 /// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
-pub(super) static BLOCKS: [[Table<()>; 2]; 2] = [
+static BLOCKS: [[Table<()>; 2]; 2] = [
     [
         of(Format::Int8By32, &[blocks::<false, 32>], block_outliers::<false, 32>),
         of(Format::Int8By16, &[blocks::<false, 16>], block_outliers::<false, 16>),

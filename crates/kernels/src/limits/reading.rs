@@ -2,9 +2,10 @@
 
 use super::rate;
 use super::series::{Figure, Series, Threads};
-#[cfg(target_arch = "x86_64")]
-use crate::isa::{Avx2, Avx512};
+use crate::arch::native::prefetch;
+use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
+use crate::simd::{Kernel, Simd, dispatch};
 use crate::threads::{Nodes, Pool, share};
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -154,61 +155,46 @@ impl Readable {
 
 /// Reads all lines once with one of the [`WAYS`], with this CPU's widest loads.
 fn read(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
+    dispatch(Isa::best(), Pass(lines, way))
+}
+
+struct Pass<'a>(&'a [[u64; 8]], (usize, bool));
+
+impl Kernel for Pass<'_> {
+    type Output = u64;
+
     #[inline(always)]
-    fn streams<const STREAMS: usize, const AHEAD: bool>(lines: &[[u64; 8]]) -> u64 {
-        let part = lines.len() / STREAMS;
-        let streams: [&[[u64; 8]]; STREAMS] = std::array::from_fn(|i| &lines[i * part..][..part]);
-        let mut sums = [[0u64; 8]; STREAMS];
-        for line in 0..part {
-            for (sums, stream) in sums.iter_mut().zip(streams) {
-                if AHEAD {
-                    prefetch(stream.as_ptr().wrapping_add(line + 64));
-                }
-                for (sum, word) in sums.iter_mut().zip(stream[line]) {
-                    *sum ^= word;
-                }
-            }
-        }
-        sums.as_flattened().iter().fold(0, |all, sum| all ^ sum)
-    }
-    #[inline(always)]
-    fn choose(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
+    fn define(self) -> u64 {
+        let Pass(lines, way) = self;
         match way {
             (2, _) => streams::<2, false>(lines),
             (_, false) => streams::<4, false>(lines),
             (_, true) => streams::<4, true>(lines),
         }
     }
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f")]
-        fn avx512(lines: &[[u64; 8]], way: (usize, bool), _proof: Avx512) -> u64 {
-            choose(lines, way)
-        }
-        #[target_feature(enable = "avx2")]
-        fn avx2(lines: &[[u64; 8]], way: (usize, bool), _proof: Avx2) -> u64 {
-            choose(lines, way)
-        }
-        if let Some(proof) = Avx512::detect() {
-            // SAFETY: the feature is among those of the proof.
-            return unsafe { avx512(lines, way, proof) };
-        }
-        if let Some(proof) = Avx2::detect() {
-            // SAFETY: the feature is among those of the proof.
-            return unsafe { avx2(lines, way, proof) };
-        }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> u64 {
+        self.define()
     }
-    choose(lines, way)
 }
 
-/// Prefetches `line`; any address is allowed.
 #[inline(always)]
-fn prefetch(_line: *const [u64; 8]) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on the caches, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(_line.cast());
+fn streams<const STREAMS: usize, const AHEAD: bool>(lines: &[[u64; 8]]) -> u64 {
+    let part = lines.len() / STREAMS;
+    let streams: [&[[u64; 8]]; STREAMS] = std::array::from_fn(|i| &lines[i * part..][..part]);
+    let mut sums = [[0u64; 8]; STREAMS];
+    for line in 0..part {
+        for (sums, stream) in sums.iter_mut().zip(streams) {
+            if AHEAD {
+                prefetch(stream.as_ptr().wrapping_add(line + 64).cast());
+            }
+            for (sum, word) in sums.iter_mut().zip(stream[line]) {
+                *sum ^= word;
+            }
+        }
     }
+    sums.as_flattened().iter().fold(0, |all, sum| all ^ sum)
 }
 
 /// Total bytes of the last-level caches of these cores, each shared cache counted once. 0: the system does not report

@@ -19,12 +19,11 @@
 //! zeros adds +0. Steps are counted from the first of all inputs, not from the first that a strip reads. Nothing is added
 //! to the outputs of a strip that reads nothing.
 
-#[cfg(target_arch = "x86_64")]
-mod amx;
-mod product;
+pub(crate) mod product;
 
 use crate::accumulation_order::AccumulationOrder;
-use crate::isa::{Amx, Isa};
+use crate::arch::native;
+use crate::isa::{Isa, TilesProof};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::Shared;
 use crate::quant::{SMALLEST_WEIGHT, round_to_bf16};
@@ -36,7 +35,7 @@ use std::ops::Range;
 /// Maximum rows that pass over some strips together, so that the strips are read from a far cache only once.
 const PANEL_ROWS: usize = 48;
 /// Length of a line in pairs, one for each row of a strip.
-const LINE: usize = 16;
+pub(crate) const LINE: usize = 16;
 
 /// Shape of a low-rank product `B (A x)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,24 +67,24 @@ pub struct LowRank {
 }
 
 /// A matrix in strips of 16 rows.
-struct Strips {
+pub(crate) struct Strips {
     /// `[line][16]` pairs of bf16.
-    pairs: Buffer<u32>,
+    pub(crate) pairs: Buffer<u32>,
     /// The strips with inputs, in order.
-    spans: Vec<Span>,
+    pub(crate) spans: Vec<Span>,
 }
 
 /// A strip and its range of inputs, which is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+pub(crate) struct Span {
     /// Index of the strip's 16 rows.
-    strip: usize,
+    pub(crate) strip: usize,
     /// First input pair.
-    first: usize,
+    pub(crate) first: usize,
     /// Number of input pairs.
-    pairs: usize,
+    pub(crate) pairs: usize,
     /// First line.
-    line: usize,
+    pub(crate) line: usize,
 }
 
 impl Span {
@@ -274,8 +273,8 @@ pub(crate) struct ComputeContext<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) isa: Isa,
     pub(crate) arithmetic: AccumulationOrder,
-    /// AMX, if it is available for the order of tiles.
-    pub(crate) tiles: Option<Amx>,
+    /// The matrix unit, if it is available for the order of tiles.
+    pub(crate) tiles: Option<TilesProof>,
 }
 
 /// As [`define`]. Allocates only where `scratch` must grow.
@@ -373,7 +372,7 @@ enum Format {
 impl Format {
     fn of(context: ComputeContext<'_>) -> Format {
         match context.arithmetic {
-            AccumulationOrder::Vdpbf16 if context.isa.avx512_bf16().is_some() => Format::Pairs,
+            AccumulationOrder::Vdpbf16 if native::narrow(context.isa).is_some() => Format::Pairs,
             AccumulationOrder::Amx if context.tiles.is_some() => Format::Pairs,
             _ => Format::Wide,
         }

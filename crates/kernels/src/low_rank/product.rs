@@ -6,10 +6,9 @@
 //!     Inner: rounded, to h   Added: to the row of the result
 //! ```
 
-#[cfg(target_arch = "x86_64")]
-use super::amx;
 use super::{ComputeContext, Convert, Format, LINE, Span, Strips};
 use crate::accumulation_order::AccumulationOrder;
+use crate::arch::native;
 use crate::mem::Buffer;
 use crate::pointwise::Shared;
 use crate::simd::{Kernel, LANES, Simd, dispatch, round_bf16, with_rows};
@@ -70,7 +69,7 @@ impl Rows<'_> {
 }
 
 /// Destination of sums. Callers compute each row and strip once.
-pub(super) trait RowTarget: Copy {
+pub(crate) trait RowTarget: Copy {
     /// Pointer to a row.
     type Row: Copy;
 
@@ -192,31 +191,28 @@ fn run<T: RowTarget>(context: ComputeContext<'_>, panel: Panel<'_, T>) {
             let width = matrix.width(spans.clone()) * Format::of(context).unit();
             assert!(width <= stride, "rows of {stride} units are narrower than the matrix, which reads {width}");
             let block = Block { matrix, x, stride, rows, spans: spans.clone(), to };
-            #[cfg(target_arch = "x86_64")]
-            match (context.arithmetic, context.tiles, context.isa.avx512_bf16()) {
-                (AccumulationOrder::Amx, Some(proof), _) => amx::run(proof, &block),
-                (AccumulationOrder::Vdpbf16, _, Some(proof)) => dot::run(proof, &block),
+            match (context.arithmetic, context.tiles, native::narrow(context.isa)) {
+                (AccumulationOrder::Amx, Some(proof), _) => native::low_rank_tiles(proof, &block),
+                (AccumulationOrder::Vdpbf16, _, Some(proof)) => native::low_rank_narrow(proof, &block),
                 (arithmetic, ..) => dispatch(context.isa, ByFma { block, arithmetic }),
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            dispatch(context.isa, ByFma { block, arithmetic: context.arithmetic });
         }
     });
 }
 
 /// A few rows in the format.
-pub(super) struct Block<'a, T> {
-    pub(super) matrix: &'a Strips,
+pub(crate) struct Block<'a, T> {
+    pub(crate) matrix: &'a Strips,
     /// `rows` rows, `stride` apart, each at least as wide as the inputs of any of the strips.
-    pub(super) x: &'a [u32],
-    pub(super) stride: usize,
-    pub(super) rows: Range<usize>,
-    pub(super) spans: Range<usize>,
-    pub(super) to: T,
+    pub(crate) x: &'a [u32],
+    pub(crate) stride: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) spans: Range<usize>,
+    pub(crate) to: T,
 }
 
 /// An accumulation order, for sums of 16 columns.
-trait Order<S: Simd>: Copy {
+pub(crate) trait Order<S: Simd>: Copy {
     /// Rows that fit the registers, at most 8.
     const ROWS: usize;
     /// Minimum rows to compute two strips together.
@@ -239,7 +235,7 @@ trait Order<S: Simd>: Copy {
 impl<T: RowTarget> Block<'_, T> {
     /// `unit`: units per input pair.
     #[inline(always)]
-    fn run<S: Simd, O: Order<S>>(&self, s: S, order: O, unit: usize) {
+    pub(crate) fn run<S: Simd, O: Order<S>>(&self, s: S, order: O, unit: usize) {
         let mut at = 0;
         while at < self.rows.len() {
             let count = (self.rows.len() - at).min(O::ROWS);
@@ -332,7 +328,7 @@ impl<T: RowTarget> Kernel for ByFma<'_, T> {
 /// Maximum pairs of strips that are computed in twos for any number of rows: they are adjacent.
 const SHORT: usize = 64;
 /// Prefetch distance in 4-byte units.
-const AHEAD: usize = 2048 / size_of::<u32>();
+pub(crate) const AHEAD: usize = 2048 / size_of::<u32>();
 
 /// One pair: weights `[line][16][2]`, and two elements of each row at `x`.
 ///
@@ -424,65 +420,4 @@ impl<S: Simd> Order<S> for FmaTiles {
 }
 
 /// Pairs of a step of tiles.
-pub(super) const PAIRS: usize = AccumulationOrder::STEP / 2;
-
-/// [`AccumulationOrder::Vdpbf16`] with `vdpbf16ps`, from packed rows.
-#[cfg(target_arch = "x86_64")]
-mod dot {
-    use super::{AHEAD, Block, LINE, Order, RowTarget, Span};
-    use crate::isa::{Avx512, Avx512Bf16};
-    use std::arch::x86_64::*;
-
-    #[derive(Clone, Copy)]
-    struct Dot {
-        _proof: Avx512Bf16,
-    }
-
-    pub(super) fn run<T: RowTarget>(proof: Avx512Bf16, block: &Block<'_, T>) {
-        #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
-        fn run<T: RowTarget>(proof: Avx512Bf16, block: &Block<'_, T>) {
-            block.run(proof.avx512(), Dot { _proof: proof }, 1);
-        }
-        // SAFETY: `proof` says that the CPU has these features.
-        unsafe { run(proof, block) }
-    }
-
-    impl Order<Avx512> for Dot {
-        const ROWS: usize = 8;
-        /// The limit is two loads per cycle: many rows use a broadcast pair twice; few rows are bound by memory, and take
-        /// it in order.
-        const TWO_FROM: usize = 6;
-
-        #[inline(always)]
-        unsafe fn sums<const R: usize, const C: usize>(
-            self,
-            _: Avx512,
-            lines: [*const u32; C],
-            span: Span,
-            x: *const u32,
-            x_stride: usize,
-        ) -> [[__m512; R]; C] {
-            // SAFETY: `self` proves that the CPU has the instructions; addresses are within the lines and the rows, and
-            // both types of a line are 64 bytes in which every bit pattern is valid.
-            unsafe {
-                let mut sums = [[_mm512_setzero_ps(); R]; C];
-                for pair in 0..span.pairs {
-                    let mut w = [_mm512_setzero_si512(); C];
-                    for (w, line) in w.iter_mut().zip(lines) {
-                        let line = line.add(pair * LINE);
-                        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(AHEAD).cast());
-                        *w = _mm512_loadu_si512(line.cast());
-                    }
-                    for row in 0..R {
-                        let x = _mm512_set1_epi32(*x.add(row * x_stride + pair).cast::<i32>());
-                        let x = std::mem::transmute::<__m512i, __m512bh>(x);
-                        for (sums, w) in sums.iter_mut().zip(w) {
-                            sums[row] = _mm512_dpbf16_ps(sums[row], std::mem::transmute::<__m512i, __m512bh>(w), x);
-                        }
-                    }
-                }
-                sums
-            }
-        }
-    }
-}
+pub(crate) const PAIRS: usize = AccumulationOrder::STEP / 2;

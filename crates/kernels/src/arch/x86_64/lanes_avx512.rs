@@ -1,8 +1,10 @@
 //! Sixteen lanes as one register.
 
-use super::avx2::{max_of_8, sum_of_8};
-use super::{SMALLEST_ACTIVATION, Simd, registers};
-use crate::isa::Avx512;
+use super::lanes_avx2::{max_of_8, sum_of_8};
+use super::proofs::Avx512;
+use super::registers;
+use crate::quant::SMALLEST_ACTIVATION;
+use crate::simd::Simd;
 use std::arch::x86_64::*;
 
 impl Simd for Avx512 {

@@ -1,7 +1,8 @@
 //! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
-use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue, in_order};
-use crate::isa::Avx2;
+use super::in_order;
+use super::proofs::Avx2;
+use crate::gemm::{self, Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue};
 use crate::quant::{
     GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
@@ -21,7 +22,7 @@ static INT8: Table<Avx2> = of(Format::Int8, &INT8_KERNELS, outliers_int8);
 static INT4: Table<Avx2> = of(Format::Int8Grouped, &INT4_KERNELS, outliers_int4);
 /// Int4 with uneven levels.
 static UNEVEN: Table<Avx2> = of(Format::Int8By32, &UNEVEN_KERNELS, outliers_uneven);
-static BF16: Table<Avx2> = of(Format::Wide, &BF16_KERNELS, super::no_outliers);
+static BF16: Table<Avx2> = of(Format::Wide, &BF16_KERNELS, gemm::no_outliers);
 
 /// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
 pub(super) static BLOCKS: [[Table<Avx2>; 2]; 2] = [
@@ -36,7 +37,7 @@ pub(super) static BLOCKS: [[Table<Avx2>; 2]; 2] = [
 ];
 
 /// A table of functions of this file.
-const fn of(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Table<Avx2> {
+const fn of(format: Format, kernels: &'static [Kernel], outliers: gemm::Outliers) -> Table<Avx2> {
     // SAFETY: no function of this file has features other than AVX2, FMA, F16C and POPCNT.
     unsafe { Table::new(Functions { format, kernels, block_rows: kernels.len(), prepare, finish, outliers }) }
 }

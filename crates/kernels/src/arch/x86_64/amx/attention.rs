@@ -7,10 +7,9 @@
 //! The cache stores keys and values as tiles, so nothing is rearranged. The tile configuration omits missing rows of a
 //! partial tile.
 
-use super::tile::{Page, STRIDE};
-use crate::isa::Amx;
+use super::super::proofs::Amx;
+use crate::attention::tile::{Page, STRIDE};
 use crate::kv_cache::VALUE_PAGE;
-use crate::tiles;
 use std::arch::asm;
 
 /// Bytes of a tile of keys or values.
@@ -21,15 +20,15 @@ const F32_STRIDE: usize = STRIDE * size_of::<f32>();
 const BF16_STRIDE: usize = STRIDE * size_of::<u16>();
 
 /// The AMX tiles of the calling thread, configured for a number of rows.
-pub(super) struct Tiles {
-    _configured: tiles::Tiles,
+pub(crate) struct Tiles {
+    _configured: super::Tiles,
 }
 
 impl Tiles {
     /// Configures for products of `rows` rows, 1 to 16.
-    pub(super) fn configure(proof: Amx, rows: usize) -> Tiles {
+    pub(crate) fn configure(proof: Amx, rows: usize) -> Tiles {
         let rows = rows as u8;
-        let mut tiles = tiles::Tiles::new(proof);
+        let mut tiles = super::Tiles::new(proof);
         tiles.configure([rows, rows, 16, 16, rows, rows, rows, rows]);
         Tiles { _configured: tiles }
     }
@@ -39,7 +38,7 @@ impl Tiles {
     /// # Safety
     /// `queries`: bf16 `[rows, 32 * steps]`, rows STRIDE apart; `keys`: `[2][16 * steps]` lines; `to`: f32
     /// `[rows, 32]`, rows STRIDE apart; for the rows of the configuration.
-    pub(super) unsafe fn scores(&self, queries: *const u16, keys: *const u8, steps: usize, to: *mut f32) {
+    pub(crate) unsafe fn scores(&self, queries: *const u16, keys: *const u8, steps: usize, to: *mut f32) {
         // SAFETY: the caller's promise; every tile register used is declared.
         unsafe {
             asm!(
@@ -78,7 +77,7 @@ impl Tiles {
     /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows STRIDE apart; `inside`: bytes from the start of a page to
     /// its first requested column; `to`: f32 `[rows, 64]` or `[rows, 32]`, rows STRIDE apart; for the rows of the
     /// configuration. `pages` is not empty.
-    pub(super) unsafe fn values(&self, weights: *const u16, pages: &[Page], inside: usize, wide: bool, to: *mut f32) {
+    pub(crate) unsafe fn values(&self, weights: *const u16, pages: &[Page], inside: usize, wide: bool, to: *mut f32) {
         const { assert!(VALUE_PAGE == 32) };
         // SAFETY: the caller's promise; every tile register used is declared.
         unsafe {

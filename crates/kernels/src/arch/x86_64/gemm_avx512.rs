@@ -6,8 +6,9 @@
 //! rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two nibbles; bf16: even and odd halves widened to f32),
 //! activations are broadcast from memory, four bytes at a time.
 
-use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue, in_order, opaque};
-use crate::isa::Avx512;
+use super::proofs::Avx512;
+use super::{in_order, opaque};
+use crate::gemm::{self, Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue};
 use crate::quant::{
     GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
@@ -27,7 +28,7 @@ static INT8: Table<Avx512> = of(Format::Int8, &INT8_KERNELS, outliers_int8);
 static INT4: Table<Avx512> = of(Format::Int8Grouped, &int4_kernels::<false>(), outliers_int4::<false>);
 /// Int4 with uneven levels.
 static UNEVEN: Table<Avx512> = of(Format::Int8By32, &int4_kernels::<true>(), outliers_int4::<true>);
-static BF16: Table<Avx512> = of(Format::Wide, &BF16_KERNELS, super::no_outliers);
+static BF16: Table<Avx512> = of(Format::Wide, &BF16_KERNELS, gemm::no_outliers);
 
 /// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
 pub(super) static BLOCKS: [[Table<Avx512>; 2]; 2] = [
@@ -42,7 +43,7 @@ pub(super) static BLOCKS: [[Table<Avx512>; 2]; 2] = [
 ];
 
 /// A table of functions of this file.
-const fn of(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Table<Avx512> {
+const fn of(format: Format, kernels: &'static [Kernel], outliers: gemm::Outliers) -> Table<Avx512> {
     // SAFETY: no function of this file has features other than those of AVX-512 F, BW, VL, DQ and VNNI, and of `Avx2`.
     unsafe { Table::new(Functions { format, kernels, block_rows: kernels.len(), prepare, finish, outliers }) }
 }

@@ -1,7 +1,9 @@
 //! Sixteen lanes as two registers.
 
-use super::{SMALLEST_ACTIVATION, Simd, registers};
-use crate::isa::Avx2;
+use super::proofs::Avx2;
+use super::registers;
+use crate::quant::SMALLEST_ACTIVATION;
+use crate::simd::Simd;
 use std::arch::x86_64::*;
 
 /// The last three levels of the summation tree.

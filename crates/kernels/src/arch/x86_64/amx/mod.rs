@@ -1,6 +1,10 @@
 //! The AMX tile registers: eight of up to 16 rows of 64 bytes, which a thread configures before it multiplies.
 
-use crate::isa::Amx;
+pub(super) mod attention;
+pub(super) mod gemm;
+pub(super) mod low_rank;
+
+use super::proofs::Amx;
 use std::arch::asm;
 
 /// Registers, `tmm0` to `tmm7`.
@@ -18,7 +22,7 @@ struct TileConfig {
 
 /// Active tile state of the calling thread. Released on drop, so that the operating system need not save it at every
 /// context switch.
-pub(crate) struct Tiles {
+struct Tiles {
     _proof: Amx,
     /// Rows of each register; zeros before the first configuration.
     rows: [u8; COUNT],
@@ -26,13 +30,13 @@ pub(crate) struct Tiles {
 
 impl Tiles {
     /// Tiles without a configuration.
-    pub(crate) fn new(proof: Amx) -> Tiles {
+    fn new(proof: Amx) -> Tiles {
         Tiles { _proof: proof, rows: [0; COUNT] }
     }
 
     /// Sets the rows of each register, 1 to 16; discards their contents if the configuration changes.
     #[inline]
-    pub(crate) fn configure(&mut self, rows: [u8; COUNT]) {
+    fn configure(&mut self, rows: [u8; COUNT]) {
         if self.rows == rows {
             return;
         }

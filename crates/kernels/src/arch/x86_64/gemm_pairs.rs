@@ -8,29 +8,30 @@
 //! of a pair at once and use a broadcast activation twice: the limit is two loads per cycle. Few rows are bound by
 //! memory and take tile after tile, in memory order (see [`in_order`]).
 
-use super::{Block, Format, Functions, Kernel, Table, avx2, avx512, in_order};
-use crate::isa::{Avx2, Avx512, Avx512Bf16};
+use super::proofs::{Avx2, Avx512, Avx512Bf16};
+use super::{gemm_avx2, gemm_avx512, in_order};
+use crate::gemm::{self, Block, Format, Functions, Kernel, Table};
 use crate::quant::TILE;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
 pub(super) static AVX512_BF16: Table<Avx512Bf16> = {
     let (kernels, block_rows): (&[Kernel], _) = (&DOT_512, BLOCK_ROWS);
-    let (prepare, finish, outliers) = (avx512::prepare, avx512::finish, super::no_outliers);
+    let (prepare, finish, outliers) = (gemm_avx512::prepare, gemm_avx512::finish, gemm::no_outliers);
     // SAFETY: `dot_512` asks for AVX-512 F and BF16, the others for what `Avx512` proves.
     unsafe { Table::new(Functions { format: Format::Bf16, kernels, block_rows, prepare, finish, outliers }) }
 };
 
 pub(super) static AVX512: Table<Avx512> = {
     let (kernels, block_rows): (&[Kernel], _) = (&FMA_512, FMA_512.len());
-    let (prepare, finish, outliers) = (avx512::prepare, avx512::finish, super::no_outliers);
+    let (prepare, finish, outliers) = (gemm_avx512::prepare, gemm_avx512::finish, gemm::no_outliers);
     // SAFETY: `fma_512` asks for AVX-512 F, the others for what `Avx512` proves.
     unsafe { Table::new(Functions { format: Format::Wide, kernels, block_rows, prepare, finish, outliers }) }
 };
 
 pub(super) static AVX2: Table<Avx2> = {
     let (kernels, block_rows): (&[Kernel], _) = (&FMA_256, FMA_256.len());
-    let (prepare, finish, outliers) = (avx2::prepare, avx2::finish, super::no_outliers);
+    let (prepare, finish, outliers) = (gemm_avx2::prepare, gemm_avx2::finish, gemm::no_outliers);
     // SAFETY: `fma_256` asks for AVX2 and FMA, the others for what `Avx2` proves.
     unsafe { Table::new(Functions { format: Format::Wide, kernels, block_rows, prepare, finish, outliers }) }
 };
@@ -269,4 +270,20 @@ unsafe fn fma_256<const ROWS: usize>(block: Block) {
             }
         }
     }
+}
+
+/// `c` and sixteen pairs by the instruction, if this CPU has it.
+#[cfg(test)]
+pub(crate) fn multiply_pairs(c: &[f32; 16], a: &[u32; 16], b: &[u32; 16]) -> Option<[f32; 16]> {
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn multiply(c: &[f32; 16], a: &[u32; 16], b: &[u32; 16]) -> [f32; 16] {
+        // SAFETY: sixteen numbers of 4 bytes each; every bit pattern is valid in all of the types.
+        unsafe {
+            let [a, b] =
+                [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(x.as_ptr().cast())));
+            std::mem::transmute(_mm512_dpbf16_ps(_mm512_loadu_ps(c.as_ptr()), a, b))
+        }
+    }
+    // SAFETY: just detected.
+    Avx512Bf16::detect().map(|_| unsafe { multiply(c, a, b) })
 }

@@ -5,11 +5,11 @@
 //!           copy    in place     in place    copy       only some pairs of a step, these are copied and padded with zeros
 //! ```
 
-use super::product::{Block, PAIRS, RowTarget};
-use super::{LINE, Span};
-use crate::isa::{Amx, Avx512};
+use super::super::proofs::{Amx, Avx512};
+use super::Tiles;
+use crate::low_rank::product::{Block, PAIRS, RowTarget};
+use crate::low_rank::{LINE, Span};
 use crate::simd::{LANES, Simd};
-use crate::tiles::Tiles;
 use std::arch::asm;
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const ROWS: usize = 16;
 #[repr(C, align(64))]
 struct Tile<T>([[T; LANES]; ROWS]);
 
-pub(super) fn run<T: RowTarget>(proof: Amx, block: &Block<'_, T>) {
+pub(crate) fn run<T: RowTarget>(proof: Amx, block: &Block<'_, T>) {
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     fn run<T: RowTarget>(s: Avx512, tiles: &mut Tiles, block: &Block<'_, T>) {
         let mut work = Work { block, sums: Tile([[0.0; LANES]; ROWS]), x: Tile([[0; LANES]; ROWS]), of: 0..0 };

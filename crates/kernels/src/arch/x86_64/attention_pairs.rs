@@ -3,8 +3,8 @@
 //! Two columns of 16 are computed together, so that a broadcast pair of weights is used twice: the limit is two loads
 //! per cycle.
 
-use super::tile::STRIDE;
-use crate::isa::Avx512Bf16;
+use super::proofs::Avx512Bf16;
+use crate::attention::tile::{NarrowProduct, STRIDE};
 use crate::kv_cache::LINE;
 use crate::simd::{LANES, with_rows};
 use std::arch::x86_64::*;
@@ -13,26 +13,12 @@ use std::arch::x86_64::*;
 const ROWS: usize = 8;
 
 /// The unit, with the proof of its instructions.
-pub(super) struct Pairs {
+pub(crate) struct Pairs {
     _proof: Avx512Bf16,
 }
 
-/// A product of broadcast weights with lines of pairs.
-pub(super) struct Product {
-    /// Depth in elements; `depth / 2` lines.
-    pub(super) depth: usize,
-    /// bf16 `[rows, depth]`, rows STRIDE apart.
-    pub(super) weights: *const u16,
-    /// bf16 `[columns][depth / 2][16][2]`.
-    pub(super) lines: *const u8,
-    /// Lines to prefetch, of the same number.
-    pub(super) ahead: *const u8,
-    /// `Some`: the product times this is stored. `None`: the product is added.
-    pub(super) scale: Option<f32>,
-}
-
 impl Pairs {
-    pub(super) fn new(proof: Avx512Bf16) -> Pairs {
+    pub(crate) fn new(proof: Avx512Bf16) -> Pairs {
         Pairs { _proof: proof }
     }
 
@@ -40,7 +26,7 @@ impl Pairs {
     ///
     /// # Safety
     /// The product's pointers and `to` are as said.
-    pub(super) unsafe fn product(&self, product: &Product, rows: usize, columns: usize, to: *mut f32) {
+    pub(crate) unsafe fn product(&self, product: &NarrowProduct, rows: usize, columns: usize, to: *mut f32) {
         for first in (0..rows).step_by(ROWS) {
             // SAFETY: a `Pairs` holds the proof of the instructions; a pack begins at `first` and ends at `rows` at
             // most.
@@ -54,7 +40,7 @@ impl Pairs {
 /// # Safety
 /// As for [`Pairs::product`].
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn pack<const R: usize>(product: &Product, first: usize, columns: usize, to: *mut f32) {
+unsafe fn pack<const R: usize>(product: &NarrowProduct, first: usize, columns: usize, to: *mut f32) {
     for column in (0..columns).step_by(2) {
         // SAFETY: passed on: the columns exist.
         unsafe {
@@ -73,7 +59,7 @@ unsafe fn pack<const R: usize>(product: &Product, first: usize, columns: usize, 
 /// As for [`Pairs::product`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn strips<const R: usize, const C: usize>(product: &Product, first: usize, column: usize, to: *mut f32) {
+unsafe fn strips<const R: usize, const C: usize>(product: &NarrowProduct, first: usize, column: usize, to: *mut f32) {
     // SAFETY: both types are 64 bytes in which every bit pattern is valid.
     let bf16 = |bits: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) };
     let pairs = product.depth / 2;

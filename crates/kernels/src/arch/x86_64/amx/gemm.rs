@@ -18,11 +18,11 @@
 //! and added to the sums by vectors, two steps at a time. Unpacking a tile costs as many cycles as multiplying it with
 //! 30 rows, so int4 panels are taller than others.
 
-use super::{Product, Sums};
-use crate::isa::{Amx, Avx512};
+use super::super::proofs::{Amx, Avx512};
+use super::Tiles;
+use crate::gemm::{MAX_ROWS, PANEL_ROWS, Product, Sums};
 use crate::quant::{INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, Ratios, TILE, WeightClass};
 use crate::threads::share;
-use crate::tiles::Tiles;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -63,12 +63,12 @@ const MAX_PANEL_ROWS: usize = 512;
 const INT4_PANEL_BYTES: usize = 1 << 20;
 
 /// Rows of a panel over `in_features`.
-pub(super) fn panel_rows(class: WeightClass, in_features: usize) -> usize {
+pub(crate) fn panel_rows(_proof: Amx, class: WeightClass, in_features: usize) -> usize {
     match class {
         WeightClass::Int4 => {
-            (INT4_PANEL_BYTES / in_features / BLOCK_ROWS * BLOCK_ROWS).clamp(super::PANEL_ROWS, MAX_PANEL_ROWS)
+            (INT4_PANEL_BYTES / in_features / BLOCK_ROWS * BLOCK_ROWS).clamp(PANEL_ROWS, MAX_PANEL_ROWS)
         }
-        WeightClass::Bf16 | WeightClass::Int8 => super::PANEL_ROWS,
+        WeightClass::Bf16 | WeightClass::Int8 => PANEL_ROWS,
     }
 }
 
@@ -140,7 +140,7 @@ unsafe fn unpack_int4_steps(steps: &[u8], digit: Digit, to: *mut u8) {
 }
 
 /// Computes rows x pairs of a product with tiles.
-pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs: Range<usize>) {
+pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs: Range<usize>) {
     let mut sums = MaybeUninit::<Sums<MAX_PANEL_ROWS>>::uninit();
     let mut unpacked = MaybeUninit::<UnpackedBlock>::uninit();
     assert!(rows.len() <= MAX_PANEL_ROWS);
@@ -205,8 +205,8 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
                 }
             }
         }
-        for first in rows.clone().step_by(super::MAX_ROWS) {
-            let count = super::MAX_ROWS.min(rows.end - first);
+        for first in rows.clone().step_by(MAX_ROWS) {
+            let count = MAX_ROWS.min(rows.end - first);
             // SAFETY: the loop above wrote the sums of every row of the panel.
             let sums = unsafe {
                 std::slice::from_raw_parts(first_sums.add((first - rows.start) * PAIR).cast::<[u32; PAIR]>(), count)

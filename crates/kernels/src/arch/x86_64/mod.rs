@@ -1,0 +1,128 @@
+//! x86: what it gives as [`native`](super::native).
+
+mod amx;
+mod attention_pairs;
+mod gemm_avx2;
+mod gemm_avx512;
+mod gemm_pairs;
+mod lanes_avx2;
+mod lanes_avx512;
+mod loops;
+mod low_rank_pairs;
+pub(crate) mod proofs;
+
+pub(crate) use amx::attention::Tiles as AttentionTiles;
+pub(crate) use amx::gemm::{panel as tile_panel, panel_rows as tile_panel_rows};
+pub(crate) use amx::low_rank::run as low_rank_tiles;
+pub(crate) use attention_pairs::Pairs as AttentionPairs;
+#[cfg(test)]
+pub(crate) use gemm_pairs::multiply_pairs;
+#[cfg(test)]
+pub(crate) use loops::kinds;
+pub(crate) use loops::loops;
+pub(crate) use low_rank_pairs::run as low_rank_narrow;
+
+use crate::gemm::{Kind, Path};
+use crate::isa::Isa;
+use crate::simd::Kernel;
+use proofs::{Amx, Avx2, Avx512, Avx512Bf16};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+/// Whether this CPU and operating system allow a path.
+pub(crate) fn has(isa: Isa) -> bool {
+    match isa {
+        Isa::Scalar => true,
+        Isa::Avx2 => Avx2::detect().is_some(),
+        Isa::Avx512 => Avx512::detect().is_some(),
+        Isa::Avx512Bf16 => Avx512Bf16::detect().is_some(),
+        Isa::Amx => Amx::detect().is_some(),
+    }
+}
+
+/// Whether [`dispatch`] has vectors at or below `isa`.
+pub(crate) fn has_lanes(isa: Isa) -> bool {
+    isa.avx2().is_some()
+}
+
+/// Products of bf16 as stored, if this ceiling and the CPU allow them.
+pub(crate) fn narrow(isa: Isa) -> Option<Avx512Bf16> {
+    isa.avx512_bf16()
+}
+
+/// The matrix unit, if this ceiling and the machine allow it.
+pub(crate) fn tiles(isa: Isa) -> Option<Amx> {
+    isa.amx()
+}
+
+/// The best vector path at or below `isa`.
+pub(crate) fn path(isa: Isa, kind: Kind) -> Option<Path> {
+    match (kind, isa.avx512_bf16(), isa.avx512(), isa.avx2()) {
+        (Kind::Pairs, Some(proof), ..) => Some(gemm_pairs::AVX512_BF16.by(proof)),
+        (Kind::Pairs, _, Some(proof), _) => Some(gemm_pairs::AVX512.by(proof)),
+        (Kind::Pairs, _, _, Some(proof)) => Some(gemm_pairs::AVX2.by(proof)),
+        (Kind::Own(class, levels), _, Some(proof), _) => Some(gemm_avx512::table(class, levels).by(proof)),
+        (Kind::Own(class, levels), _, _, Some(proof)) => Some(gemm_avx2::table(class, levels).by(proof)),
+        (Kind::Blocks(codes, group), _, Some(proof), _) => Some(gemm_avx512::BLOCKS[codes][group].by(proof)),
+        (Kind::Blocks(codes, group), _, _, Some(proof)) => Some(gemm_avx2::BLOCKS[codes][group].by(proof)),
+        (_, _, None, None) => None,
+    }
+}
+
+/// Runs `kernel` with the best vectors at or below `isa` that this CPU has.
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    fn avx512<K: Kernel>(kernel: K, proof: Avx512) -> K::Output {
+        kernel.run(proof)
+    }
+    #[target_feature(enable = "avx2,fma")]
+    fn avx2<K: Kernel>(kernel: K, proof: Avx2) -> K::Output {
+        kernel.run(proof)
+    }
+    if let Some(proof) = isa.avx512() {
+        // SAFETY: `proof` says that the CPU has these features.
+        return unsafe { avx512(kernel, proof) };
+    }
+    if let Some(proof) = isa.avx2() {
+        // SAFETY: `proof` says that the CPU has these features.
+        return unsafe { avx2(kernel, proof) };
+    }
+    kernel.define()
+}
+
+/// Prefetches a line into the nearest cache; any address is allowed.
+#[inline(always)]
+pub(crate) fn prefetch(address: *const u8) {
+    // SAFETY: a prefetch is a hint, never a fault.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+}
+
+/// Returns the same addresses, opaque to the compiler. Called before each tile, it keeps the loads of a tile after those
+/// of the previous one: the compiler would otherwise broadcast an activation once for two tiles and alternate between
+/// their lines, which the hardware prefetcher does not follow.
+#[inline(always)]
+fn in_order(tile: *const u8, x: *const u8) -> (*const u8, *const u8) {
+    (opaque(tile.cast_mut()), opaque(x.cast_mut()))
+}
+
+/// Returns the same address, opaque to the compiler: it derives no other address from it, and keeps nothing stored
+/// there in registers.
+#[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)] // no memory access
+fn opaque<T>(mut address: *mut T) -> *mut T {
+    // SAFETY: no instruction at all.
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
+}
+
+/// Methods that are a single expression of intrinsics on registers.
+macro_rules! registers {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => { $(
+        #[inline(always)]
+        fn $name(self, $($arg: $ty),*) -> $out {
+            // SAFETY: `self` proves that the CPU has the instructions, and none of them touches memory.
+            unsafe { $body }
+        }
+    )* };
+}
+use registers;
