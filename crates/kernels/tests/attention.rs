@@ -3,8 +3,7 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::common::emulator;
 
-use kernels::attention::{attend, attend_with_tiles};
-use kernels::isa::{Amx, Avx512};
+use kernels::attention::attend;
 use kernels::kv_cache::KvPlace;
 use kernels::threads::{NodeChoice, Pool, max_threads};
 use kernels::{AccumulationOrder, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
@@ -199,11 +198,6 @@ impl Under<'_> {
         self.output(|args, out| attend(pool, isa, self.step.arithmetic, args, &self.step.kv, out))
     }
 
-    /// The same with AMX for every tile.
-    fn attend_with_tiles(&self, amx: Amx, pool: Option<&Pool>) -> Vec<Vec<u32>> {
-        self.output(|args, out| attend_with_tiles(pool, amx, args, &self.step.kv, out))
-    }
-
     fn output(&self, attend: impl Fn(Attention<'_>, &mut [f32])) -> Vec<Vec<u32>> {
         let Step { layout, qkv, tables, spans, .. } = self.step;
         let spans: Vec<AttentionSpan<'_>> = spans
@@ -302,6 +296,8 @@ fn every_path_returns_the_bits_of_the_definition() {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
 fn amx_returns_the_bits_of_the_definition() {
+    use kernels::attention::attend_with_tiles;
+    use kernels::isa::{Amx, Avx512};
     use std::sync::atomic::Ordering::Relaxed;
 
     let Some(vectors) = Avx512::detect() else {
@@ -321,7 +317,8 @@ fn amx_returns_the_bits_of_the_definition() {
         let under = step.under(rule);
         let want = definition_under(under);
         for pool in &pools() {
-            assert!(under.attend_with_tiles(amx, pool.as_ref()) == want, "{shape:?}, {rule:?}");
+            let got = under.output(|args, out| attend_with_tiles(pool.as_ref(), amx, args, &step.kv, out));
+            assert!(got == want, "{shape:?}, {rule:?}");
         }
     }
     if Amx::detect().is_none() {

@@ -1,15 +1,16 @@
 //! Every other machine: each computation runs by its definition in Rust. See [`native`](super::native).
 
-use crate::accumulation_order::AccumulationOrder;
 use crate::attention::tile::{NarrowProduct, Page};
-use crate::gemm::{Kind, Path, Product};
+use crate::gemm::{self, Kind, Path, Product};
 use crate::isa::Isa;
 use crate::limits::loops::Loop;
 use crate::low_rank::product::{Block, RowTarget};
-use crate::quant::WeightClass;
-use crate::simd::Kernel;
-use proofs::{NarrowProof, TilesProof};
+use crate::quant::{PackedMatrix, WeightClass};
+use crate::simd::{Kernel, Simd};
 use std::ops::Range;
+
+pub(crate) use proofs::{NarrowProof as AttentionPairs, TilesProof as AttentionTiles};
+use proofs::{NarrowProof, TilesProof};
 
 /// Proofs of which no value exists.
 pub(crate) mod proofs {
@@ -52,6 +53,15 @@ pub(crate) fn dispatch<K: Kernel>(_isa: Isa, kernel: K) -> K::Output {
     kernel.define()
 }
 
+/// What machines with vectors use of the rest of the crate: named here, so that the compiler goes on looking for code
+/// that no machine uses.
+#[allow(dead_code)]
+fn with_vectors<S: Simd, K: Kernel>(lanes: S, kernel: K, block: gemm::Block, product: NarrowProduct) -> K::Output {
+    let _ = (block.x_stride, block.ahead, block.ahead_stride, PackedMatrix::ratios);
+    let _ = (product.depth, product.weights, product.lines, product.ahead, product.scale);
+    kernel.run(lanes)
+}
+
 pub(crate) fn tile_panel(proof: TilesProof, _product: &Product<'_>, _rows: Range<usize>, _pairs: Range<usize>) {
     match proof {}
 }
@@ -68,42 +78,38 @@ pub(crate) fn low_rank_narrow<T: RowTarget>(proof: NarrowProof, _block: &Block<'
     match proof {}
 }
 
-pub(crate) struct AttentionPairs(NarrowProof);
-
-impl AttentionPairs {
-    pub(crate) fn new(proof: NarrowProof) -> AttentionPairs {
-        AttentionPairs(proof)
+impl NarrowProof {
+    pub(crate) fn new(proof: NarrowProof) -> NarrowProof {
+        proof
     }
 
     /// # Safety
     /// None is needed: there is no `self`.
-    pub(crate) unsafe fn product(&self, _product: &NarrowProduct, _rows: usize, _columns: usize, _to: *mut f32) {
-        match self.0 {}
+    pub(crate) unsafe fn product(&self, _: &NarrowProduct, _rows: usize, _columns: usize, _to: *mut f32) {
+        match *self {}
     }
 }
 
-pub(crate) struct AttentionTiles(TilesProof);
-
-impl AttentionTiles {
-    pub(crate) fn configure(proof: TilesProof, _rows: usize) -> AttentionTiles {
-        AttentionTiles(proof)
+impl TilesProof {
+    pub(crate) fn configure(proof: TilesProof, _rows: usize) -> TilesProof {
+        proof
     }
 
     /// # Safety
     /// None is needed: there is no `self`.
     pub(crate) unsafe fn scores(&self, _queries: *const u16, _keys: *const u8, _steps: usize, _to: *mut f32) {
-        match self.0 {}
+        match *self {}
     }
 
     /// # Safety
     /// As above.
     pub(crate) unsafe fn values(&self, _: *const u16, _: &[Page], _: usize, _: bool, _: *mut f32) {
-        match self.0 {}
+        match *self {}
     }
 }
 
 #[cfg(test)]
-pub(crate) fn kinds(_isa: Isa, _arithmetic: AccumulationOrder) -> (&'static str, &'static str) {
+pub(crate) fn kinds(_isa: Isa, _order: crate::AccumulationOrder) -> (&'static str, &'static str) {
     ("scalar int8", "scalar f32")
 }
 

@@ -290,6 +290,19 @@ pub(crate) enum Kind {
     Blocks(usize, usize),
 }
 
+impl Kind {
+    fn of(w: &PackedMatrix, arithmetic: AccumulationOrder) -> Kind {
+        match (w.blocks(), w.class(), arithmetic) {
+            (Some(format), ..) => {
+                let four = matches!(format.codes, Codes::Four { .. });
+                Kind::Blocks(usize::from(four), usize::from(format.group == 16))
+            }
+            (None, WeightClass::Bf16, AccumulationOrder::Vdpbf16) => Kind::Pairs,
+            (None, class, _) => Kind::Own(class, w.levels()),
+        }
+    }
+}
+
 /// The instruction sets that products may use, and the accumulation order of bf16.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proofs {
@@ -321,21 +334,8 @@ impl Proofs {
         Proofs { tiles: Some(tiles), only_tiles: true, ..Proofs::of(Isa::Avx512, AccumulationOrder::Amx) }
     }
 
-    /// The vector path for weights in the quantization groups of a file.
-    fn block_path(&self, format: &BlockFormat) -> Path {
-        let four = matches!(format.codes, Codes::Four { .. });
-        self.best(Kind::Blocks(usize::from(four), usize::from(format.group == 16)))
-    }
-
-    /// The vector path for a matrix in a class's native format.
-    fn path(&self, class: WeightClass, levels: Levels) -> Path {
-        self.best(match (class, self.arithmetic) {
-            (WeightClass::Bf16, AccumulationOrder::Vdpbf16) => Kind::Pairs,
-            _ => Kind::Own(class, levels),
-        })
-    }
-
-    fn best(&self, kind: Kind) -> Path {
+    /// The best vector path.
+    fn path(&self, kind: Kind) -> Path {
         native::path(self.isa, kind).unwrap_or_else(|| scalar::path(kind))
     }
 }
@@ -363,13 +363,8 @@ pub(crate) fn linear(
     if rows == 0 {
         return;
     }
-    let (path, tiles) = match w.blocks() {
-        // Tiles sum over 64 inputs at once, which is more than a group: vectors serve all.
-        Some(format) => (proofs.block_path(format), None),
-        // Also vectors: `ratio * level` does not fit the tiles' 8 bits.
-        None if w.levels() == Levels::Uneven => (proofs.path(w.class(), Levels::Uneven), None),
-        None => (proofs.path(w.class(), Levels::Even), tiles_for(proofs, w.class(), rows)),
-    };
+    let kind = Kind::of(w, proofs.arithmetic);
+    let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
     let activations = scratch.prepare(pool, path, format, x, shape.in_features);
     let product = Product {
@@ -420,15 +415,15 @@ pub(crate) fn linear(
 
 /// The matrix unit, if this product should use it. With fewer rows the vector units keep up with memory. (The thresholds for int8
 /// and bf16 were measured on Sapphire Rapids, that for int4 is computed.)
-fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<TilesProof> {
-    let from = match class {
-        WeightClass::Int8 => 5,
-        WeightClass::Int4 => 9, // unpacking costs as much as multiplying this many rows
-        WeightClass::Bf16 => 3,
+fn tiles_for(proofs: Proofs, kind: Kind, rows: usize) -> Option<TilesProof> {
+    let from = match kind {
+        // Tiles have another order, sum over 64 inputs at once, which is more than a group, and have 8 bits, which
+        // `ratio * level` does not fit.
+        Kind::Pairs | Kind::Blocks(..) | Kind::Own(_, Levels::Uneven) => return None,
+        Kind::Own(WeightClass::Int8, _) => 5,
+        Kind::Own(WeightClass::Int4, _) => 9, // unpacking costs as much as multiplying this many rows
+        Kind::Own(WeightClass::Bf16, _) => 3,
     };
-    if (class, proofs.arithmetic) == (WeightClass::Bf16, AccumulationOrder::Vdpbf16) {
-        return None;
-    }
     proofs.tiles.filter(|_| rows >= from || proofs.only_tiles)
 }
 

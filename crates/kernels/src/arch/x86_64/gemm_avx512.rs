@@ -7,20 +7,22 @@
 //! activations are broadcast from memory, four bytes at a time.
 
 use super::proofs::Avx512;
-use super::{in_order, opaque};
-use crate::gemm::{self, Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue};
+use super::{gemm_pairs, in_order, opaque};
+use crate::gemm::{self, Block, Format, Functions, Groups, Kernel, Kind, OutlierBlock, Table, activations, epilogue};
 use crate::quant::{
     GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
 use std::arch::x86_64::*;
 
-/// The kernels of a class's native format.
-pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<Avx512> {
-    match (class, levels) {
-        (WeightClass::Int8, _) => &INT8,
-        (WeightClass::Int4, Levels::Even) => &INT4,
-        (WeightClass::Int4, Levels::Uneven) => &UNEVEN,
-        (WeightClass::Bf16, _) => &BF16,
+/// The kernels of any matrix.
+pub(super) fn table(kind: Kind) -> &'static Table<Avx512> {
+    match kind {
+        Kind::Pairs => &gemm_pairs::AVX512,
+        Kind::Own(WeightClass::Int8, _) => &INT8,
+        Kind::Own(WeightClass::Int4, Levels::Even) => &INT4,
+        Kind::Own(WeightClass::Int4, Levels::Uneven) => &UNEVEN,
+        Kind::Own(WeightClass::Bf16, _) => &BF16,
+        Kind::Blocks(codes, group) => &BLOCKS[codes][group],
     }
 }
 
@@ -31,7 +33,7 @@ static UNEVEN: Table<Avx512> = of(Format::Int8By32, &int4_kernels::<true>(), out
 static BF16: Table<Avx512> = of(Format::Wide, &BF16_KERNELS, gemm::no_outliers);
 
 /// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
-pub(super) static BLOCKS: [[Table<Avx512>; 2]; 2] = [
+static BLOCKS: [[Table<Avx512>; 2]; 2] = [
     [
         of(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
         of(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),

@@ -44,27 +44,24 @@ pub(crate) fn has_lanes(isa: Isa) -> bool {
     isa.avx2().is_some()
 }
 
-/// Products of bf16 as stored, if this ceiling and the CPU allow them.
+/// The proof of products of bf16 as stored, if this ceiling and the CPU allow them. Cheap: a cached load.
 pub(crate) fn narrow(isa: Isa) -> Option<Avx512Bf16> {
-    isa.avx512_bf16()
+    if isa >= Isa::Avx512Bf16 { Avx512Bf16::detect() } else { None }
 }
 
-/// The matrix unit, if this ceiling and the machine allow it.
+/// The proof of the matrix unit, if this ceiling, the CPU and the operating system allow it. Cheap: a cached load.
 pub(crate) fn tiles(isa: Isa) -> Option<Amx> {
-    isa.amx()
+    if isa >= Isa::Amx { Amx::detect() } else { None }
 }
 
 /// The best vector path at or below `isa`.
 pub(crate) fn path(isa: Isa, kind: Kind) -> Option<Path> {
-    match (kind, isa.avx512_bf16(), isa.avx512(), isa.avx2()) {
-        (Kind::Pairs, Some(proof), ..) => Some(gemm_pairs::AVX512_BF16.by(proof)),
-        (Kind::Pairs, _, Some(proof), _) => Some(gemm_pairs::AVX512.by(proof)),
-        (Kind::Pairs, _, _, Some(proof)) => Some(gemm_pairs::AVX2.by(proof)),
-        (Kind::Own(class, levels), _, Some(proof), _) => Some(gemm_avx512::table(class, levels).by(proof)),
-        (Kind::Own(class, levels), _, _, Some(proof)) => Some(gemm_avx2::table(class, levels).by(proof)),
-        (Kind::Blocks(codes, group), _, Some(proof), _) => Some(gemm_avx512::BLOCKS[codes][group].by(proof)),
-        (Kind::Blocks(codes, group), _, _, Some(proof)) => Some(gemm_avx2::BLOCKS[codes][group].by(proof)),
-        (_, _, None, None) => None,
+    match (kind, narrow(isa)) {
+        (Kind::Pairs, Some(proof)) => Some(gemm_pairs::AVX512_BF16.by(proof)),
+        _ => match isa.avx512() {
+            Some(proof) => Some(gemm_avx512::table(kind).by(proof)),
+            None => isa.avx2().map(|proof| gemm_avx2::table(kind).by(proof)),
+        },
     }
 }
 

@@ -14,16 +14,6 @@ impl Isa {
     pub fn avx512(self) -> Option<Avx512> {
         if self >= Isa::Avx512 { Avx512::detect() } else { None }
     }
-
-    /// Proof for AVX-512 BF16 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
-    pub fn avx512_bf16(self) -> Option<Avx512Bf16> {
-        if self >= Isa::Avx512Bf16 { Avx512Bf16::detect() } else { None }
-    }
-
-    /// Proof for AMX kernels, if this ceiling, the CPU and the operating system allow them. Cheap: a cached load.
-    pub fn amx(self) -> Option<Amx> {
-        if self >= Isa::Amx { Amx::detect() } else { None }
-    }
 }
 
 /// Proof that this CPU has AVX2, FMA, F16C and POPCNT.
