@@ -7,7 +7,7 @@
 //! activations are broadcast from memory, four bytes at a time.
 
 use super::proofs::Avx512;
-use super::{gemm_pairs, in_order, opaque};
+use super::{by_rows, gemm_pairs, in_order, opaque};
 use crate::gemm::{self, Block, Format, Functions, Groups, Kernel, Kind, OutlierBlock, Table, activations, epilogue};
 use crate::quant::{
     GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
@@ -51,47 +51,15 @@ const fn of(format: Format, kernels: &'static [Kernel], outliers: gemm::Outliers
 }
 
 const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 12] {
-    [
-        blocks::<1, FOUR, GROUP>,
-        blocks::<2, FOUR, GROUP>,
-        blocks::<3, FOUR, GROUP>,
-        blocks::<4, FOUR, GROUP>,
-        blocks::<5, FOUR, GROUP>,
-        blocks::<6, FOUR, GROUP>,
-        blocks::<7, FOUR, GROUP>,
-        blocks::<8, FOUR, GROUP>,
-        blocks::<9, FOUR, GROUP>,
-        blocks::<10, FOUR, GROUP>,
-        blocks::<11, FOUR, GROUP>,
-        blocks::<12, FOUR, GROUP>,
-    ]
+    by_rows!(R in 1 2 3 4 5 6 7 8 9 10 11 12 => blocks::<R, FOUR, GROUP>)
 }
 
 const fn int4_kernels<const UNEVEN: bool>() -> [Kernel; 12] {
-    [
-        int4::<1, UNEVEN>,
-        int4::<2, UNEVEN>,
-        int4::<3, UNEVEN>,
-        int4::<4, UNEVEN>,
-        int4::<5, UNEVEN>,
-        int4::<6, UNEVEN>,
-        int4::<7, UNEVEN>,
-        int4::<8, UNEVEN>,
-        int4::<9, UNEVEN>,
-        int4::<10, UNEVEN>,
-        int4::<11, UNEVEN>,
-        int4::<12, UNEVEN>,
-    ]
+    by_rows!(R in 1 2 3 4 5 6 7 8 9 10 11 12 => int4::<R, UNEVEN>)
 }
 
-static INT8_KERNELS: [Kernel; 12] = [
-    int8::<1>, int8::<2>, int8::<3>, int8::<4>, int8::<5>, int8::<6>, int8::<7>, int8::<8>, int8::<9>, int8::<10>,
-    int8::<11>, int8::<12>,
-];
-static BF16_KERNELS: [Kernel; 12] = [
-    bf16::<1>, bf16::<2>, bf16::<3>, bf16::<4>, bf16::<5>, bf16::<6>, bf16::<7>, bf16::<8>, bf16::<9>, bf16::<10>,
-    bf16::<11>, bf16::<12>,
-];
+static INT8_KERNELS: [Kernel; 12] = by_rows!(R in 1 2 3 4 5 6 7 8 9 10 11 12 => int8::<R>);
+static BF16_KERNELS: [Kernel; 12] = by_rows!(R in 1 2 3 4 5 6 7 8 9 10 11 12 => bf16::<R>);
 
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,popcnt")]
 pub(super) unsafe fn prepare(rows: activations::PrepareRows<'_>) {

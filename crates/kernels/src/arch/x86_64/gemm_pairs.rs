@@ -9,7 +9,7 @@
 //! memory and take tile after tile, in memory order (see [`in_order`]).
 
 use super::proofs::{Avx2, Avx512, Avx512Bf16};
-use super::{gemm_avx2, gemm_avx512, in_order};
+use super::{by_rows, gemm_avx2, gemm_avx512, in_order};
 use crate::gemm::{self, Block, Format, Functions, Kernel, Table};
 use crate::quant::TILE;
 use std::arch::x86_64::*;
@@ -37,38 +37,8 @@ pub(super) static AVX2: Table<Avx2> = {
 };
 
 static FMA_256: [Kernel; 4] = [fma_256::<1>, fma_256::<2>, fma_256::<3>, fma_256::<4>];
-static DOT_512: [Kernel; 16] = [
-    dot_512::<1>,
-    dot_512::<2>,
-    dot_512::<3>,
-    dot_512::<4>,
-    dot_512::<5>,
-    dot_512::<6>,
-    dot_512::<7>,
-    dot_512::<8>,
-    dot_512::<9>,
-    dot_512::<10>,
-    dot_512::<11>,
-    dot_512::<12>,
-    dot_512::<13>,
-    dot_512::<14>,
-    dot_512::<15>,
-    dot_512::<16>,
-];
-static FMA_512: [Kernel; 12] = [
-    fma_512::<1>,
-    fma_512::<2>,
-    fma_512::<3>,
-    fma_512::<4>,
-    fma_512::<5>,
-    fma_512::<6>,
-    fma_512::<7>,
-    fma_512::<8>,
-    fma_512::<9>,
-    fma_512::<10>,
-    fma_512::<11>,
-    fma_512::<12>,
-];
+static DOT_512: [Kernel; 16] = by_rows!(R in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 => dot_512::<R>);
+static FMA_512: [Kernel; 12] = by_rows!(R in 1 2 3 4 5 6 7 8 9 10 11 12 => fma_512::<R>);
 
 /// Pairs of a tile. With few rows the compiler must not know it: it would unroll the loop and broadcast the activations
 /// of all pairs before it multiplies, and run out of registers.

@@ -123,3 +123,14 @@ macro_rules! registers {
     )* };
 }
 use registers;
+
+/// Kernels of these numbers of rows.
+macro_rules! by_rows {
+    ($R:ident in $($rows:literal)* => $kernel:expr) => {
+        [$({
+            const $R: usize = $rows;
+            $kernel
+        }),*]
+    };
+}
+use by_rows;
