@@ -47,7 +47,7 @@ pub(crate) async fn retrieve(
 ) -> ApiResult<Response> {
     let Wanted { events, after } = Wanted::read(query.as_deref().unwrap_or_default())?;
     if !events {
-        return Ok(json_body(kept(&app, move |store| store.response(caller.tenant, &id)).await?.to_string()));
+        return Ok(json_body(kept(&app, move |store| Ok(store.response(caller.tenant, &id)?.to_string())).await?));
     }
     let source = kept(&app, move |store| store.events(caller.tenant, &id)).await?;
     let charge = match &source {
@@ -101,12 +101,14 @@ pub(crate) async fn input_items(
             included(&value, || name.to_owned())?;
         }
     }
-    let (tenant, asked) = (caller.tenant, id.clone());
-    let mut items = told(&id, kept(&app, move |store| store.input(tenant, &asked)).await?);
-    if !is_rising {
-        items.reverse();
-    }
-    Ok(json_body(page.of(items)?.to_string()))
+    let listed = move |store: &Store| {
+        let mut items = told(&id, store.input(caller.tenant, &id)?);
+        if !is_rising {
+            items.reverse();
+        }
+        Ok(page.of(items)?.to_string())
+    };
+    Ok(json_body(kept(&app, listed).await?))
 }
 
 /// An input as OpenAI tells it: each item has a kind and a name that no other has, and a message's text is a part of it.
@@ -155,10 +157,10 @@ pub(crate) async fn cancel(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ApiResult<Response> {
-    Ok(json_body(kept(&app, move |store| store.cancel(caller.tenant, &id)).await?.to_string()))
+    Ok(json_body(kept(&app, move |store| Ok(store.cancel(caller.tenant, &id)?.to_string())).await?))
 }
 
-/// Asks the store, which may read a file, away from the threads that serve.
+/// Asks the store, which may read a file, away from the threads that serve; so is what is long written.
 async fn kept<T: Send + 'static>(
     app: &App,
     ask: impl FnOnce(&Store) -> Result<T, ApiError> + Send + 'static,

@@ -9,7 +9,8 @@
 //! Room is bounded, and so is time: the oldest go first, and before them those of the key that holds the most. What is
 //! kept is its key's alone; the name of another's is as unknown as one that never was.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,8 @@ struct Kept {
     /// `None`: it is on disk.
     content: Option<Arc<Content>>,
     bytes: usize,
+    /// Its place among its key's, once it is there.
+    number: u64,
     /// It is computed in the background.
     is_running: bool,
     /// What computes it, and as far as it is there.
@@ -63,8 +66,17 @@ struct Shared {
 #[derive(Default)]
 struct State {
     kept: HashMap<String, Kept>,
-    /// The oldest first; names of what is gone may be among them.
-    order: VecDeque<String>,
+    /// What has ended, by its key: nothing that is computed is forgotten, which the queue bounds.
+    ended: HashMap<Option<Tenant>, Ended>,
+    count: u64,
+    bytes: usize,
+}
+
+/// Of one key.
+#[derive(Default)]
+struct Ended {
+    /// Names, the oldest first.
+    order: BTreeMap<u64, String>,
     bytes: usize,
 }
 
@@ -74,9 +86,7 @@ impl Store {
         let (disk, found) = Disk::open(place)?;
         let mut state = State::default();
         for (id, head, bytes) in found {
-            state.bytes += bytes;
-            state.order.push_back(id.clone());
-            state.kept.insert(id, Kept { head, content: None, bytes, is_running: false, task: None });
+            state.insert(id, Kept { head, content: None, bytes, number: 0, is_running: false, task: None });
         }
         let store = Store(Arc::new(Shared { state: Mutex::new(state), disk: Some(disk), bounds: ON_DISK }));
         store.make_room(&mut store.lock());
@@ -104,10 +114,8 @@ impl Store {
                 return Err(ApiError::too_large_to_keep(self.0.bounds.bytes));
             }
             state.remove(id);
-            state.bytes += bytes;
-            state.order.push_back(id.to_owned());
-            let kept = Kept { head: head.clone(), content: Some(content.clone()), bytes, is_running, task: None };
-            state.kept.insert(id.to_owned(), kept);
+            let (head, content) = (head.clone(), Some(content.clone()));
+            state.insert(id.to_owned(), Kept { head, content, bytes, number: 0, is_running, task: None });
             self.make_room(&mut state);
         }
         self.write(id, &head, &content)?;
@@ -192,11 +200,9 @@ impl Store {
         let has_some = |kept: &Kept| kept.head.items.iter().any(|item| wanted.contains_key(item));
         let responses: Vec<String> = {
             let state = self.lock();
-            let is_its = |id: &&String| {
-                let kept = state.kept.get(*id);
-                kept.is_some_and(|kept| kept.head.tenant == tenant && !self.is_old(kept) && has_some(kept))
-            };
-            state.order.iter().rev().filter(is_its).cloned().collect()
+            let is_wanted = |id: &&String| state.kept.get(*id).is_some_and(|kept| !self.is_old(kept) && has_some(kept));
+            let order = state.ended.get(&tenant).map(|ended| &ended.order);
+            order.into_iter().flat_map(|order| order.values().rev()).filter(is_wanted).cloned().collect()
         };
         let mut found = Vec::new();
         for id in responses {
@@ -224,24 +230,23 @@ impl Store {
     /// Ends what computes it; one that has ended in the background stays as it is. May read and write a file.
     pub(crate) fn cancel(&self, tenant: Option<Tenant>, id: &str) -> Result<Value, ApiError> {
         let mut state = self.lock();
-        let kept = self.find(&mut state, tenant, id)?;
-        let head = kept.head.clone();
-        if let Some(content) = kept.content.as_mut().filter(|content| is_computed(&content.response)) {
-            kept.is_running = false;
-            Arc::make_mut(content).response["status"] = "cancelled".into();
+        if self.find(&mut state, tenant, id)?.is_running
+            && let Some(mut kept) = state.remove(id)
+            && let Some(mut content) = kept.content.take()
+        {
+            Arc::make_mut(&mut content).response["status"] = "cancelled".into();
             if let Some((task, running)) = kept.task.take() {
                 // Before the task ends, which tells the readers that it is forgotten.
                 running.cut_off(|items, deltas| {
-                    let cancelled = Arc::make_mut(content);
+                    let cancelled = Arc::make_mut(&mut content);
                     cancelled.response["output"] = items.into();
                     cancelled.deltas = deltas;
                     content.clone()
                 });
                 task.abort();
             }
-            let (content, bytes) = (content.clone(), content.weight());
-            let before = std::mem::replace(&mut kept.bytes, bytes);
-            state.bytes = state.bytes - before + bytes;
+            let (head, told, bytes) = (kept.head.clone(), Some(content.clone()), content.weight());
+            state.insert(id.to_owned(), Kept { content: told, bytes, is_running: false, ..kept });
             self.make_room(&mut state);
             drop(state);
             self.write(id, &head, &content)?;
@@ -290,19 +295,14 @@ impl Store {
         }
     }
 
-    /// Nothing that is computed is forgotten: it is bounded by the queue.
     fn make_room(&self, state: &mut State) {
-        let old = state.order.iter().map_while(|id| state.kept.get_key_value(id).filter(|(_, kept)| self.is_old(kept)));
-        let old: Vec<String> = old.filter(|(_, kept)| !kept.is_running).map(|(id, _)| id.clone()).collect();
-        old.iter().for_each(|id| self.forget(state, id));
+        let old = |state: &State| state.firsts().find(|id| self.is_old(&state.kept[*id])).cloned();
+        while let Some(id) = old(state) {
+            self.forget(state, &id);
+        }
         while state.bytes > self.0.bounds.bytes {
-            let mut held: HashMap<Option<Tenant>, usize> = HashMap::new();
-            let ended = state.kept.values().filter(|kept| !kept.is_running);
-            ended.for_each(|kept| *held.entry(kept.head.tenant).or_default() += kept.bytes);
-            let Some(most) = held.into_iter().max_by_key(|&(_, bytes)| bytes).map(|(tenant, _)| tenant) else { return };
-            let is_its =
-                |id: &&String| state.kept.get(*id).is_some_and(|kept| kept.head.tenant == most && !kept.is_running);
-            let Some(id) = state.order.iter().find(is_its).cloned() else { return };
+            let most = state.ended.values().max_by_key(|ended| ended.bytes);
+            let Some(id) = most.and_then(|ended| ended.order.values().next()).cloned() else { return };
             self.forget(state, &id);
         }
     }
@@ -313,11 +313,36 @@ impl Store {
 }
 
 impl State {
+    /// The last of its key's. Its name must be free.
+    fn insert(&mut self, id: String, mut kept: Kept) {
+        self.bytes += kept.bytes;
+        self.count += 1;
+        kept.number = self.count;
+        if !kept.is_running {
+            let ended = self.ended.entry(kept.head.tenant).or_default();
+            ended.bytes += kept.bytes;
+            ended.order.insert(kept.number, id.clone());
+        }
+        self.kept.insert(id, kept);
+    }
+
     fn remove(&mut self, id: &str) -> Option<Kept> {
         let kept = self.kept.remove(id)?;
         self.bytes -= kept.bytes;
-        self.order.retain(|other| other != id);
+        if let Entry::Occupied(mut ended) = self.ended.entry(kept.head.tenant)
+            && ended.get_mut().order.remove(&kept.number).is_some()
+        {
+            ended.get_mut().bytes -= kept.bytes;
+            if ended.get().order.is_empty() {
+                ended.remove();
+            }
+        }
         Some(kept)
+    }
+
+    /// The oldest of each key.
+    fn firsts(&self) -> impl Iterator<Item = &String> {
+        self.ended.values().filter_map(|ended| ended.order.values().next())
     }
 
     /// Takes it out of memory and ends what computes it.
@@ -410,6 +435,25 @@ mod tests {
         store.delete(Some([1; 32]), "a").unwrap();
         assert!(store.response(Some([1; 32]), "a").is_err());
         assert_eq!(store.lock().bytes, 0);
+    }
+
+    /// Every key forgets as fast with many responses as with few: hours, if each looked at all.
+    #[test]
+    fn many_responses_are_forgotten_one_by_one() {
+        let store = Store::in_memory();
+        let ids: Vec<String> = (0..300_000).map(|at| format!("resp-{at:016}")).collect();
+        let mut state = store.lock();
+        for (at, id) in ids.iter().enumerate() {
+            let head = Head { tenant: Some([(at % 7) as u8; 32]), created_at: (at % 2) as u64, items: Vec::new() };
+            let number = 0;
+            state.insert(id.clone(), Kept { head, content: None, bytes: 1, number, is_running: false, task: None });
+        }
+        for id in ids.iter().rev().take(150_000) {
+            state.remove(id);
+        }
+        assert_eq!((state.bytes, state.kept.len()), (150_000, 150_000));
+        store.make_room(&mut state);
+        assert_eq!((state.bytes, state.kept.len(), state.ended.len()), (0, 0, 0), "all are old");
     }
 
     #[test]
