@@ -161,7 +161,7 @@ fn what_is_no_batch_is_named_before_anything_is_asked() {
         ("not JSON\n", "line 1 is no answer of a batch"),
         (&format!("{}\n", ask(1, 5)), "line 1 is no answer of a batch"),
         (
-            "{\"custom_id\": \"b\", \"response\": {\"status_code\": 200}}\n",
+            "{\"id\":\"batch_req_1\",\"custom_id\":\"b\",\"response\":{\"status_code\":200}}\n",
             "line 1 answers 'b', which the input does not",
         ),
     ] {
@@ -171,6 +171,10 @@ fn what_is_no_batch_is_named_before_anything_is_asked() {
         assert!(ran.stderr.contains(problem), "{ran:?}");
         assert_eq!(fs::read_to_string(&files.output).unwrap(), text, "it is left alone");
     }
+    // One line of zeros that has no end: no byte of it is kept.
+    fs::File::create(&files.output).and_then(|file| file.set_len(1 << 40)).unwrap();
+    let ran = files.run(&[]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("line 1 is no answer of a batch"), "{ran:?}");
     for (place, problem) in [
         ("/nowhere/out", "-o: /nowhere/out: No such file"),
         ("/usr", "-o: /usr: a directory, not a regular file; name another"),

@@ -1,7 +1,7 @@
 //! The file of answers: what of it is whole counts, and it grows by whole lines.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -46,6 +46,8 @@ pub enum OutputError {
     },
 }
 
+/// Longest line that is read again: no answer whose numbers fit into memory is as long.
+const MOST_ANSWER: u64 = 1 << 30;
 /// How every line begins.
 pub(super) const BEGIN: &str = "{\"id\":\"batch_req_";
 
@@ -96,17 +98,24 @@ impl BatchOutput {
         loop {
             bytes.clear();
             line += 1;
-            let read = lines.read_until(b'\n', &mut bytes);
-            let read = read.map_err(|source| OutputError::File { path: self.path.clone(), source })?;
+            // What does not begin as a line of ours is another file, however long its lines are.
+            let mut read = lines.by_ref().take(BEGIN.len() as u64).read_until(b'\n', &mut bytes);
+            let is_ours = BEGIN.as_bytes().starts_with(&bytes) || bytes.trim_ascii().is_empty();
+            if is_ours && !bytes.ends_with(b"\n") {
+                read = lines.by_ref().take(MOST_ANSWER).read_until(b'\n', &mut bytes);
+            }
+            read.map_err(|source| OutputError::File { path: self.path.clone(), source })?;
+            if !is_ours || bytes.len() as u64 > MOST_ANSWER {
+                return Err(OutputError::Foreign { path: self.path.clone(), line });
+            }
             if !bytes.ends_with(b"\n") {
-                // What a kill left of a line; what does not begin as a line of ours is another file.
-                let cut = bytes.len().min(BEGIN.len());
-                return match bytes[..cut] == BEGIN.as_bytes()[..cut] {
+                // What a kill left of a line.
+                return match BEGIN.as_bytes().starts_with(&bytes[..bytes.len().min(BEGIN.len())]) {
                     true => Ok(whole),
                     false => Err(OutputError::Foreign { path: self.path.clone(), line }),
                 };
             }
-            whole += read as u64;
+            whole += bytes.len() as u64;
             if bytes.trim_ascii().is_empty() {
                 continue;
             }
