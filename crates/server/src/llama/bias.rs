@@ -5,6 +5,8 @@
 //!   an id      never        each of its tokens
 //! ```
 
+use std::collections::BTreeMap;
+
 use engine::ModelInfo;
 use serde_json::Value;
 
@@ -24,19 +26,16 @@ pub(super) fn read(value: Option<Value>, model: &ModelInfo) -> Result<Vec<(i64, 
         Some(Value::Object(map)) => map.into_iter().map(|(token, bias)| (of_key(token), bias)).collect(),
         Some(_) => return Err(wrong_type(FIELD, "a list of pairs, or an object")),
     };
-    let mut biases: Vec<(i64, f64)> = Vec::new();
+    let mut biases = BTreeMap::new();
     for (token, bias) in pairs {
         let bias = match bias {
             Value::Bool(false) => NEVER,
             bias => number(&bias, || FIELD.to_owned())?,
         };
-        for id in ids(token, model)? {
-            // A token that two texts have gets what is said last.
-            biases.retain(|&(other, _)| other != id);
-            biases.push((id, bias));
-        }
+        // A token that two texts have gets what is said last.
+        biases.extend(ids(token, model)?.into_iter().map(|id| (id, bias)));
     }
-    Ok(biases)
+    Ok(biases.into_iter().collect())
 }
 
 fn pair((at, item): (usize, Value)) -> Result<(Value, Value), ApiError> {
