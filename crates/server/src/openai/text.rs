@@ -54,6 +54,10 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
         return tokenize_content(body, app);
     }
     let is_text = is_there("prompt");
+    if body.is_object() && !is_text && !is_there("messages") {
+        let message = "'prompt' is missing: a text, or in its place 'messages', a conversation.";
+        return Err(ApiError::bad_request(message).with_param("prompt"));
+    }
     let shape = if is_text { &shapes::TOKENIZE_TEXT } else { &shapes::TOKENIZE_CHAT };
     let hints = hints::take(&mut body, shape)?;
     let mut fields = Fields::of(body, shape)?;

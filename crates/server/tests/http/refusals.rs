@@ -506,7 +506,7 @@ fn tokenize_and_detokenize_check_their_fields() {
         &host,
         "/tokenize",
         &[
-            ("{}", "messages"),
+            ("{}", "prompt"),
             (r#"{"prompt": 5}"#, "prompt"),
             (r#"{"prompt": "a", "messages": []}"#, "messages"),
             (r#"{"prompt": "a", "add_special_tokens": 1}"#, "add_special_tokens"),
