@@ -38,7 +38,7 @@ pub(crate) struct RunFlags {
     /// each time.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<i64>,
-    /// What to ask, from a file.
+    /// What to ask, from a file; - is standard input.
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "prompt")]
     pub(crate) file: Option<PathBuf>,
     /// Text that ends the answer; may be repeated.

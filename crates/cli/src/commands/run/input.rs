@@ -3,7 +3,7 @@
 //! ```text
 //! argument   standard input           asked
 //! none       terminal                 nothing: a chat
-//! none, -    file or pipe             its text
+//! none, -    file or pipe             its text; so with --file -
 //! PROMPT     terminal, empty          PROMPT
 //! PROMPT     file or pipe with text   PROMPT, an empty line, the text
 //! PROMPT     pipe that says nothing   PROMPT, after a while, and one line about it
@@ -12,6 +12,7 @@
 //! and remote shells do.
 
 use std::io::{self, IsTerminal, Read};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -98,7 +99,7 @@ impl Word {
 /// The model that is asked, where it is not the built-in one, and what it is asked: `None` for a chat.
 pub(super) fn question(flags: &RunFlags) -> Result<(Option<String>, Option<String>), Failure> {
     let model = flags.model.model.clone();
-    if let Some(path) = &flags.file {
+    if let Some(path) = flags.file.as_deref().filter(|path| *path != Path::new("-")) {
         let text = files::read_text(path, MAX_INPUT_BYTES)
             .map_err(|error| Failure::usage(format!("--file: {}: {error}", path.display())))?;
         return match text.trim_end() {
@@ -106,7 +107,7 @@ pub(super) fn question(flags: &RunFlags) -> Result<(Option<String>, Option<Strin
             text => Ok((model, Some(text.to_owned()))),
         };
     }
-    let first = flags.prompt.as_deref();
+    let first = flags.file.as_ref().map_or(flags.prompt.as_deref(), |_| Some("-"));
     let word = if model.is_some() { Word::Prompt } else { first.map_or(Word::Prompt, Word::of) };
     match (word, first, flags.prompt_behind.as_deref()) {
         (Word::Model, name, behind) => Ok((name.map(str::to_owned), asked(behind)?)),
