@@ -319,6 +319,16 @@ fn settings_that_are_no_model() {
             file(&without("llama.attention.layer_norm_rms_epsilon"), &good_tensors()),
             &["llama.attention.layer_norm_rms_epsilon: missing"],
         ),
+        (
+            "too many numbers of a head that turn",
+            with("llama.rope.dimension_count", u32_setting("llama.rope.dimension_count", 2147483648)),
+            &["llama.rope.dimension_count: 2147483648 is no even number from 2 to 32"],
+        ),
+        (
+            "an odd count of numbers of a head that turn",
+            with("llama.rope.dimension_count", u32_setting("llama.rope.dimension_count", 13)),
+            &["llama.rope.dimension_count: 13 is no even number from 2 to 32"],
+        ),
         ("no layers", with("llama.block_count", u32_setting("llama.block_count", 0)), &["llama.block_count: 0"]),
         (
             "a billion layers",
