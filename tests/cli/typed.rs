@@ -54,6 +54,7 @@ fn first_words_of_other_programs() {
         (&["run", "-m", "/no.gguf", "-p", "hi"], 2, "the prompt is an argument"),
         (&["run", "-m", "/no.gguf", "--temp", "0", "-n", "8", "hi"], 2, "/no.gguf"),
         (&["run", "-f", "/no/prompt.txt"], 2, "/no/prompt.txt"),
+        (&["run", "-f", "-"], 2, "no prompt: give one as an argument or on standard input"),
         (&["run", "-ngl", "99", "hi"], 2, "this build computes on the CPU"),
         (&["serve", "-m", "/no.gguf", "-ngl", "99", "-fa", "on", "--jinja", "-c", "8192"], 2, "/no.gguf"),
         (&["perplexity", "-m", "model.gguf"], 2, "twostroke quality"),
