@@ -296,6 +296,7 @@ mod tests {
             (json!({"type": "function", "function": {"name": "g"}}), Some(format!("{at}.function.name"))),
             (json!({"type": "function", "name": "g"}), Some(format!("{at}.name"))),
             (json!({"type": "function"}), Some(format!("{at}.name"))),
+            (json!({"type": "mcp", "server_label": "docs"}), Some(format!("{at}.type"))),
         ] {
             let allowed = json!({"mode": "auto", "tools": [{"type": "function", "name": "f"}, second]});
             let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
