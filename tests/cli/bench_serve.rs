@@ -345,7 +345,10 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["--base-url", &url, "--sweep-svg", "x.svg"], "--sweep-request-rate or --sweep-max-concurrency"),
         (&["--base-url", &url, "--sweep-request-rate", "1", "--sweep-svg", "/nowhere/x.svg"], "no directory /nowhere"),
         (&["--base-url", &url, "--result-dir", "/nowhere"], "--result-dir is of use only with --save-result"),
-        (&["--base-url", &url, "--save-result", "--result-dir", "/nowhere"], "/nowhere: is not a directory"),
+        (
+            &["--base-url", &url, "--save-result", "--result-dir", "/nowhere"],
+            "--result-dir: /nowhere: is not a directory",
+        ),
         (&["--base-url", &url, "--probe-request-rate", "0"], "--probe-request-rate"),
         (&["--base-url", &url, "--probe-request-rate", "nan"], "--probe-request-rate"),
         (&["--base-url", &url, "--max-concurrency", "0"], "at least 1"),

@@ -46,10 +46,12 @@ fn wrong_flags_and_values() {
         (&["bench", "--cost-model", "-p", "64"], "--cost-model"),
         (&["serve", "--lora-modules", "sql"], "NAME=DIR"),
         (&["serve", "--lora-modules", r#"{"name": "sql"}"#], "name and path"),
-        (&["serve", "--lora-modules", "sql=/no/such"], "adapter 'sql' (/no/such): /no/such: no such model directory"),
+        (&["serve", "--lora-modules", "sql=/no/such"], "adapter 'sql' (/no/such): /no/such: no such directory"),
         (&["serve", "--lora-modules", "a=/no/such", "b=/no/such", "--max-loras", "0"], "--max-loras"),
         (&["serve", "--max-lora-rank", "513"], "1 to 512"),
-        (&["run", "hi", "--lora", "/usr"], "adapter_config.json: absent from /usr"),
+        (&["run", "hi", "--lora", "/usr"], "--lora: adapter_config.json: absent from /usr"),
+        (&["run", "hi", "--lora", "/no/such"], "--lora: /no/such: no such directory"),
+        (&["batch", "-i", "/no/such", "-o", "/no/out"], "-i: /no/such: "),
         (&["serve", "--kv-cache-memory-bytes", "much"], "much"),
         (&["serve", "--kv-cache-memory-bytes", "1"], "kv"),
         (&["serve", "--speculative-config", r#"{"method": "mtp"}"#], "no layer for the token after the next"),
@@ -119,8 +121,9 @@ fn models_that_are_not_there() {
         ("/no/such/directory", "/no/such/directory"),
         ("README.md", "is a file"),
         ("docs", "docs"),
-        ("", "no such directory"),
-        ("nobody/nothing", "HF_HUB_OFFLINE"),
+        ("", "no such file or directory"),
+        ("no-such-model.gguf", "no-such-model.gguf: no such file or directory"),
+        ("nobody/nothing", "HF_HUB_OFFLINE forbids downloading it; nobody/nothing is no directory here either"),
     ];
     for (model, wanted) in table {
         for verb in [&["run", "hi"][..], &["serve", "--port", "0"], &["bench", "-p", "1", "-n", "1"]] {

@@ -67,7 +67,7 @@ fn start(flags: &[&str]) -> (Option<i32>, String) {
     (ran.code, ran.stderr)
 }
 
-const NO_MODEL: &str = "/no/such/model: no such directory";
+const NO_MODEL: &str = "/no/such/model: no such file or directory";
 
 #[test]
 fn what_means_the_same_is_taken() {

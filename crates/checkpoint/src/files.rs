@@ -52,8 +52,8 @@ impl Source {
 /// Errors of loading a model. Every variant names the file, and the field or tensor if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The model directory does not exist, or is not a directory.
-    #[error("{}: no such model directory", .path.display())]
+    /// The directory of the model or adapter does not exist, or is a file.
+    #[error("{}: no such directory", .path.display())]
     NoDirectory {
         /// The path.
         path: PathBuf,

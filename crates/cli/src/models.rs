@@ -38,7 +38,7 @@ pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let opened = launch::open(Some(name), &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
     drop(bar);
     opened.map_err(|error| match error {
-        OpenError::Hub(error) => no_files(flag, &error),
+        OpenError::Hub(error) => no_files(flag, name, &error),
         error => Failure::usage(format!("{flag}: {error}")),
     })
 }
@@ -49,7 +49,7 @@ pub(crate) fn path_for(flag: &str, name: &str) -> Result<String, Failure> {
     let bar = Progress::new(name);
     let found = launch::path_of(name, &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
     drop(bar);
-    found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| no_files(flag, &error))
+    found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| no_files(flag, name, &error))
 }
 
 fn downloading(bar: &Progress, progress: &DownloadProgress<'_>) {
@@ -57,9 +57,13 @@ fn downloading(bar: &Progress, progress: &DownloadProgress<'_>) {
     bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
 }
 
-fn no_files(flag: &str, error: &HubError) -> Failure {
+/// Whose path is mistyped may read of a hub that was never meant: where the hub has no such model, both are named.
+fn no_files(flag: &str, name: &str, error: &HubError) -> Failure {
+    let both = || format!("{error}; {name} is no directory here either");
     match error {
-        HubError::Network { .. } | HubError::DiskFull { .. } | HubError::Io { .. } => Failure::failed(error),
+        HubError::Network { .. } => Failure::failed(both()),
+        HubError::NoModel { .. } | HubError::Offline { .. } => Failure::usage(format!("{flag}: {}", both())),
+        HubError::DiskFull { .. } | HubError::Io { .. } => Failure::failed(error),
         _ => Failure::usage(format!("{flag}: {error}")),
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn shape(flag: &str, name: &str) -> Result<ModelShape, Failure> {
 
 fn in_cache(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let missing =
-        format!("{flag}: {name} is not in the local cache, and planning downloads nothing; run -m {name} does");
+        format!("{flag}: {name} is not in the local cache, and this downloads nothing; twostroke run -m {name} does");
     let hub = HubEnv { offline: true, ..environment::variables().hub };
     let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|error| match error {
         HubError::Broken { .. } => Failure::usage(format!("{flag}: {error}")),

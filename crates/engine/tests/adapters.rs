@@ -207,7 +207,7 @@ fn what_cannot_be_loaded_leaves_everything_as_it_was() {
             wide.display()
         )
     );
-    assert!(load("nowhere", Path::new("/nowhere")).contains("/nowhere: no such model directory"));
+    assert!(load("nowhere", Path::new("/nowhere")).contains("/nowhere: no such directory"));
     // The slot that failed is free.
     engine.load_adapter("c", &place.join("b")).unwrap();
     assert_eq!(load("d", &place.join("b")), "3 adapters are loaded, as many as --max-loras allows: unload one first");

@@ -80,8 +80,8 @@ pub struct DownloadProgress<'a> {
 /// Errors of resolving a model name.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// Neither an existing directory nor a hub id by its syntax.
-    #[error("{spec}: no such directory, and not a model id (org/name, org/name@revision or org/name:QUANT)")]
+    /// Neither an existing file or directory nor a hub id by its syntax.
+    #[error("{spec}: no such file or directory, and not a model id (org/name, org/name@revision or org/name:QUANT)")]
     NotFound {
         /// The model name as given.
         spec: String,

@@ -300,8 +300,8 @@ fn a_quantization_is_named_behind_a_colon() {
         ("org/tiny@main:F16", Ok((parts[0], "first"))),
         ("org/tiny", Ok(("t-Q4_K_M.gguf", "four"))),
         ("org/tiny:Q2_K", Err("org/tiny: no GGUF file of Q2_K; it has F16, Q4_K_M, Q8_0")),
-        ("org/tiny:", Err("no such directory")),
-        ("org/tiny:../x", Err("no such directory")),
+        ("org/tiny:", Err("no such file or directory")),
+        ("org/tiny:../x", Err("no such file or directory")),
     ];
     for env in [env.clone(), HubEnv { offline: true, ..env }] {
         for (spec, expected) in &table {
@@ -600,7 +600,7 @@ fn what_is_not_a_model_id_is_refused_before_any_request() {
         &format!("org/{}", "x".repeat(100)),
     ] {
         let error = message(resolve(spec, &hub.env(&scratch), &mut |_| {}));
-        assert!(error.contains("no such directory"), "{spec:?}: {error}");
+        assert!(error.contains("no such file or directory"), "{spec:?}: {error}");
     }
     assert_eq!(hub.lines(), [""; 0]);
 }

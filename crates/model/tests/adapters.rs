@@ -703,7 +703,7 @@ mod refused {
         let config = config_of(&committed("llama3"));
         let load = |directory: &Path| Adapter::load(directory, &config, 16).unwrap_err().to_string();
         let nowhere = place.join("nowhere");
-        assert_eq!(load(&nowhere), format!("{}: no such model directory", nowhere.display()));
+        assert_eq!(load(&nowhere), format!("{}: no such directory", nowhere.display()));
         let at = place.display();
         assert_eq!(load(&place), format!("adapter_config.json: absent from {at}"));
         let files = adapter(&config, 1, 8, 16.0, &["q_proj"]);

@@ -898,10 +898,10 @@ fn load_directory(path: PathBuf) -> Result<(), String> {
 fn directories_without_usable_weights() {
     let path = directory("none");
     let message = load_directory(path.join("absent")).unwrap_err();
-    assert!(message.contains("absent: no such model directory"), "{message}");
+    assert!(message.contains("absent: no such directory"), "{message}");
     std::fs::write(path.join("a-file"), b"").unwrap();
     let message = load_directory(path.join("a-file")).unwrap_err();
-    assert!(message.contains("a-file: no such model directory"), "{message}");
+    assert!(message.contains("a-file: no such directory"), "{message}");
 
     let mut files = Files::good();
     files.remove("model.safetensors");

@@ -102,7 +102,7 @@ fn tell(flags: &BatchFlags, counts: Counts) -> Result<(), Failure> {
 
 fn input_failure(flags: &BatchFlags, error: &InputError) -> Failure {
     match error {
-        InputError::Unreadable { .. } => Failure::usage(error),
-        _ => Failure::usage(format!("{}: {error}", flags.input.display())),
+        InputError::Unreadable { .. } => Failure::usage(format!("-i: {error}")),
+        _ => Failure::usage(format!("-i: {}: {error}", flags.input.display())),
     }
 }

@@ -105,7 +105,10 @@ fn loads(flags: &BenchServeFlags) -> Result<Vec<Load>, Failure> {
 fn places(flags: &BenchServeFlags) -> Result<(), Failure> {
     if flags.save_result || flags.save_detailed {
         if let Some(directory) = flags.result_dir.as_ref().filter(|directory| !directory.is_dir()) {
-            return Err(Failure::usage(format!("{}: is not a directory; make it first", directory.display())));
+            return Err(Failure::usage(format!(
+                "--result-dir: {}: is not a directory; make it first",
+                directory.display()
+            )));
         }
         flags.result_filename.as_ref().map(|name| result(flags, name)).transpose()?;
     }

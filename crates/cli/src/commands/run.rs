@@ -53,7 +53,8 @@ pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
 /// One sequence at a time; everything else is the engine's default.
 fn settings(flags: &RunFlags) -> Result<Settings, Failure> {
     // Room for the one that there is.
-    let rank = flags.lora.as_deref().map(Adapter::stated_rank).transpose().map_err(Failure::usage)?;
+    let rank = flags.lora.as_deref().map(Adapter::stated_rank).transpose();
+    let rank = rank.map_err(|error| Failure::usage(format!("--lora: {error}")))?;
     let max_adapter_rank = rank.unwrap_or(1);
     let common = models::settings(&flags.model);
     Ok(Settings {

@@ -149,7 +149,7 @@ fn what_is_wrong_with_loading_is_said() {
         (load("lantern", &path), 400, "adapter_exists", "the adapter 'lantern' is loaded already"),
         (load("a,b", &path), 400, "bad_adapter_name", "none of them a control character or a comma"),
         (load("verse", Path::new(&"a".repeat(5000))), 400, "", "'lora_path' has more than 4096 bytes."),
-        (load("verse", &nowhere), 400, "bad_adapter", "nowhere: no such model directory"),
+        (load("verse", &nowhere), 400, "bad_adapter", "nowhere: no such directory"),
         (json!({"lora_name": "verse"}), 400, "", "'lora_path' is missing."),
         (json!({"lora_path": path}), 400, "", "'lora_name' is missing."),
         (json!({"lora_name": "v", "lora_path": path, "load_inplace": true}), 400, "", "unload the adapter first"),
