@@ -21,6 +21,14 @@ fn an_argument_is_answered_on_standard_output_and_the_phases_on_standard_error()
     }
 }
 
+/// Thoughts are not written to pipes: without a word the answer would be an empty line.
+#[test]
+fn who_cuts_a_thought_short_is_told() {
+    let ran = run(&mut twostroke(&["run", "What is 17 + 25?", "--temperature", "0", "-n", "8"]));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "\n"), "{ran:?}");
+    assert!(ran.stderr.contains("cut within its thought: -n allows more"), "{ran:?}");
+}
+
 #[test]
 fn standard_input_is_a_prompt() {
     let argument = run(&mut twostroke(&["run", QUESTION, "--temperature", "0", "-q"]));

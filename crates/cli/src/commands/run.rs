@@ -262,6 +262,10 @@ impl Session<'_> {
         if !answer.text.ends_with('\n') {
             put("\n")?;
         }
+        let was_cut = matches!(answer.reason, Some(FinishReason::Length));
+        if was_cut && answer.text.is_empty() && !answer.thought.is_empty() && !self.flags.quiet {
+            note("the answer was cut within its thought: -n allows more tokens");
+        }
         if let Some(limits) = &limits {
             note(&self.figures(answer, limits).to_string());
         }
