@@ -609,6 +609,15 @@ fn unsafe_has_one_address() {
 }
 
 #[test]
+fn one_place_asks_for_the_machine() {
+    let mut others = rust(files("crates/kernels/src"));
+    others.retain(|path| !path.starts_with("crates/kernels/src/arch"));
+    let words = ["target_arch", "arch::x86_64", "arch::plain"];
+    let found = others.iter().flat_map(|path| lines_with(path, &words)).collect();
+    assert_none("a machine's code is in kernels/src/arch; all other code calls arch::native", found);
+}
+
+#[test]
 fn phases_are_a_pair_of_doors() {
     let all = files("crates");
     let mut complaints = Vec::new();

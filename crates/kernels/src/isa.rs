@@ -1,13 +1,12 @@
 //! Instruction sets as values: the kernel paths that this CPU supports, detected once at start.
 //!
 //! ```text
-//! Isa      an order of preference, chosen by the user or by `best()`
-//! Avx2     proofs: a value exists only if this CPU has the instructions, so kernels that take one may be called safely.
-//! Avx512   `detect` is the only safe constructor. Each proof contains the proof of its base: AMX implies AVX-512,
-//! Avx512Bf16, Amx    AVX-512 implies AVX2.
+//! Isa      an order of preference, chosen by the user or by `best()`; every name is known on every machine
+//! proofs   of this machine (`arch`): a value exists only if this CPU has the instructions, so kernels that take one may
+//!          be called safely. `detect` is the only safe constructor; a proof contains the proof of its base
 //! ```
-//! An [`Isa`] is a ceiling, not a guarantee: `isa.avx512()` returns the proof if the ceiling allows it *and* the CPU has
-//! it. Every path returns the same bits, so the choice affects speed only.
+//! An [`Isa`] is a ceiling, not a guarantee: a proof is given if the ceiling allows it *and* the CPU has it. Every path
+//! returns the same bits, so the choice affects speed only.
 
 use crate::arch::native;
 

@@ -5,9 +5,9 @@
 //!   x86_64/   AVX2, AVX-512 and AMX
 //!   plain.rs  every other machine: the definitions in Rust, and proofs of which no value exists
 //! ```
-//! A machine gives its proofs ([`crate::isa`]), `has` and `has_lanes` of an instruction set, `dispatch` of what is written
-//! over [`crate::simd::Simd`], `path` for matrix products, `narrow` (products of bf16 as stored) and `tiles` (a matrix
-//! unit) for attention and low-rank products, `prefetch`, and the `loops` that measure its peak rates.
+//! A machine gives its proofs ([`crate::isa`]), `has` and `has_lanes` of an instruction set, `dispatch` of what is
+//! written over [`crate::simd::Simd`], `path` for matrix products, `narrow` (products of bf16 as stored) and `tiles` (a
+//! matrix unit) for attention and low-rank products, `prefetch`, and the `loops` that measure its peak rates.
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) mod plain;

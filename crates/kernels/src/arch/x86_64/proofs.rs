@@ -1,4 +1,4 @@
-//! The proofs of x86's instruction sets: a value exists only if this CPU has the instructions.
+//! The proofs of x86's instruction sets: AMX implies AVX-512, AVX-512 implies AVX2.
 
 use crate::isa::Isa;
 

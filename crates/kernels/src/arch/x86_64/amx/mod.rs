@@ -1,8 +1,8 @@
 //! The AMX tile registers: eight of up to 16 rows of 64 bytes, which a thread configures before it multiplies.
 
-pub(super) mod attention;
-pub(super) mod gemm;
-pub(super) mod low_rank;
+pub(crate) mod attention;
+pub(crate) mod gemm;
+pub(crate) mod low_rank;
 
 use super::proofs::Amx;
 use std::arch::asm;
