@@ -1,7 +1,7 @@
 //! Incremental JSON, one character at a time: the accepted characters are always a prefix of valid JSON.
 
 use crate::char_stream::{CharStream, Read, Sink, Stop};
-use crate::python::to_json;
+use crate::literal::to_json;
 
 /// Maximum nesting: `serde_json`, and so a client, refuses 128.
 const MAX_DEPTH: usize = 100;

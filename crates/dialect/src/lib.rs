@@ -38,6 +38,7 @@ mod gemma;
 mod grammar;
 mod harmony;
 mod json;
+mod literal;
 mod mark_filter;
 mod named;
 mod python;

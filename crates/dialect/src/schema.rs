@@ -5,7 +5,7 @@ use std::cell::Cell;
 use serde_json::Value;
 
 use crate::json::{is_json, mended, quoted};
-use crate::python::to_json;
+use crate::literal::to_json;
 
 /// Maximum length of a parameter's name, where it is not in quotes.
 pub(crate) const MAX_KEY_BYTES: usize = 256;

@@ -119,7 +119,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// One that waits for so many of these.
+    /// One that waits for `count` of these.
     fn wait(&mut self, count: usize, parts: &[usize]) -> usize {
         let at = self.waits.len();
         parts.iter().for_each(|&part| self.users[part].push(at));

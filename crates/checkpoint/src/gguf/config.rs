@@ -150,7 +150,7 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
             return Err(metadata.error(&settings.key("attention.value_length"), problem));
         }
         if let Some(rotated) = settings.integer("rope.dimension_count")?.filter(|rotated| *rotated != head_dim) {
-            // By its own number: as a share of a head nobody would know it again.
+            // By its own number: as a share of a head it would not be recognised.
             if rotated == 0 || rotated > head_dim || rotated % 2 != 0 {
                 let problem = format!("{rotated} is no even number from 2 to {head_dim}, the width of a head");
                 return Err(metadata.error(&settings.key("rope.dimension_count"), problem));
