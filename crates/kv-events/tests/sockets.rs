@@ -165,7 +165,7 @@ fn who_asks_for_nothing_keeps_no_one_out() {
     publisher.spawn(receiver).expect("a thread");
     for (kind, endpoint) in [(&b"DEALER"[..], &replays), (b"SUB", &events)] {
         let says = ready(kind);
-        let says = |at: usize| if at % 2 == 0 { &says[..] } else { &says[..9] };
+        let says = |at: usize| if at.is_multiple_of(2) { &says[..] } else { &says[..9] };
         let _held: Vec<TcpStream> = (0..260).map(|at| peer(endpoint, says(at))).collect();
         let mut router = match kind {
             b"SUB" => peer(endpoint, &[&ready(b"SUB"), &b"\0\x01\x01"[..]].concat()),
