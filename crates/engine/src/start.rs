@@ -12,7 +12,7 @@ use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvSh
 use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use protocol::Nanos;
 use protocol::sampling::{Sampling, SamplingParams};
-use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, Measured, SavedCalibration, StepLimits};
+use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, MeasuredCost, SavedCalibration, StepLimits};
 use rates::{CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, TargetDefaults, kept};
 use scheduler::{CostModel, Limits, Scheduler, TierSizes};
 use text::chat_template::{ChatTemplate, TemplateSettings};
@@ -393,7 +393,7 @@ fn calibrated(
         forward.set_compute_thread();
         calibrate::measure(forward, room, sampling, &mut |done, total| progress(Starting::Calibrating { done, total }))
     };
-    let Measured { cost, doubt } = std::thread::scope(|scope| scope.spawn(measure).join())
+    let MeasuredCost { cost, doubt } = std::thread::scope(|scope| scope.spawn(measure).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     if let Some(cost) = unsure.filter(|cost| doubt.is_some() && cost.drift() != [1.0; 2]) {
         return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt, file: place });

@@ -77,7 +77,7 @@ pub struct Calibrated {
 
 /// What a start has measured.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct MeasuredCost {
     /// Fitted to the samples.
     pub cost: CostModel,
     /// Why the next start measures again.
@@ -210,7 +210,7 @@ pub fn measure(
     room: &StepLimits,
     sampling: &Sampling,
     progress: &mut dyn FnMut(usize, usize),
-) -> Option<Measured> {
+) -> Option<MeasuredCost> {
     let shapes = shapes(room, room.tokens(forward.kv_bytes_per_token()));
     let vocab = forward.config().vocab_size;
     let mut stand = Stand {
@@ -240,7 +240,7 @@ pub fn measure(
     let doubt = (!is_sure).then_some(Doubt::Few { samples, undisturbed });
     let steps: Vec<_> = measured.iter().map(|(shape, took)| (shape.work(), Nanos(took.as_nanos() as u64))).collect();
     let cost = CostModel::fit(&knots(measured.iter().map(|(shape, _)| shape)), &steps)?;
-    Some(Measured { cost, doubt })
+    Some(MeasuredCost { cost, doubt })
 }
 
 /// Whether a shape is measured that long after the start. The first one always: without it nothing is predicted.

@@ -18,8 +18,8 @@
 //!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with
 //!   the sum of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists.
 //!   The digits are joined as above; `y = s * row_scale`.
-//! * bf16: the sum in one of the two [accumulation orders](crate::accumulation_order), `vdpbf16ps` or the tile instruction `TDPBF16PS`
-//!   (Intel SDM volume 2). The other instruction sets reproduce the selected one.
+//! * bf16: the sum in one of the two [accumulation orders](crate::accumulation_order), `vdpbf16ps` or the tile instruction
+//!   `TDPBF16PS` (Intel SDM volume 2). The other instruction sets reproduce the selected one.
 //! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
 
 pub(crate) mod activations;
