@@ -11,8 +11,8 @@
 //!
 //! This models the engine's transfer over TCP, with the same calls of the production scheduler
 //! ([`scheduler::Scheduler::admit_remote`], [`scheduler::Scheduler::pin`], [`scheduler::Scheduler::begin_receive`]); the
-//! decisions are those of [`scheduler::router`]. Blocks of a step arrive together. Received blocks are in host memory, which is as large
-//! as the KV cache, and are loaded beside the steps at the rate of the link.
+//! decisions are those of [`scheduler::router`]. Blocks of a step arrive together. Received blocks are in host memory,
+//! which is as large as the KV cache, and are loaded beside the steps at the rate of the link.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
