@@ -41,7 +41,7 @@ impl AccumulationOrder {
     pub(crate) const STEP: usize = 32;
 
     /// The fastest order on this machine: tiles if AMX exists and the OS permits it, else pairs. A lower
-    /// [`Isa`](crate::Isa) does not change it.
+    /// [`Isa`] does not change it.
     pub fn best() -> AccumulationOrder {
         if native::tiles(Isa::best()).is_some() { AccumulationOrder::Amx } else { AccumulationOrder::Vdpbf16 }
     }
