@@ -73,7 +73,7 @@ fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failur
 
 /// What every way in needs of the process.
 fn settle_in() -> Result<(), Failure> {
-    kernels::memory_limits::spare_address_space();
+    kernels::memory_limits::bound_heaps();
     kernels::memory_limits::survive_file_size_limit();
     failure::install_panic_hook();
     failure::check_room()
