@@ -29,10 +29,11 @@ use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
 
 use crate::command::{ArrivalInfo, PutAdapterResult};
-use crate::counters::Gauges;
+use observe::Gauges;
 use crate::draft::{DrafterSet, RecordedDrafts};
 use crate::feature::{CoreEvent, Feature, Features};
-use crate::journal::{Fact, FinishedSummary, Journal, Views};
+use observe::{FinishedSummary, Views};
+use crate::journal::{Fact, Journal};
 use crate::output::{Event, EventSender, RequestError, TokenLogprob};
 use crate::queue_permit::QueuePermit;
 use crate::recording::{RecordSink, StepTokens};

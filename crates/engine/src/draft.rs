@@ -40,7 +40,7 @@ use ::model::Forward;
 use protocol::{Nanos, TokenId};
 use scheduler::{DraftProposal, DraftSource, Scheduler, SeqId, Sequence, Step};
 
-use crate::recording::OfferEntry;
+use observe::OfferEntry;
 
 /// A drafter that looks texts up and computes nothing. One that computes is a [`DraftNetwork`].
 pub(crate) trait Drafter: Send {

@@ -18,22 +18,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ledger::LedgerEvent;
+use observe::{Ending, FinishedSummary, Gauges, OfferEntry, RemotePrefillResult, Views};
 use protocol::{FinishReason, Nanos, RequestId};
-use rates::{CalibrationUpdater, RooflinePeaks};
-use scheduler::{CostModel, LatencyBounds, Request, StepRecord};
+use scheduler::{CostModel, Request, StepRecord};
 
-use crate::accounts::{Accounts, Closed, Ending};
-use crate::cache_fill::CacheFillForecast;
-use crate::counters::{Gauges, Stats};
-use crate::finish_rate::FinishRate;
-use crate::handoff::HandoffResult;
-use crate::history::History;
-use crate::output::{Timings, Usage};
-use crate::phase_work::PhaseWorkTotals;
-use crate::recent::Recent;
-use crate::recording::{OfferEntry, RecordLine, RecordSink, StepTokens};
-use crate::run_history::RunHistory;
+use crate::recording::{RecordLine, RecordSink, StepTokens};
 use crate::validate::ValidatedRequest;
 
 /// Something that happened to the engine. Times are the engine's.
@@ -57,7 +46,7 @@ pub(crate) enum Fact {
     /// A block of it came from there.
     Landed(RequestId, Nanos),
     /// It waits here from now on, for whatever has not come. How it went there.
-    Came(RequestId, Box<HandoffResult>, Nanos),
+    Came(RequestId, Box<RemotePrefillResult>, Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos, Vec<OfferEntry>),
     /// Drafts on offer in the step of the next record.
@@ -78,14 +67,6 @@ pub(crate) enum Fact {
     Restarted(Option<CostModel>, Nanos),
     /// The same, and nothing begins.
     Over(Nanos),
-}
-
-/// What is reported of a finished request.
-#[derive(Debug)]
-pub(crate) struct FinishedSummary {
-    pub(crate) request: RequestId,
-    pub(crate) usage: Usage,
-    pub(crate) timings: Timings,
 }
 
 /// Takes facts, in their order. Belongs to the engine's thread; the views are behind a lock.
@@ -136,7 +117,7 @@ impl Journal {
         }
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         for fact in self.pending.drain(..) {
-            if let Some(spare) = views.take(fact, &gauges, cost, self.paused, finished) {
+            if let Some(spare) = show(fact, &mut views, &gauges, cost, self.paused, finished) {
                 self.spare = spare;
             }
         }
@@ -176,134 +157,31 @@ fn line(fact: &Fact) -> Option<RecordLine> {
     })
 }
 
-/// Every view of what happened.
-#[derive(Debug)]
-pub(crate) struct Views {
-    pub(crate) accounts: Accounts,
-    pub(crate) counters: Stats,
-    pub(crate) recent: Recent,
-    pub(crate) history: RunHistory,
-    pub(crate) minutes: History,
-    pub(crate) cache_fill: CacheFillForecast,
-    pub(crate) finish_rate: FinishRate,
-    pub(crate) promises: LatencyBounds,
-    pub(crate) phase_work: PhaseWorkTotals,
-    /// Measured limits of the machine; `None` where they were not measured.
-    pub(crate) peaks: Option<RooflinePeaks>,
-    /// What steps cost; `None` where it was not measured.
-    pub(crate) calibration: Option<CalibrationUpdater>,
-}
-
-impl Views {
-    /// Of an engine that has done nothing yet, with KV blocks of `block_size` tokens.
-    pub(crate) fn new(block_size: usize) -> Views {
-        Views {
-            accounts: Accounts::default(),
-            counters: Stats::default(),
-            recent: Recent::default(),
-            history: RunHistory::bounded(block_size),
-            minutes: History::default(),
-            cache_fill: CacheFillForecast::default(),
-            finish_rate: FinishRate::default(),
-            promises: LatencyBounds::default(),
-            phase_work: PhaseWorkTotals::default(),
-            peaks: None,
-            calibration: None,
+/// Takes one fact into every view that it concerns. Returns memory of a record that is no longer kept.
+fn show(
+    fact: Fact,
+    views: &mut Views,
+    gauges: &Gauges,
+    cost: Option<&CostModel>,
+    held: Nanos,
+    finished: &mut Vec<FinishedSummary>,
+) -> Option<StepRecord> {
+    match fact {
+        Fact::Admitted { request, validated, held, .. } => {
+            views.admit(&request, validated.class, validated.stop.max_tokens, held);
         }
+        Fact::Offered(offers) => views.history.offered(&offers),
+        Fact::Left(id, now) => views.accounts.begin_remote_prefill(id, now),
+        Fact::ReadBy(id, worker) => views.accounts.remote_prefills.set_worker(id, &worker),
+        Fact::Landed(id, now) => views.accounts.remote_prefills.receive(id, now),
+        Fact::Came(id, read, now) => views.accounts.finish_remote_prefill(id, &read, now),
+        Fact::Step { record, .. } => return Some(views.step(record, gauges, cost)),
+        Fact::AnswerEnded(id, answer, reason) => views.accounts.end_answer(id, answer, reason),
+        Fact::Finished(id, now) => finished.extend(views.close(id, Ending::Finished, now, held)),
+        Fact::Cancelled(id, now) => _ = views.close(id, Ending::Cancelled, now, held),
+        Fact::Failed(id, now) => _ = views.close(id, Ending::Failed, now, held),
+        Fact::Restarted(_, now) | Fact::Over(now) => views.fail_all(now, held),
+        Fact::Idle(_) | Fact::Abandoned(..) | Fact::Stopped(..) => {}
     }
-
-    /// Takes one fact into every view that it concerns. Returns memory of a record that is no longer kept.
-    fn take(
-        &mut self,
-        fact: Fact,
-        gauges: &Gauges,
-        cost: Option<&CostModel>,
-        held: Nanos,
-        finished: &mut Vec<FinishedSummary>,
-    ) -> Option<StepRecord> {
-        match fact {
-            Fact::Admitted { request, validated, held, .. } => {
-                if self.accounts.num_open() == 0 {
-                    self.finish_rate.begins(request.arrived);
-                }
-                self.history.admitted(&request);
-                self.accounts.open(&request, validated.class, validated.stop.max_tokens, held);
-            }
-            Fact::Offered(offers) => self.history.offered(&offers),
-            Fact::Left(id, now) => self.accounts.begin_remote_prefill(id, now),
-            Fact::ReadBy(id, worker) => self.accounts.remote_prefills.set_worker(id, &worker),
-            Fact::Landed(id, now) => self.accounts.remote_prefills.receive(id, now),
-            Fact::Came(id, over, now) => self.accounts.finish_remote_prefill(id, &over, now),
-            Fact::Step { record, .. } => {
-                let Views { accounts, counters, recent, minutes, promises, .. } = self;
-                minutes.step(&record, gauges);
-                let mut tokens = 0;
-                accounts.step(&record, cost, &mut |news| {
-                    tokens += usize::from(matches!(news, LedgerEvent::Token { .. }));
-                    minutes.news(&news);
-                    counters.news(news);
-                    recent.news(news);
-                });
-                counters.step(&record);
-                let now = record.completed_at;
-                promises.pass(now);
-                for id in record.prefill.iter().filter(|row| row.samples > 0).map(|row| row.request) {
-                    // The first row with a sample may be one after a preemption.
-                    if let Some(account) = accounts.of(id).filter(|account| account.first_token == Some(now)) {
-                        promises.first_token(id, now);
-                        tokens += account.prompt_tokens;
-                    }
-                }
-                counters.delivered(tokens);
-                self.phase_work.step(&record);
-                if let Some(peaks) = &mut self.peaks {
-                    peaks.step(&record);
-                }
-                if let Some(calibration) = &mut self.calibration {
-                    calibration.step(&record);
-                }
-                self.cache_fill.observe(record.completed_at, gauges.used_blocks);
-                self.history.step(&record);
-                return Some(self.recent.step(record));
-            }
-            Fact::AnswerEnded(id, answer, reason) => self.accounts.end_answer(id, answer, reason),
-            Fact::Finished(id, now) => {
-                if let Some(closed) = self.close(id, Ending::Finished, now, held) {
-                    finished.push(closed);
-                }
-            }
-            Fact::Cancelled(id, now) => _ = self.close(id, Ending::Cancelled, now, held),
-            Fact::Failed(id, now) => _ = self.close(id, Ending::Failed, now, held),
-            Fact::Restarted(_, now) | Fact::Over(now) => {
-                for id in self.accounts.open_requests() {
-                    self.close(id, Ending::Failed, now, held);
-                }
-                self.promises.all_gone(now);
-            }
-            Fact::Idle(_) | Fact::Abandoned(..) | Fact::Stopped(..) => {}
-        }
-        None
-    }
-
-    fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<FinishedSummary> {
-        let latency_bound = self.promises.of(id).copied();
-        let closed: Closed = self.accounts.close(id, ending, now, held)?;
-        match ending {
-            Ending::Finished => {
-                let ends = |reason: Option<FinishReason>| matches!(reason, Some(FinishReason::Stop(_)));
-                let answers = closed.account.answers().filter(|answer| answer.tokens > 0);
-                self.promises.finished(id, answers.map(|answer| (answer.tokens, ends(answer.reason))), now);
-            }
-            Ending::Cancelled | Ending::Failed => self.promises.gone(id, now),
-        }
-        let timings = Timings { latency_bound, ..Timings::of(&closed) };
-        self.counters.closed(&closed, &timings);
-        self.recent.closed(&closed);
-        self.history.closed(&closed.account);
-        self.minutes.closed(&closed.account);
-        self.finish_rate.closed(&closed);
-        let receipt = FinishedSummary { request: id, usage: Usage::of(&closed.account), timings };
-        self.accounts.keep(closed);
-        Some(receipt)
-    }
+    None
 }

@@ -14,40 +14,28 @@
 //! One thread owns the scheduler, the model and the cache. Handles ([`Engine`]) are cheap to clone and can be used from
 //! any thread, with or without an async runtime.
 
-mod accounts;
 mod adapters;
-mod cache_fill;
 #[cfg(test)]
 mod chaos;
 mod clock;
 mod command;
 mod compile_rule;
 mod core;
-mod counters;
 mod draft;
 mod feature;
-mod finish_rate;
 mod handoff;
-mod history;
 mod journal;
-mod live;
 mod lookup_bench;
 mod lower;
 mod memory;
 mod options;
 mod output;
-mod phase_work;
 mod queue_permit;
-pub mod quota;
-mod recent;
 pub mod recording;
-mod remote_prefill_trace;
 pub mod replaying;
-pub mod run_history;
 mod serve;
 mod start;
 mod stream;
-mod summary;
 mod thread;
 mod tiers;
 mod validate;
@@ -63,49 +51,50 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use model::{GenerationDefaults, ModelConfig, PackedAdapter};
+use observe::Views;
 use protocol::{Nanos, Targets, TokenId};
 use rates::CurrentTargets;
 use roofline::Demands;
 use scheduler::latency_bound::{Admission, AnswerLimits};
+use scheduler::quota::QuotaExceeded;
 use scheduler::{BoundKind, CostModel, IncomingRequest, LatencyBound, Limits, StepRecord};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-pub use accounts::{Ending, Timeline};
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
 pub use compile_rule::LazyVocabulary;
-pub use counters::{Exemplar, Histogram, Predictions, SloOutcome, Stats};
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub use grammar::{ConstraintError, Rule, RuleError, ThoughtBudget, check_rule, fit_schema};
 #[doc(hidden)]
 pub use handoff::check_frame;
 pub use handoff::{
-    ClusterKey, HandoffOptions, HandoffOutcome, Handoffs, PrecisionPair, RemoteRole, Role, RoleError, SignedAddress,
+    ClusterKey, HandoffOptions, PrecisionPair, RemoteRole, Role, RoleError, SignedAddress,
 };
-pub use history::SecondStats;
 use kernels::RopeScaling;
 pub use kernels::memory_limits::Limit as MemoryLimit;
 pub use kernels::{AccumulationOrder, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
-pub use live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, SnapshotRow};
 #[doc(hidden)]
 pub use lookup_bench::LookupBench;
 pub use memory::available_bytes as available_memory;
 pub use options::{CacheListener, EngineOptions, StartError};
-pub use output::{Event, EventSender, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
-pub use phase_work::PhaseWork;
+pub use observe::run_history;
+pub use observe::{
+    End, Ended, Ending, Exemplar, HandoffOutcome, Handoffs, Histogram, KvMap, LogCursor, LoggedStep, Percentiles, PhaseWork,
+    Predictions, RemotePrefillTrace, RemoteStep, RequestSnapshot, RequestState, RequestSummary, SecondStats, SloOutcome,
+    SnapshotRow, SpotChecked, Stats, Timeline, Timings, Usage,
+};
+pub use output::{Event, EventSender, PromptProgress, RequestError, TokenLogprob};
 pub use protocol::sampling::{self, SamplingParams};
 pub use protocol::{FinishReason, RequestId, ServiceClass};
+pub use scheduler::quota;
 pub use rates::{Calibrated, Calibration, DefaultTarget};
 pub use receipt;
-pub use recent::{End, Ended};
-pub use remote_prefill_trace::{RemotePrefillTrace, RemoteStep};
 pub use serve::{Observe, PauseFuture, Serve, Subscription};
 pub use start::Starting;
 pub use stream::Stream;
-pub use summary::{RequestState, RequestSummary};
 pub use text::chat_template::{ChatMessage, MAX_NAME_BYTES};
 #[doc(hidden)]
 pub use tiers::Store;
@@ -114,15 +103,13 @@ pub use validate::{
     Chat, MAX_ANSWERS, MAX_BAD_WORD_BYTES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES,
     MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ValidatedRequest,
 };
-pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
+pub use verify::{Origin, OriginError, Verifier, VerifyError};
 pub use wall_clock::UnixNanos;
 
 use crate::adapters::Use;
 use crate::clock::Clock;
 use crate::command::{ArrivalInfo, BlockSender, Command, NewRequest, PauseCommand, PutAdapterResult};
-use crate::journal::Views;
 use crate::queue_permit::QueuePermit;
-use crate::quota::QuotaExceeded;
 use crate::thread::EngineStatus;
 use crate::verify::SpotCounts;
 

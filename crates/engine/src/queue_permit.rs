@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::adapters::Use;
-use crate::quota::{Quota, QuotaExceeded};
+use scheduler::quota::{Quota, QuotaExceeded};
 
 /// Requests that were submitted and are in no step yet, and the tokens of their prompts and predictions.
 #[derive(Debug)]

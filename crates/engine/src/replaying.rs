@@ -21,7 +21,7 @@ use scheduler::Scheduler;
 use crate::command::ArrivalInfo;
 use crate::core::EngineCore;
 use crate::draft::RecordedDrafts;
-use crate::journal::Views;
+use observe::Views;
 use crate::output::event_channel;
 use crate::recording::{CostEntry, Entry, Header};
 use crate::start::Built;

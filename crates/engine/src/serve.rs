@@ -18,11 +18,8 @@ use protocol::{Nanos, RequestId, Targets};
 use scheduler::CostModel;
 
 use crate::handoff::{Role, RoleError};
-use crate::history::SecondStats;
-use crate::live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot};
-use crate::recent::Ended;
-use crate::remote_prefill_trace::RemotePrefillTrace;
-use crate::run_history::RunHistoryWindow;
+use observe::run_history::RunHistoryWindow;
+use observe::{Ended, RemotePrefillTrace, SecondStats, KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot};
 use crate::{
     AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, SignedAddress, Stats,
     Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,

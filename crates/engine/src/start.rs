@@ -26,9 +26,9 @@ use crate::draft::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, Train
 use crate::handoff::{
     self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
 };
-use crate::journal::Views;
+use observe::Views;
 use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
-use crate::phase_work::PhaseWorkTotals;
+use observe::PhaseWorkTotals;
 use crate::queue_permit::{QueueCounts, Waiting};
 use crate::recording::{self, Header};
 use crate::thread::{EngineStatus, run};

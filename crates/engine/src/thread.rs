@@ -12,7 +12,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use crate::clock::Clock;
 use crate::command::{Command, NewRequest, PauseCommand};
 use crate::core::EngineCore;
-use crate::live::{KvMap, RequestSnapshot};
+use observe::{KvMap, RequestSnapshot};
 use crate::output::{Event, RequestError};
 use crate::queue_permit::QueueCounts;
 

@@ -6,10 +6,7 @@ use std::sync::{Arc, PoisonError};
 use protocol::RequestId;
 
 use crate::command::Command;
-use crate::history::SecondStats;
-use crate::live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, percentiles, with_waiting_requests};
-use crate::recent::Ended;
-use crate::remote_prefill_trace::RemotePrefillTrace;
+use observe::{Ended, RemotePrefillTrace, SecondStats, KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, percentiles, with_waiting_requests};
 use crate::serve::Subscription;
 use crate::{Engine, Inner};
 

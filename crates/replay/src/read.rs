@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use engine::recording::{Entry, Header, OLDEST_VERSION, OfferEntry, VERSION, within};
-use scheduler::Limits;
+use scheduler::{DraftProposal, Limits};
 
 /// Longest line that is read: a prompt of some ten million tokens.
 const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -108,7 +108,11 @@ impl SoFar {
 }
 
 fn check_offers(offers: &[OfferEntry]) -> Result<(), String> {
-    offers.iter().try_for_each(OfferEntry::check)
+    let most = |count: usize| count as u64 - 1;
+    offers.iter().try_for_each(|&OfferEntry(.., source, _, strength)| {
+        within("offers: source", source.into(), 0, most(DraftProposal::SOURCES))?;
+        within("offers: strength", strength.into(), 0, most(DraftProposal::STRENGTHS))
+    })
 }
 
 /// A recording that is read from the start.

@@ -12,6 +12,7 @@ extern crate alloc;
 pub mod cost;
 pub mod kv;
 pub mod latency_bound;
+pub mod quota;
 pub mod request;
 pub mod router;
 pub mod scheduler;

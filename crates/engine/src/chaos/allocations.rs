@@ -16,7 +16,7 @@ use super::world::{model_info, tokenizer};
 use crate::command::ArrivalInfo;
 use crate::core::EngineCore;
 use crate::draft::{DrafterSet, Drafters};
-use crate::journal::Views;
+use observe::Views;
 use crate::output;
 use crate::validate::{self, Prompt, RawRequest};
 use crate::verify::Verify;

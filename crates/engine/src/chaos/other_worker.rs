@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use observe::HandoffOutcome;
 use protocol::{RequestId, TokenId};
 
 use super::fake::{self, POISON};
 use crate::command::BlockMessage;
 use crate::handoff::{
-    Budget, HandoffEvent, HandoffOutcome, HandoffResult, PrefillRequest, ReceiveEvent, RemotePrefill,
+    Budget, HandoffEvent, HandoffResult, PrefillRequest, ReceiveEvent, RemotePrefill,
 };
 
 /// What the engine asked for and has not had the end of.

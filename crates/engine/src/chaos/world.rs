@@ -28,7 +28,7 @@ use crate::command::{BlockSender, Command, PauseCommand};
 use crate::core::EngineCore;
 use crate::draft::{self, DraftModel, DraftSizes, Drafter, DrafterSet, Lookup, LookupOptions, Prediction};
 use crate::handoff::{HandoffEvent, RemotePrefill};
-use crate::journal::Views;
+use observe::Views;
 use crate::output::{Event, PromptProgress, RequestError};
 use crate::queue_permit::{QueueCounts, Waiting};
 use crate::recording::{self, Header, RecordLine, RecordSink};

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use observe::HandoffOutcome;
 use protocol::{Nanos, RequestId, TokenId};
 
 use super::EngineCore;
 use crate::command::{BlockMessage, BlockSender};
 use crate::handoff::{
-    Budget, BudgetedBytes, Counts, HandoffEvent, HandoffOutcome, HandoffResult, MOST_BYTES_UNDER_WAY, PrefillRequest,
+    Budget, BudgetedBytes, Counts, HandoffEvent, HandoffResult, MOST_BYTES_UNDER_WAY, PrefillRequest,
     ReceiveEvent, RemotePrefill, RemoteRole,
 };
 use crate::journal::Fact;
@@ -237,17 +238,17 @@ impl EngineCore {
 
     /// No more comes: the rest is computed here.
     fn finish_remote_prefill(&mut self, id: RequestId, result: HandoffResult, now: Nanos) {
-        self.handoffs.counts.took(result.outcome);
+        self.handoffs.counts.took(result.read.outcome);
         if !self.handoffs.awaited.remove(&id) {
             return;
         }
-        let outcome = result.outcome;
+        let outcome = result.read.outcome;
         // What is drawn with other weights is no test of these.
         match result.first.filter(|_| self.handoffs.remote_only.is_none()) {
             Some(first) => _ = self.handoffs.firsts.insert(id, first),
             None => self.handoffs.remote.iter_mut().for_each(|remote| remote.forget(id)),
         }
-        self.journal.take(Fact::Came(id, Box::new(result), now));
+        self.journal.take(Fact::Came(id, Box::new(result.read), now));
         match self.scheduler.needs_remote_prefill(id) {
             false => self.queue_locally(id, now),
             // The prefill worker is away, or has refused.

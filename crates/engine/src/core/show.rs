@@ -6,7 +6,7 @@ use protocol::Nanos;
 use scheduler::{AdmissionForecast, Sequence};
 
 use super::EngineCore;
-use crate::live::{KvMap, MAP_EVERY, RequestSnapshot, SNAPSHOT_EVERY, SnapshotRow};
+use observe::{KvMap, MAP_EVERY, RequestSnapshot, SNAPSHOT_EVERY, SnapshotRow};
 
 impl EngineCore {
     /// Publishes the prefill queue to other threads.

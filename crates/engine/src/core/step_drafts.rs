@@ -7,7 +7,7 @@ use scheduler::{DraftProposal, RowOutput, Scheduler, Sequence};
 use super::ActiveRequest;
 use super::compute::{HistoryGuard, stop_tokens};
 use crate::draft::{DrafterSet, Prediction, RecordedDrafts};
-use crate::recording::OfferEntry;
+use observe::OfferEntry;
 
 #[derive(Default)]
 pub(super) struct StepDrafts {

@@ -44,6 +44,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ledger::Shares;
+use observe::{HandoffOutcome, Handoffs, RemotePrefillResult};
 use protocol::{Nanos, RequestId, TokenId};
 pub use scheduler::router::Role;
 
@@ -54,7 +55,6 @@ pub use precisions::PrecisionPair;
 pub(crate) use prefill_client::{PrefillClient, PrefillRequest, RemotePrefill};
 pub(crate) use prefill_server::{Listening, listen};
 pub use signed_address::SignedAddress;
-pub(crate) use wire::RemoteStepEntry;
 #[doc(hidden)]
 pub use wire::check_frame;
 
@@ -136,70 +136,6 @@ impl std::fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ClusterKey(..)")
     }
-}
-
-/// How a prompt that others might have read was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandoffOutcome {
-    /// All blocks came.
-    Whole,
-    /// Some came, and the rest was computed here.
-    InPart,
-    /// No prefill worker was there, or all refused.
-    Refused,
-    /// Every offer was later than this worker's own estimate.
-    Slower,
-    /// It began, and no block came.
-    Lost,
-    /// Its client left meanwhile.
-    Cancelled,
-}
-
-impl HandoffOutcome {
-    /// All of them.
-    pub const ALL: [HandoffOutcome; 6] = [
-        HandoffOutcome::Whole,
-        HandoffOutcome::InPart,
-        HandoffOutcome::Refused,
-        HandoffOutcome::Slower,
-        HandoffOutcome::Lost,
-        HandoffOutcome::Cancelled,
-    ];
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            HandoffOutcome::Whole => "whole",
-            HandoffOutcome::InPart => "in_part",
-            HandoffOutcome::Refused => "refused",
-            HandoffOutcome::Slower => "slower",
-            HandoffOutcome::Lost => "lost",
-            HandoffOutcome::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// What was handed over since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Handoffs {
-    /// Whose requests are taken.
-    pub role: Role,
-    /// Whether prompts may be read elsewhere, or are read for others.
-    pub takes_part: bool,
-    /// Prompts for which others were asked, by how that went, in the order of [`HandoffOutcome::ALL`].
-    pub taken: [u64; 6],
-    /// Bytes of blocks that came.
-    pub bytes_taken: u64,
-    /// Blocks that came and have a place here.
-    pub blocks_taken: u64,
-    /// Prompts that were read for others to their end, and those with a peer that left before.
-    pub given: [u64; 2],
-    /// Bytes of blocks that were sent.
-    pub bytes_given: u64,
-    /// Blocks that are kept for others now.
-    pub kept_blocks: u64,
-    /// First tokens that two workers drew differently. More than 0: one of them computes wrong.
-    pub mismatches: u64,
 }
 
 /// Whose requests are taken now, and whether others may be.
@@ -307,19 +243,15 @@ pub(crate) enum ReceiveEvent {
 
 #[derive(Clone, Debug)]
 pub(crate) struct HandoffResult {
-    pub(crate) outcome: HandoffOutcome,
+    pub(crate) read: RemotePrefillResult,
     /// The first token, as it was drawn there.
     pub(crate) first: Option<TokenId>,
-    /// What the prompt's time there was, of its first token.
-    pub(crate) bill: Shares,
-    /// The steps in which it was read there, and how long after it left here that worker was asked to read it.
-    pub(crate) steps: Vec<RemoteStepEntry>,
-    pub(crate) pulled: Nanos,
 }
 
 impl HandoffResult {
     pub(crate) fn without(outcome: HandoffOutcome) -> HandoffResult {
-        HandoffResult { outcome, first: None, bill: Shares::default(), steps: Vec::new(), pulled: Nanos(0) }
+        let read = RemotePrefillResult { outcome, bill: Shares::default(), steps: Vec::new(), pulled: Nanos(0) };
+        HandoffResult { read, first: None }
     }
 }
 

@@ -252,12 +252,15 @@ impl Workers {
             _ if come == wanted.blocks.start => HandoffOutcome::Lost,
             _ => HandoffOutcome::InPart,
         };
-        let Ok(end) = result else { return HandoffResult { pulled, ..HandoffResult::without(outcome) } };
-        let mut bill = ledger::Shares::default();
-        bill.add(ledger::Owner::RemoteQueue, end.queue);
-        bill.add(ledger::Owner::RemotePrefill, end.prefill);
-        bill.add(ledger::Owner::RemoteOthers, end.others);
-        HandoffResult { outcome, first: end.first, bill, steps: end.steps, pulled }
+        let mut over = HandoffResult::without(outcome);
+        over.read.pulled = pulled;
+        if let Ok(end) = result {
+            over.read.bill.add(ledger::Owner::RemoteQueue, end.queue);
+            over.read.bill.add(ledger::Owner::RemotePrefill, end.prefill);
+            over.read.bill.add(ledger::Owner::RemoteOthers, end.others);
+            (over.read.steps, over.first) = (end.steps, end.first);
+        }
+        over
     }
 
     fn over(&self, wanted: &PrefillRequest, outcome: HandoffOutcome) -> HandoffResult {

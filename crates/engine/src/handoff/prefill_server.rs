@@ -13,13 +13,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ledger::{Owner, Visit};
+use observe::{RemoteStepEntry, Timings};
 use protocol::{Nanos, Priority, RequestId, TokenId};
 use scheduler::IncomingRequest;
 
-use super::wire::{Ask, End, Frame, Line, Offer, Pull, RemoteStepEntry, Side, WireError};
+use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, WireError};
 use super::{ClusterKey, CompatibilityInfo, Counts, FoundBlocks, HandoffEvent};
 use crate::command::{BlockMessage, BlockSender, Command};
-use crate::output::{Event, RequestError, Timings};
+use crate::output::{Event, RequestError};
 use crate::stream::Stream;
 use crate::validate::ValidatedRequest;
 use crate::{Engine, Inner};

@@ -13,6 +13,7 @@
 
 use std::io::{self, Read, Write};
 
+use observe::RemoteStepEntry;
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterKey, CompatibilityInfo};
@@ -97,18 +98,6 @@ pub(crate) struct End {
     pub(crate) others: u64,
     /// The steps that read it.
     pub(crate) steps: Vec<RemoteStepEntry>,
-}
-
-/// A step of P with rows of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RemoteStepEntry {
-    /// Nanoseconds from the moment at which P took the request in to the step's beginning.
-    pub(crate) after: u64,
-    /// Nanoseconds of the step.
-    pub(crate) took: u64,
-    /// Tokens of the prompt in it.
-    pub(crate) rows: usize,
 }
 
 /// Why a connection ends.

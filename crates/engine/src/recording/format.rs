@@ -15,10 +15,11 @@
 
 use grammar::Rule;
 use kernels::AccumulationOrder;
+use observe::OfferEntry;
 use protocol::sampling::Sampling;
 use protocol::{Nanos, RequestId, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, DraftProposal, DraftSource, Limits, SeqId, Sequence, StealTime, StepRecord};
+use scheduler::{CostModel, DraftProposal, DraftSource, Limits, StealTime, StepRecord};
 use serde::{Deserialize, Serialize};
 
 use super::{RecordLine, StepTokens};
@@ -267,32 +268,6 @@ pub struct AdmitEntry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub generated: Vec<Option<Vec<TokenId>>>,
     pub sampling: Sampling,
-}
-
-/// Drafts on offer for an answer: request, answer, source, how many, how strong.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OfferEntry(pub u64, pub usize, pub u8, pub u16, pub u8);
-
-impl OfferEntry {
-    pub(crate) fn of(sequence: &Sequence, offer: &DraftProposal) -> OfferEntry {
-        OfferEntry(sequence.request_id().0, sequence.answer(), offer.source.0, offer.len, offer.strength)
-    }
-
-    /// Whether it is for this sequence.
-    pub fn is_for(&self, sequence: &Sequence) -> bool {
-        (self.0, self.1) == (sequence.request_id().0, sequence.answer())
-    }
-
-    /// What is wrong with it.
-    pub fn check(&self) -> Result<(), String> {
-        within("offers: source", self.2.into(), 0, DraftProposal::SOURCES as u64 - 1)?;
-        within("offers: strength", self.4.into(), 0, DraftProposal::STRENGTHS as u64 - 1)
-    }
-
-    /// For a sequence of that answer.
-    pub fn offer(&self, seq: SeqId) -> DraftProposal {
-        DraftProposal { seq, source: DraftSource(self.2), len: self.3, strength: self.4 }
-    }
 }
 
 /// A step, as far as it is spelled out.

@@ -30,7 +30,9 @@ use scheduler::{CostModel, StepRecord};
 use crate::draft::RecordedDrafts;
 use crate::validate::ValidatedRequest;
 
-pub use format::{AdmitEntry, CostEntry, Entry, Header, OLDEST_VERSION, OfferEntry, StepEntry, VERSION, within};
+pub use observe::OfferEntry;
+
+pub use format::{AdmitEntry, CostEntry, Entry, Header, OLDEST_VERSION, StepEntry, VERSION, within};
 pub(crate) use write::record;
 
 /// An input of the scheduler, or what came of it.

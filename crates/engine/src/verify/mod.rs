@@ -18,7 +18,6 @@ mod verifier;
 
 pub(crate) use feature::Verify;
 pub use origin::{Origin, OriginError};
-pub use spot::SpotChecked;
 pub(crate) use spot::{SpotChecks, SpotCounts, SpotRoom};
 pub(crate) use verifier::classes;
 pub use verifier::{Verifier, VerifyError};

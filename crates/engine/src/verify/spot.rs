@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use grammar::Grammar;
 use model::Forward;
+use observe::SpotChecked;
 use protocol::RequestId;
 use receipt::Unsealed;
 
@@ -28,17 +29,6 @@ const MOST_TOKENS: usize = 4096;
 const CACHE_SHARE: usize = 8;
 /// Rows at a time: they take as long as one or two decode steps, and that is what a request that comes may wait.
 const ROWS: usize = 16;
-
-/// Answers that were computed again, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpotChecked {
-    /// Bit for bit what they were.
-    pub equal: u64,
-    /// Something else: a bug, or a broken machine.
-    pub different: u64,
-    /// Not checked: the engine had no idle time for them, or they were too long.
-    pub dropped: u64,
-}
 
 /// The same while it is counted.
 #[derive(Debug, Default)]

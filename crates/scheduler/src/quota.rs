@@ -9,7 +9,7 @@
 //! half, two that both want all get a third each, and there is always room for the next to come. The rule needs no
 //! count of tenants (dynamic thresholds: Choudhury & Hahne, 1998, with alpha 1).
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 /// Why there was nothing left. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

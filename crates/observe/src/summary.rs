@@ -51,7 +51,7 @@ pub struct RequestSummary {
 
 impl RequestSummary {
     /// `now`: the end of one that has ended.
-    pub(crate) fn of(account: &Account, ending: Option<Ending>, now: Nanos) -> RequestSummary {
+    pub fn of(account: &Account, ending: Option<Ending>, now: Nanos) -> RequestSummary {
         let state = match ending {
             Some(ending) => RequestState::Ended(ending),
             None if account.first_scheduled.is_none() => RequestState::Waiting,

@@ -54,21 +54,21 @@ const KEPT_ENDS: usize = 1024;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub struct Recent {
     records: VecDeque<Arc<StepRecord>>,
     num_steps: u64,
     ended: VecDeque<Ended>,
     num_ended: u64,
     /// The last times to first token, in seconds.
-    pub(crate) ttfts: Newest<256>,
+    pub ttfts: Newest<256>,
     /// The last times from token to token.
-    pub(crate) gaps: Newest<2048>,
+    pub gaps: Newest<2048>,
 }
 
 impl Recent {
     /// Takes a step's record. Returns memory to write the next one into: that of the oldest, unless a reader still has
     /// it, so that a steady step allocates nothing.
-    pub(crate) fn step(&mut self, record: StepRecord) -> StepRecord {
+    pub fn step(&mut self, record: StepRecord) -> StepRecord {
         let oldest = if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None };
         let mut slot = oldest.unwrap_or_default();
         let mut spare = match Arc::get_mut(&mut slot) {
@@ -86,14 +86,14 @@ impl Recent {
     }
 
     /// What a step brought.
-    pub(crate) fn news(&mut self, news: LedgerEvent<'_>) {
+    pub fn news(&mut self, news: LedgerEvent<'_>) {
         if let LedgerEvent::Token { gap: Some(gap) } = news {
             self.gaps.push(gap.as_secs_f64());
         }
     }
 
     /// A request is over.
-    pub(crate) fn closed(&mut self, closed: &Closed) {
+    pub fn closed(&mut self, closed: &Closed) {
         let account = &closed.account;
         if let (Ending::Finished, Some(ttft)) = (closed.ending, account.ttft()) {
             self.ttfts.push(ttft.as_secs_f64());
@@ -123,23 +123,23 @@ impl Recent {
     }
 
     /// Steps since the start.
-    pub(crate) fn num_steps(&self) -> u64 {
+    pub fn num_steps(&self) -> u64 {
         self.num_steps
     }
 
     /// Requests that are over, since the start.
-    pub(crate) fn num_ended(&self) -> u64 {
+    pub fn num_ended(&self) -> u64 {
         self.num_ended
     }
 
     /// Those from number `from` on that are kept.
-    pub(crate) fn ended_from(&self, from: u64) -> impl Iterator<Item = Ended> {
+    pub fn ended_from(&self, from: u64) -> impl Iterator<Item = Ended> {
         let oldest = self.num_ended - self.ended.len() as u64;
         self.ended.iter().skip(from.saturating_sub(oldest) as usize).copied()
     }
 
     /// The kept steps from number `from` on, with their numbers since the start.
-    pub(crate) fn steps_from(&self, from: u64) -> impl Iterator<Item = (u64, &Arc<StepRecord>)> {
+    pub fn steps_from(&self, from: u64) -> impl Iterator<Item = (u64, &Arc<StepRecord>)> {
         let oldest = self.num_steps - self.records.len() as u64;
         let first = from.max(oldest);
         (first..).zip(self.records.range((first - oldest).min(self.records.len() as u64) as usize..))
@@ -148,7 +148,7 @@ impl Recent {
 
 /// The last of many numbers.
 #[derive(Debug)]
-pub(crate) struct Newest<const N: usize> {
+pub struct Newest<const N: usize> {
     values: Vec<f32>,
     next: usize,
 }
@@ -161,7 +161,7 @@ impl<const N: usize> Default for Newest<N> {
 
 impl<const N: usize> Newest<N> {
     /// The oldest makes room.
-    pub(crate) fn push(&mut self, value: f64) {
+    pub fn push(&mut self, value: f64) {
         if self.values.len() < N {
             self.values.push(value as f32);
         } else {
@@ -171,7 +171,7 @@ impl<const N: usize> Newest<N> {
     }
 
     /// All of them, in no order.
-    pub(crate) fn values(&self) -> Vec<f32> {
+    pub fn values(&self) -> Vec<f32> {
         self.values.clone()
     }
 }

@@ -7,18 +7,32 @@ use scheduler::latency_bound::BoundCoverage;
 use scheduler::{PrefixStats, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
-use crate::handoff::Handoffs;
-use crate::output::Timings;
+use crate::handoffs::Handoffs;
 use crate::phase_work::PhaseWork;
-use crate::verify::SpotChecked;
+use crate::report::Timings;
 
 /// What the scheduler holds at a moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gauges {
-    pub(crate) used_blocks: usize,
-    pub(crate) cached_blocks: usize,
-    pub(crate) prefix: PrefixStats,
-    pub(crate) swap: SwapStats,
+pub struct Gauges {
+    /// Blocks that sequences have.
+    pub used_blocks: usize,
+    /// Blocks that only the prefix cache has.
+    pub cached_blocks: usize,
+    /// What the prefix cache was asked, and found.
+    pub prefix: PrefixStats,
+    /// What was moved to other tiers.
+    pub swap: SwapStats,
+}
+
+/// Answers that were computed again, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpotChecked {
+    /// Bit for bit what they were.
+    pub equal: u64,
+    /// Something else: a bug, or a broken machine.
+    pub different: u64,
+    /// Not checked: the engine had no idle time for them, or they were too long.
+    pub dropped: u64,
 }
 
 /// A histogram with fixed upper bounds, as Prometheus draws them.
@@ -313,7 +327,7 @@ impl Default for Stats {
 
 impl Stats {
     /// What a step brought.
-    pub(crate) fn news(&mut self, news: LedgerEvent<'_>) {
+    pub fn news(&mut self, news: LedgerEvent<'_>) {
         match news {
             LedgerEvent::Entered(account) => {
                 self.prompt_tokens += account.prompt_tokens as u64;
@@ -329,7 +343,7 @@ impl Stats {
     }
 
     /// A step is complete.
-    pub(crate) fn step(&mut self, record: &StepRecord) {
+    pub fn step(&mut self, record: &StepRecord) {
         let prefill: usize = record.prefill.iter().map(|row| row.len).sum();
         self.steps += 1;
         self.prefill_tokens += prefill as u64;
@@ -360,7 +374,7 @@ impl Stats {
     }
 
     /// See [`Stats::delivered_tokens`].
-    pub(crate) fn delivered(&mut self, tokens: usize) {
+    pub fn delivered(&mut self, tokens: usize) {
         if tokens > 0 {
             self.delivered_tokens.observe(tokens as f64);
         }
@@ -385,7 +399,7 @@ impl Stats {
     }
 
     /// A request is over: by its end, and, if it has its answers, by its times and targets.
-    pub(crate) fn closed(&mut self, closed: &Closed, timings: &Timings) {
+    pub fn closed(&mut self, closed: &Closed, timings: &Timings) {
         let account = &closed.account;
         let mark = |histogram: &mut Histogram, value| {
             histogram.mark(Exemplar { request: account.request, value, at: closed.until });
@@ -443,7 +457,7 @@ impl Stats {
     }
 
     /// The gauges as they are now.
-    pub(crate) fn gauge(&mut self, gauges: &Gauges) {
+    pub fn gauge(&mut self, gauges: &Gauges) {
         self.used_blocks = gauges.used_blocks;
         self.cached_blocks = gauges.cached_blocks;
         self.prefix_queries = gauges.prefix.queried_tokens;

@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ledger::{Account, Ledger, LedgerEvent, Totals};
 use protocol::{FinishReason, Nanos, RequestId, ServiceClass};
-use scheduler::{CostModel, Request, StepRecord};
+use scheduler::{CostModel, Request, StepRecord, quota};
 
-use crate::handoff::HandoffResult;
-use crate::quota;
-use crate::remote_prefill_trace::{RemotePrefillTrace, RemotePrefillTraces};
+use crate::remote_prefill::{RemotePrefillResult, RemotePrefillTrace, RemotePrefillTraces};
 use crate::summary::RequestSummary;
 
 /// Steps kept per request; of further ones only the sums.
@@ -65,15 +63,19 @@ impl KeptAccount {
 
 /// A request that is over, as every view sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Closed {
-    pub(crate) account: Account,
-    pub(crate) ending: Ending,
-    pub(crate) until: Nanos,
-    pub(crate) class: ServiceClass,
+pub struct Closed {
+    /// Where its time went.
+    pub account: Account,
+    /// How it ended.
+    pub ending: Ending,
+    /// When.
+    pub until: Nanos,
+    /// Its class.
+    pub class: ServiceClass,
     /// Tokens that each of its answers might have had.
-    pub(crate) max_tokens: usize,
+    pub max_tokens: usize,
     /// For how long the engine was held while it was open.
-    pub(crate) held: Nanos,
+    pub held: Nanos,
 }
 
 /// Of an open request, what its account does not have.
@@ -87,13 +89,13 @@ struct Open {
 
 /// See the module's picture.
 #[derive(Debug)]
-pub(crate) struct Accounts {
+pub struct Accounts {
     ledger: Ledger,
     open: BTreeMap<RequestId, Open>,
     closed: VecDeque<KeptAccount>,
     closed_bytes: usize,
     /// Prompts that other workers read.
-    pub(crate) remote_prefills: RemotePrefillTraces,
+    pub remote_prefills: RemotePrefillTraces,
 }
 
 impl Default for Accounts {
@@ -106,13 +108,14 @@ impl Default for Accounts {
 
 impl Accounts {
     /// `held`: for how long the engine had been held when the request came.
-    pub(crate) fn open(&mut self, request: &Request, class: ServiceClass, max_tokens: usize, held: Nanos) {
+    pub fn open(&mut self, request: &Request, class: ServiceClass, max_tokens: usize, held: Nanos) {
         self.ledger.admit(request);
         self.take_late_costs();
         self.open.insert(request.id, Open { class, max_tokens, held });
     }
 
-    pub(crate) fn step(
+    /// A step is complete; `news` is told what it brought.
+    pub fn step(
         &mut self,
         record: &StepRecord,
         cost: Option<&CostModel>,
@@ -123,14 +126,15 @@ impl Accounts {
     }
 
     /// A request's prompt is read elsewhere from now on.
-    pub(crate) fn begin_remote_prefill(&mut self, id: RequestId, now: Nanos) {
+    pub fn begin_remote_prefill(&mut self, id: RequestId, now: Nanos) {
         self.ledger.begin_remote_prefill(id, now);
         self.remote_prefills.begin(id, now);
     }
 
-    pub(crate) fn finish_remote_prefill(&mut self, id: RequestId, result: &HandoffResult, now: Nanos) {
+    /// It is back, or will not come.
+    pub fn finish_remote_prefill(&mut self, id: RequestId, result: &RemotePrefillResult, now: Nanos) {
         self.ledger.end_remote_prefill(id, &result.bill, now);
-        self.remote_prefills.finish(id, result.outcome, result.pulled, &result.steps, now);
+        self.remote_prefills.finish(id, result, now);
     }
 
     /// What requests that are over cost others, learned since: their timelines have it, their answers are sent.
@@ -143,17 +147,17 @@ impl Accounts {
     }
 
     /// Panics unless what others took of each request is what it cost them.
-    #[cfg(test)]
-    pub(crate) fn check(&self) {
+    pub fn check(&self) {
         self.ledger.check();
     }
 
-    pub(crate) fn end_answer(&mut self, id: RequestId, answer: usize, reason: FinishReason) {
+    /// One of its answers is complete.
+    pub fn end_answer(&mut self, id: RequestId, answer: usize, reason: FinishReason) {
         self.ledger.end_answer(id, answer, reason);
     }
 
     /// The request is over. `held`: for how long the engine was held until now.
-    pub(crate) fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Closed> {
+    pub fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Closed> {
         let open = self.open.remove(&id)?;
         let account = self.ledger.end(id)?;
         self.remote_prefills.cancel(id, now);
@@ -168,7 +172,7 @@ impl Accounts {
     }
 
     /// It gets a place among those that can be asked about.
-    pub(crate) fn keep(&mut self, closed: Closed) {
+    pub fn keep(&mut self, closed: Closed) {
         let Closed { account, ending, until, held, .. } = closed;
         self.closed_bytes += account.bytes();
         self.closed.push_back(KeptAccount { account, ending, until, held });
@@ -180,32 +184,33 @@ impl Accounts {
     }
 
     /// Requests that are open.
-    pub(crate) fn num_open(&self) -> usize {
+    pub fn num_open(&self) -> usize {
         self.open.len()
     }
 
-    pub(crate) fn open_requests(&self) -> Vec<RequestId> {
+    /// Their numbers.
+    pub fn open_requests(&self) -> Vec<RequestId> {
         self.open.keys().copied().collect()
     }
 
     /// Open requests, as they were after the last step: when each came, and its first token, if it has one.
-    pub(crate) fn first_tokens(&self) -> impl Iterator<Item = (Nanos, Option<Nanos>)> {
+    pub fn first_tokens(&self) -> impl Iterator<Item = (Nanos, Option<Nanos>)> {
         let accounts = self.open.keys().filter_map(|&id| self.ledger.of(id));
         accounts.map(|account| (account.arrived, account.first_token))
     }
 
     /// When the request that has waited longest for its first token arrived; `None` if none waits.
-    pub(crate) fn oldest_waiting(&self) -> Option<Nanos> {
+    pub fn oldest_waiting(&self) -> Option<Nanos> {
         self.first_tokens().filter(|(_, first)| first.is_none()).map(|(arrived, _)| arrived).min()
     }
 
     /// An open account as it was after the last step.
-    pub(crate) fn of(&self, id: RequestId) -> Option<&Account> {
+    pub fn of(&self, id: RequestId) -> Option<&Account> {
         self.ledger.of(id)
     }
 
     /// One request's time; `None` if it is unknown or forgotten. `held`: for how long the engine was held until now.
-    pub(crate) fn timeline(&self, id: RequestId, now: Nanos, held: Nanos) -> Option<Timeline> {
+    pub fn timeline(&self, id: RequestId, now: Nanos, held: Nanos) -> Option<Timeline> {
         let away = self.remote_prefills.of(id).cloned();
         if let Some((account, open)) = self.ledger.account(id).zip(self.open.get(&id)) {
             return Some(Timeline { account, ending: None, until: now, held: held.since(open.held), away });
@@ -216,7 +221,7 @@ impl Accounts {
     }
 
     /// Every open request and every closed one that is kept, in the order in which they came.
-    pub(crate) fn summaries(&self, now: Nanos) -> Vec<RequestSummary> {
+    pub fn summaries(&self, now: Nanos) -> Vec<RequestSummary> {
         let open = self.open.keys().filter_map(|&id| Some(RequestSummary::of(self.ledger.of(id)?, None, now)));
         let mut all: Vec<RequestSummary> = self.closed.iter().map(KeptAccount::summary).chain(open).collect();
         all.sort_unstable_by_key(|summary| (summary.arrived, summary.request));
@@ -224,7 +229,7 @@ impl Accounts {
     }
 
     /// One of them.
-    pub(crate) fn summary(&self, id: RequestId, now: Nanos) -> Option<RequestSummary> {
+    pub fn summary(&self, id: RequestId, now: Nanos) -> Option<RequestSummary> {
         match self.ledger.of(id) {
             Some(account) => Some(RequestSummary::of(account, None, now)),
             None => self.closed.iter().rev().find(|closed| closed.account.request == id).map(KeptAccount::summary),
@@ -232,7 +237,7 @@ impl Accounts {
     }
 
     /// Sums over all requests.
-    pub(crate) fn totals(&self) -> &Totals {
+    pub fn totals(&self) -> &Totals {
         self.ledger.totals()
     }
 }

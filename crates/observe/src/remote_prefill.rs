@@ -11,9 +11,11 @@
 
 use std::collections::VecDeque;
 
+use ledger::Shares;
 use protocol::{Nanos, RequestId};
+use serde::{Deserialize, Serialize};
 
-use crate::handoff::{HandoffOutcome, RemoteStepEntry};
+use crate::handoffs::HandoffOutcome;
 
 /// Requests of which it is kept.
 const KEPT: usize = 256;
@@ -48,9 +50,34 @@ pub struct RemoteStep {
     pub rows: usize,
 }
 
+/// A step of the other worker, as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteStepEntry {
+    /// Nanoseconds from the moment at which it took the request in to the step's beginning.
+    pub after: u64,
+    /// Nanoseconds of the step.
+    pub took: u64,
+    /// Tokens of the prompt in it.
+    pub rows: usize,
+}
+
+/// What is known of a prompt when no more of it comes.
+#[derive(Clone, Debug)]
+pub struct RemotePrefillResult {
+    /// How it went.
+    pub outcome: HandoffOutcome,
+    /// What the prompt's time there was, of its first token.
+    pub bill: Shares,
+    /// The steps in which it was read there.
+    pub steps: Vec<RemoteStepEntry>,
+    /// How long after it left the worker was asked to read it.
+    pub pulled: Nanos,
+}
+
 /// The newest of them.
 #[derive(Debug, Default)]
-pub(crate) struct RemotePrefillTraces {
+pub struct RemotePrefillTraces {
     all: VecDeque<Entry>,
     changes: u64,
 }
@@ -65,7 +92,7 @@ struct Entry {
 
 impl RemotePrefillTraces {
     /// A prompt is read elsewhere from now on.
-    pub(crate) fn begin(&mut self, request: RequestId, now: Nanos) {
+    pub fn begin(&mut self, request: RequestId, now: Nanos) {
         if self.all.len() == KEPT {
             self.all.pop_front();
         }
@@ -82,12 +109,12 @@ impl RemotePrefillTraces {
     }
 
     /// This worker reads it.
-    pub(crate) fn set_worker(&mut self, request: RequestId, worker: &str) {
+    pub fn set_worker(&mut self, request: RequestId, worker: &str) {
         self.change(request, |trace| trace.worker = Some(worker.to_owned()));
     }
 
     /// A block of it has come.
-    pub(crate) fn receive(&mut self, request: RequestId, now: Nanos) {
+    pub fn receive(&mut self, request: RequestId, now: Nanos) {
         self.change(request, |trace| {
             let count = trace.received.last().map_or(0, |&(_, count)| count) + 1;
             match trace.received.last_mut() {
@@ -104,17 +131,10 @@ impl RemotePrefillTraces {
         });
     }
 
-    /// It is back. `pulled`: how long after it left the worker was asked to read it.
-    pub(crate) fn finish(
-        &mut self,
-        request: RequestId,
-        outcome: HandoffOutcome,
-        pulled: Nanos,
-        steps: &[RemoteStepEntry],
-        now: Nanos,
-    ) {
+    /// It is back.
+    pub fn finish(&mut self, request: RequestId, result: &RemotePrefillResult, now: Nanos) {
         self.change(request, |trace| {
-            let begin = trace.from.0.saturating_add(pulled.0);
+            let begin = trace.from.0.saturating_add(result.pulled.0);
             // What another worker says ends here no later than it arrives.
             let at = |nanos: u64| Nanos(begin.saturating_add(nanos).min(now.0));
             let step = |step: &RemoteStepEntry| RemoteStep {
@@ -122,30 +142,30 @@ impl RemotePrefillTraces {
                 to: at(step.after.saturating_add(step.took)),
                 rows: step.rows,
             };
-            trace.steps = steps.iter().take(MOST).map(step).collect();
-            (trace.to, trace.outcome) = (Some(now), Some(outcome));
+            trace.steps = result.steps.iter().take(MOST).map(step).collect();
+            (trace.to, trace.outcome) = (Some(now), Some(result.outcome));
         });
     }
 
     /// The request is over; what is still on its way is dropped.
-    pub(crate) fn cancel(&mut self, request: RequestId, now: Nanos) {
+    pub fn cancel(&mut self, request: RequestId, now: Nanos) {
         if self.of(request).is_some_and(|trace| trace.to.is_none()) {
             self.change(request, |trace| (trace.to, trace.outcome) = (Some(now), Some(HandoffOutcome::Cancelled)));
         }
     }
 
     /// What is known of a request's.
-    pub(crate) fn of(&self, request: RequestId) -> Option<&RemotePrefillTrace> {
+    pub fn of(&self, request: RequestId) -> Option<&RemotePrefillTrace> {
         self.all.iter().rev().find(|entry| entry.request == request).map(|entry| &entry.trace)
     }
 
     /// Number of the last change.
-    pub(crate) fn num_changes(&self) -> u64 {
+    pub fn num_changes(&self) -> u64 {
         self.changes
     }
 
     /// Those that changed after the change of this number.
-    pub(crate) fn changed_after(&self, change: u64) -> Vec<(RequestId, RemotePrefillTrace)> {
+    pub fn changed_after(&self, change: u64) -> Vec<(RequestId, RemotePrefillTrace)> {
         let changed = self.all.iter().filter(|entry| entry.changed > change);
         changed.map(|entry| (entry.request, entry.trace.clone())).collect()
     }
@@ -175,7 +195,8 @@ mod tests {
         [120, 120, 140].into_iter().for_each(|at| traces.receive(RequestId(7), ms(at)));
         let there = |after: u64, took: u64| RemoteStepEntry { after: ms(after).0, took: ms(took).0, rows: 64 };
         let steps = [there(1, 10), there(20, 15), there(u64::MAX / 2_000_000, 5)];
-        traces.finish(RequestId(7), HandoffOutcome::Whole, ms(3), &steps, ms(150));
+        let (outcome, bill, steps) = (HandoffOutcome::Whole, Shares::default(), steps.to_vec());
+        traces.finish(RequestId(7), &RemotePrefillResult { outcome, bill, steps, pulled: ms(3) }, ms(150));
         let trace = traces.of(RequestId(7)).expect("it is kept");
         assert_eq!((trace.from, trace.to, trace.outcome), (ms(100), Some(ms(150)), Some(HandoffOutcome::Whole)));
         assert_eq!(trace.worker.as_deref(), Some("a:1"));

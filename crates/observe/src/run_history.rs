@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use ledger::{Account, AnswerTimes};
 use protocol::{Nanos, Priority, RequestId, Targets, TokenId};
-use scheduler::{CostModel, Limits, RecordRow, Request, StepRecord, Work};
-
-use crate::recording::OfferEntry;
+use scheduler::{
+    CostModel, DraftProposal, DraftSource, Limits, RecordRow, Request, SeqId, Sequence, StepRecord, Work,
+};
+use serde::{Deserialize, Serialize};
 
 /// Between two steps of a busy engine there is less than this.
 const BUSY: Nanos = Nanos(5_000_000);
@@ -99,6 +100,27 @@ pub struct PastDrafts {
     pub drafted: u16,
     /// Accepted drafts: the first `held` of them.
     pub held: u16,
+}
+
+/// Drafts on offer for an answer: request, answer, source, how many, how strong.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfferEntry(pub u64, pub usize, pub u8, pub u16, pub u8);
+
+impl OfferEntry {
+    /// What a drafter offers for this sequence.
+    pub fn of(sequence: &Sequence, offer: &DraftProposal) -> OfferEntry {
+        OfferEntry(sequence.request_id().0, sequence.answer(), offer.source.0, offer.len, offer.strength)
+    }
+
+    /// Whether it is for this sequence.
+    pub fn is_for(&self, sequence: &Sequence) -> bool {
+        (self.0, self.1) == (sequence.request_id().0, sequence.answer())
+    }
+
+    /// For a sequence of that answer.
+    pub fn offer(&self, seq: SeqId) -> DraftProposal {
+        DraftProposal { seq, source: DraftSource(self.2), len: self.3, strength: self.4 }
+    }
 }
 
 /// A request that is not over.
@@ -198,7 +220,7 @@ pub struct RunHistory {
 impl RunHistory {
     /// Of a running engine, with KV blocks of `block_size` tokens: the newest answers and steps, some ten megabytes at
     /// most.
-    pub(crate) fn bounded(block_size: usize) -> RunHistory {
+    pub fn bounded(block_size: usize) -> RunHistory {
         RunHistory::new(
             block_size,
             Bounds {

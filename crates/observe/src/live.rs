@@ -15,9 +15,10 @@ use std::sync::Arc;
 use protocol::{Nanos, RequestId};
 use scheduler::{BlockUse, StepRecord};
 
-pub(crate) const SNAPSHOT_EVERY: Nanos = Nanos(250_000_000);
+/// Between two snapshots of requests.
+pub const SNAPSHOT_EVERY: Nanos = Nanos(250_000_000);
 /// Between two maps of the cache.
-pub(crate) const MAP_EVERY: Nanos = Nanos(50_000_000);
+pub const MAP_EVERY: Nanos = Nanos(50_000_000);
 /// Requests of a snapshot, of those that wait and of those that run.
 const MAX_SNAPSHOT_ROWS: usize = 256;
 
@@ -51,7 +52,7 @@ pub struct SnapshotRow {
 
 impl RequestSnapshot {
     /// Shows these, as far as there is room.
-    pub(crate) fn fill(&mut self, at: Nanos, all: impl Iterator<Item = SnapshotRow>) {
+    pub fn fill(&mut self, at: Nanos, all: impl Iterator<Item = SnapshotRow>) {
         self.at = at;
         self.sequences.clear();
         let mut room = [MAX_SNAPSHOT_ROWS; 2];
@@ -72,9 +73,10 @@ pub struct KvMap {
     pub step: u64,
     /// By block.
     pub uses: Vec<BlockUse>,
-    pub(crate) at: Nanos,
+    /// When it was made.
+    pub at: Nanos,
     /// How often it was made: the engine's clock stops while it is held, and its blocks may change.
-    pub(crate) version: u64,
+    pub version: u64,
 }
 
 /// A step of the log.
@@ -110,7 +112,7 @@ pub struct LogCursor {
 /// Times to first token of requests that are over, with those that are open: one that has its token counts with what it
 /// waited, and one that waits with its age, as soon as that is above the median. (Before that it says nothing: a new
 /// request is not fast.) So a queue shows while it grows, and not when it is served.
-pub(crate) fn with_waiting_requests(over: Vec<f32>, open: &[(Nanos, Option<Nanos>)], now: Nanos) -> Vec<f32> {
+pub fn with_waiting_requests(over: Vec<f32>, open: &[(Nanos, Option<Nanos>)], now: Nanos) -> Vec<f32> {
     let mut seconds = over;
     let waited = |until: Nanos, arrived: Nanos| until.since(arrived).as_secs_f64() as f32;
     seconds.extend(open.iter().filter_map(|&(arrived, first)| Some(waited(first?, arrived))));
@@ -122,7 +124,7 @@ pub(crate) fn with_waiting_requests(over: Vec<f32>, open: &[(Nanos, Option<Nanos
 }
 
 /// Of seconds.
-pub(crate) fn percentiles(mut seconds: Vec<f32>) -> Option<Percentiles> {
+pub fn percentiles(mut seconds: Vec<f32>) -> Option<Percentiles> {
     seconds.sort_unstable_by(f32::total_cmp);
     let at =
         |percent| figures::percentile_of(seconds.len() as u64, percent, |rank| f64::from(seconds[rank as usize]) * 1e3);

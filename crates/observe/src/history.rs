@@ -111,7 +111,7 @@ struct Entry {
 
 /// See the module's picture.
 #[derive(Debug)]
-pub(crate) struct History(VecDeque<Entry>);
+pub struct History(VecDeque<Entry>);
 
 impl Default for History {
     /// With room for all there will be: a steady step allocates nothing.
@@ -122,7 +122,7 @@ impl Default for History {
 
 impl History {
     /// A step has ended. Its results follow it.
-    pub(crate) fn step(&mut self, record: &StepRecord, gauges: &Gauges) {
+    pub fn step(&mut self, record: &StepRecord, gauges: &Gauges) {
         let Entry { second, .. } = self.at(record.completed_at);
         second.steps += 1;
         second.prefill_tokens += record.prefill.iter().map(|row| row.len).sum::<usize>();
@@ -133,7 +133,7 @@ impl History {
     }
 
     /// What the last step brought.
-    pub(crate) fn news(&mut self, news: &LedgerEvent<'_>) {
+    pub fn news(&mut self, news: &LedgerEvent<'_>) {
         let Some(Entry { second, gaps, .. }) = self.0.back_mut() else { return };
         match news {
             LedgerEvent::Entered(account) => {
@@ -146,7 +146,7 @@ impl History {
     }
 
     /// A request is over. Its first token counts for the second in which it came, if that is kept.
-    pub(crate) fn closed(&mut self, account: &Account) {
+    pub fn closed(&mut self, account: &Account) {
         let Some((first, ttft)) = account.first_token.zip(account.ttft()) else { return };
         let began = first.0 / SECOND * SECOND;
         if let Ok(place) = self.0.binary_search_by_key(&began, |entry| entry.second.began.0) {
@@ -166,7 +166,7 @@ impl History {
     }
 
     /// The last minutes, oldest first; none older than 15 minutes before `now`.
-    pub(crate) fn seconds(&self, now: Nanos) -> Vec<SecondStats> {
+    pub fn seconds(&self, now: Nanos) -> Vec<SecondStats> {
         let oldest = Nanos(now.0.saturating_sub(KEPT as u64 * SECOND));
         let entries = self.0.iter().filter(|entry| entry.second.began >= oldest);
         let told = |Entry { second, ttfts, gaps }: &Entry| {

@@ -32,19 +32,20 @@ pub struct PhaseWork {
 
 /// The view. Without demands it sees nothing.
 #[derive(Debug, Default)]
-pub(crate) struct PhaseWorkTotals {
+pub struct PhaseWorkTotals {
     demands: Option<Demands>,
-    pub(crate) phases: [PhaseWork; 2],
+    /// Prefill, decode.
+    pub phases: [PhaseWork; 2],
 }
 
 impl PhaseWorkTotals {
     /// Of passes that ask so much.
-    pub(crate) fn of(demands: Demands) -> PhaseWorkTotals {
+    pub fn of(demands: Demands) -> PhaseWorkTotals {
         PhaseWorkTotals { demands: Some(demands), phases: Default::default() }
     }
 
     /// A step is complete.
-    pub(crate) fn step(&mut self, record: &StepRecord) {
+    pub fn step(&mut self, record: &StepRecord) {
         let Some(demands) = &self.demands else { return };
         let parts = demands.step_by_phase(
             record.decode.iter().map(RecordRow::span),

@@ -6,19 +6,19 @@ use crate::accounts::{Closed, Ending};
 
 /// An exponential average, with weight 1/8, of the time between two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct FinishRate {
+pub struct FinishRate {
     interval: Nanos,
     last_end: Nanos,
 }
 
 impl FinishRate {
     /// After a time without requests one comes.
-    pub(crate) fn begins(&mut self, now: Nanos) {
+    pub fn begins(&mut self, now: Nanos) {
         self.last_end = self.last_end.max(now);
     }
 
     /// A request is over. One that was cancelled says nothing of how long requests take.
-    pub(crate) fn closed(&mut self, closed: &Closed) {
+    pub fn closed(&mut self, closed: &Closed) {
         if closed.ending == Ending::Cancelled {
             return;
         }
@@ -29,7 +29,7 @@ impl FinishRate {
     }
 
     /// The mean time between two ends; 0 before the first.
-    pub(crate) fn interval(&self) -> Nanos {
+    pub fn interval(&self) -> Nanos {
         self.interval
     }
 }

@@ -12,7 +12,7 @@ const LEAST_RATE: f64 = 0.01;
 
 /// Used blocks and their trend.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct CacheFillForecast {
+pub struct CacheFillForecast {
     at: Nanos,
     used: usize,
     /// Blocks per second.
@@ -21,7 +21,7 @@ pub(crate) struct CacheFillForecast {
 
 impl CacheFillForecast {
     /// The number of blocks in use at `now`.
-    pub(crate) fn observe(&mut self, now: Nanos, used: usize) {
+    pub fn observe(&mut self, now: Nanos, used: usize) {
         let seconds = now.since(self.at).as_secs_f64();
         if seconds <= 0.0 {
             self.used = used;
@@ -34,7 +34,7 @@ impl CacheFillForecast {
 
     /// Seconds until all of `total` blocks are in use; infinite if their number does not grow. What was last observed
     /// has stood since.
-    pub(crate) fn seconds_to_full(&self, now: Nanos, total: usize) -> f64 {
+    pub fn seconds_to_full(&self, now: Nanos, total: usize) -> f64 {
         let mut then = *self;
         then.observe(now, self.used);
         match total.saturating_sub(then.used) {
