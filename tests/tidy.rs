@@ -25,7 +25,13 @@ const ARROWS: &[(&str, &str)] = &[
     ("text", "checkpoint"),
     ("model", "protocol checkpoint text roofline kernels"),
     ("rates", "protocol scheduler model kernels roofline files"),
-    ("engine", "protocol rates scheduler ledger model text checkpoint roofline kernels files figures grammar receipt"),
+    ("observe", "protocol rates scheduler ledger roofline figures"),
+    ("speculate", "protocol scheduler model kernels"),
+    (
+        "engine",
+        "protocol observe speculate rates scheduler ledger model text checkpoint roofline kernels files figures \
+         grammar receipt",
+    ),
     ("replay", "protocol engine sim ledger scheduler model checkpoint files"),
     ("plan", "roofline kernels scheduler figures"),
     ("server", "protocol dialect engine files replay model text roofline scheduler plan figures"),
@@ -533,6 +539,7 @@ fn time_is_an_argument() {
         "crates/kernels/src/cpu_time.rs",
         "crates/kernels/src/threads/sync.rs",
         "crates/rates/src/calibrate.rs",
+        "crates/speculate/src/medusa.rs",
     ];
     let elsewhere = paths.filter(|path| !measures.iter().any(|file| path == Path::new(file)));
     let clocks = elsewhere.flat_map(|path| lines_with(&path, &["Instant::now", "SystemTime"])).collect();

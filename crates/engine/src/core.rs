@@ -19,24 +19,24 @@ use std::sync::{Arc, Mutex};
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
+use observe::Gauges;
+use observe::{FinishedSummary, Views};
 use protocol::{Nanos, RequestId, TokenId};
 use rates::StealMeter;
 use scheduler::{
     AdmitError, CacheEvent, CostModel, Preempted, Request, Scheduler, StealTime, Step, StepOutput, StepRecord,
     TokenEvent,
 };
+use speculate::DrafterSet;
 use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
 
 use crate::command::{ArrivalInfo, PutAdapterResult};
-use observe::Gauges;
-use crate::draft::{DrafterSet, RecordedDrafts};
 use crate::feature::{CoreEvent, Feature, Features};
-use observe::{FinishedSummary, Views};
 use crate::journal::{Fact, Journal};
 use crate::output::{Event, EventSender, RequestError, TokenLogprob};
 use crate::queue_permit::QueuePermit;
-use crate::recording::{RecordSink, StepTokens};
+use crate::recording::{RecordSink, RecordedDrafts, StepTokens};
 use crate::tiers::Tiers;
 use crate::validate::{OfPrompt, ValidatedRequest};
 use handoff::Handoffs;

@@ -21,11 +21,10 @@ mod clock;
 mod command;
 mod compile_rule;
 mod core;
-mod draft;
+mod draft_files;
 mod feature;
 mod handoff;
 mod journal;
-mod lookup_bench;
 mod lower;
 mod memory;
 mod options;
@@ -65,34 +64,32 @@ use tokio::sync::oneshot;
 
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
 pub use compile_rule::LazyVocabulary;
-pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub use grammar::{ConstraintError, Rule, RuleError, ThoughtBudget, check_rule, fit_schema};
 #[doc(hidden)]
 pub use handoff::check_frame;
-pub use handoff::{
-    ClusterKey, HandoffOptions, PrecisionPair, RemoteRole, Role, RoleError, SignedAddress,
-};
+pub use handoff::{ClusterKey, HandoffOptions, PrecisionPair, RemoteRole, Role, RoleError, SignedAddress};
 use kernels::RopeScaling;
 pub use kernels::memory_limits::Limit as MemoryLimit;
 pub use kernels::{AccumulationOrder, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
-#[doc(hidden)]
-pub use lookup_bench::LookupBench;
 pub use memory::available_bytes as available_memory;
-pub use options::{CacheListener, EngineOptions, StartError};
 pub use observe::run_history;
 pub use observe::{
-    End, Ended, Ending, Exemplar, HandoffOutcome, Handoffs, Histogram, KvMap, LogCursor, LoggedStep, Percentiles, PhaseWork,
-    Predictions, RemotePrefillTrace, RemoteStep, RequestSnapshot, RequestState, RequestSummary, SecondStats, SloOutcome,
-    SnapshotRow, SpotChecked, Stats, Timeline, Timings, Usage,
+    End, Ended, Ending, Exemplar, HandoffOutcome, Handoffs, Histogram, KvMap, LogCursor, LoggedStep, Percentiles,
+    PhaseWork, Predictions, RemotePrefillTrace, RemoteStep, RequestSnapshot, RequestState, RequestSummary, SecondStats,
+    SloOutcome, SnapshotRow, SpotChecked, Stats, Timeline, Timings, Usage,
 };
+pub use options::{CacheListener, EngineOptions, StartError};
 pub use output::{Event, EventSender, PromptProgress, RequestError, TokenLogprob};
 pub use protocol::sampling::{self, SamplingParams};
 pub use protocol::{FinishReason, RequestId, ServiceClass};
-pub use scheduler::quota;
 pub use rates::{Calibrated, Calibration, DefaultTarget};
 pub use receipt;
+pub use scheduler::quota;
 pub use serve::{Observe, PauseFuture, Serve, Subscription};
+#[doc(hidden)]
+pub use speculate::LookupBench;
+pub use speculate::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub use start::Starting;
 pub use stream::Stream;
 pub use text::chat_template::{ChatMessage, MAX_NAME_BYTES};

@@ -11,10 +11,10 @@ use kernels::{AccumulationOrder, CpuError, DeviceLimits, Isa, KvDtype, WeightCla
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
 use rates::{Calibration, DefaultTarget};
 use scheduler::{CacheEvent, LimitsError};
+use speculate::Speculation;
 use text::chat_template::TemplateSettings;
 
 use crate::adapters::AdapterError;
-use crate::draft::Speculation;
 use crate::handoff::HandoffOptions;
 use crate::recording::RecordError;
 use crate::tiers::{Store, SwapDisk};

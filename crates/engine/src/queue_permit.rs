@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::adapters::Use;
 use scheduler::quota::{Quota, QuotaExceeded};
+
+use crate::adapters::Use;
 
 /// Requests that were submitted and are in no step yet, and the tokens of their prompts and predictions.
 #[derive(Debug)]

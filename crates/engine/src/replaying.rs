@@ -15,15 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::Checkpoint;
 use model::{ModelConfig, Progress};
+use observe::Views;
 use protocol::{Nanos, RequestId};
 use scheduler::Scheduler;
 
 use crate::command::ArrivalInfo;
 use crate::core::EngineCore;
-use crate::draft::RecordedDrafts;
-use observe::Views;
 use crate::output::event_channel;
-use crate::recording::{CostEntry, Entry, Header};
+use crate::recording::{CostEntry, Entry, Header, RecordedDrafts};
 use crate::start::Built;
 use crate::verify::classes;
 use crate::{Engine, EngineOptions, ModelInfo, StartError, Starting, ValidatedRequest};

@@ -14,12 +14,12 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use kernels::DeviceLimits;
+use observe::run_history::RunHistoryWindow;
+use observe::{Ended, KvMap, LogCursor, LoggedStep, Percentiles, RemotePrefillTrace, RequestSnapshot, SecondStats};
 use protocol::{Nanos, RequestId, Targets};
 use scheduler::CostModel;
 
 use crate::handoff::{Role, RoleError};
-use observe::run_history::RunHistoryWindow;
-use observe::{Ended, RemotePrefillTrace, SecondStats, KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot};
 use crate::{
     AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, SignedAddress, Stats,
     Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,

@@ -10,11 +10,14 @@ use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
 use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
 use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use observe::PhaseWorkTotals;
+use observe::Views;
 use protocol::Nanos;
 use protocol::sampling::{Sampling, SamplingParams};
 use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, MeasuredCost, SavedCalibration, StepLimits};
 use rates::{CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, TargetDefaults, kept};
 use scheduler::{CostModel, Limits, Scheduler, TierSizes};
+use speculate::{self, DraftNetwork, DraftSizes, DrafterSet, LoadedDrafter, TrainedDrafter};
 use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
@@ -22,13 +25,11 @@ use tokio::sync::mpsc::unbounded_channel;
 use crate::adapters::{self, AdapterError, Adapters};
 use crate::clock::Clock;
 use crate::core::EngineCore;
-use crate::draft::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, TrainedDrafter};
+use crate::draft_files::DraftFiles;
 use crate::handoff::{
     self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
 };
-use observe::Views;
 use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
-use observe::PhaseWorkTotals;
 use crate::queue_permit::{QueueCounts, Waiting};
 use crate::recording::{self, Header};
 use crate::thread::{EngineStatus, run};
@@ -86,7 +87,7 @@ impl Engine {
         let mut scheduler = Scheduler::new(limits(options, &model))?;
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
         let draft = draft.map(|draft| {
-            scheduler.set_drafting_cost(draft.cost.map(|cost| (draft::SOURCE, cost)));
+            scheduler.set_drafting_cost(draft.cost.map(|cost| (speculate::SOURCE, cost)));
             draft.network
         });
         Engine::spawn(scheduler, around(forward), draft, model, options)
@@ -664,7 +665,7 @@ fn template(
 /// A model in memory, whatever backend computes it.
 struct Loaded {
     forward: Box<dyn Forward>,
-    draft: Option<draft::Loaded>,
+    draft: Option<LoadedDrafter>,
     kv: KvShape,
     max_model_len: usize,
     notices: Vec<String>,

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use observe::{KvMap, RequestSnapshot};
 use protocol::Nanos;
 use scheduler::AdmissionForecast;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -12,7 +13,6 @@ use tokio::sync::mpsc::error::TryRecvError;
 use crate::clock::Clock;
 use crate::command::{Command, NewRequest, PauseCommand};
 use crate::core::EngineCore;
-use observe::{KvMap, RequestSnapshot};
 use crate::output::{Event, RequestError};
 use crate::queue_permit::QueueCounts;
 

@@ -14,13 +14,13 @@ use model::{GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::{Sampling, SamplingParams};
 use protocol::{Nanos, Priority, RequestId, ServiceClass, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
+use speculate::Prediction;
 use text::chat_template::{ChatMessage, TemplateOptions};
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
 
 use crate::ModelInfo;
 use crate::adapters::Lease;
-use crate::draft::Prediction;
 use crate::handoff::RemoteRole;
 use crate::queue_permit::QueuePlace;
 use crate::recording::AdmitEntry;

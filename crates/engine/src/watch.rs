@@ -3,10 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use observe::{
+    Ended, KvMap, LogCursor, LoggedStep, Percentiles, RemotePrefillTrace, RequestSnapshot, SecondStats, percentiles,
+    with_waiting_requests,
+};
 use protocol::RequestId;
 
 use crate::command::Command;
-use observe::{Ended, RemotePrefillTrace, SecondStats, KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, percentiles, with_waiting_requests};
 use crate::serve::Subscription;
 use crate::{Engine, Inner};
 

@@ -115,12 +115,7 @@ impl Accounts {
     }
 
     /// A step is complete; `news` is told what it brought.
-    pub fn step(
-        &mut self,
-        record: &StepRecord,
-        cost: Option<&CostModel>,
-        news: &mut dyn FnMut(LedgerEvent<'_>),
-    ) {
+    pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(LedgerEvent<'_>)) {
         self.ledger.step(record, cost, news);
         self.take_late_costs();
     }

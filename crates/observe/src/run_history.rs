@@ -14,9 +14,7 @@ use std::sync::Arc;
 
 use ledger::{Account, AnswerTimes};
 use protocol::{Nanos, Priority, RequestId, Targets, TokenId};
-use scheduler::{
-    CostModel, DraftProposal, DraftSource, Limits, RecordRow, Request, SeqId, Sequence, StepRecord, Work,
-};
+use scheduler::{CostModel, DraftProposal, DraftSource, Limits, RecordRow, Request, SeqId, Sequence, StepRecord, Work};
 use serde::{Deserialize, Serialize};
 
 /// Between two steps of a busy engine there is less than this.

@@ -6,17 +6,17 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use allocation_counter::measure;
+use observe::Views;
 use protocol::sampling::SamplingParams;
 use protocol::{Nanos, RequestId};
 use scheduler::{Limits, Scheduler, TierSizes};
+use speculate::{DrafterSet, Drafters};
 use testing::plans;
 
 use super::fake::{EOS, Fake, Faults, NAN, POISON};
 use super::world::{model_info, tokenizer};
 use crate::command::ArrivalInfo;
 use crate::core::EngineCore;
-use crate::draft::{DrafterSet, Drafters};
-use observe::Views;
 use crate::output;
 use crate::validate::{self, Prompt, RawRequest};
 use crate::verify::Verify;

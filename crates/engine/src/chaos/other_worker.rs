@@ -10,9 +10,7 @@ use protocol::{RequestId, TokenId};
 
 use super::fake::{self, POISON};
 use crate::command::BlockMessage;
-use crate::handoff::{
-    Budget, HandoffEvent, HandoffResult, PrefillRequest, ReceiveEvent, RemotePrefill,
-};
+use crate::handoff::{Budget, HandoffEvent, HandoffResult, PrefillRequest, ReceiveEvent, RemotePrefill};
 
 /// What the engine asked for and has not had the end of.
 #[derive(Clone, Debug, Default)]

@@ -15,10 +15,10 @@ use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, TokenLog
 use model::{Batch, Logits, Ticket};
 use protocol::{RequestId, StopRules, TokenId};
 use scheduler::RowOutput;
+use speculate::{DrawnRow, TargetPass};
 
 use super::EngineCore;
 use super::in_flight::InFlightPass;
-use crate::draft::TargetPass;
 use crate::feature::CoreEvent;
 use crate::lower::LogitRow;
 use crate::output::{Event, RequestError, TokenLogprob};
@@ -127,7 +127,9 @@ impl EngineCore {
         if self.drafts.drafters.computes() {
             let seqs: Vec<_> =
                 flight.step.rows().skip(part.spans.start).take(part.spans.len()).map(|rows| rows.seq).collect();
-            let pass = TargetPass { logits: &logits, batch: part.batch, seqs: &seqs, logit_rows };
+            let drawn = |row: &LogitRow| DrawnRow { seq: row.seq, position: row.position, is_drawn: row.samples > 0 };
+            let rows: Vec<_> = logit_rows.iter().map(drawn).collect();
+            let pass = TargetPass { logits: &logits, batch: part.batch, seqs: &seqs, logit_rows: &rows };
             self.drafts.drafters.landed(&pass, &mut *self.forward);
         }
         Ok(())

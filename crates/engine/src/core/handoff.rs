@@ -14,8 +14,8 @@ use protocol::{Nanos, RequestId, TokenId};
 use super::EngineCore;
 use crate::command::{BlockMessage, BlockSender};
 use crate::handoff::{
-    Budget, BudgetedBytes, Counts, HandoffEvent, HandoffResult, MOST_BYTES_UNDER_WAY, PrefillRequest,
-    ReceiveEvent, RemotePrefill, RemoteRole,
+    Budget, BudgetedBytes, Counts, HandoffEvent, HandoffResult, MOST_BYTES_UNDER_WAY, PrefillRequest, ReceiveEvent,
+    RemotePrefill, RemoteRole,
 };
 use crate::journal::Fact;
 use crate::output::RequestError;

@@ -12,12 +12,13 @@ use std::time::Duration;
 use model::{Batch, Forward, Ticket};
 use protocol::{Nanos, TokenId};
 use scheduler::{Sequence, Step};
+use speculate::DraftTokens;
 
 use super::EngineCore;
 use super::compute::PassPart;
 use super::step_drafts::draw_ahead;
-use crate::draft::{self, DraftTokens, RecordedDrafts};
 use crate::lower::{LogitRow, lower};
+use crate::recording::RecordedDrafts;
 use crate::validate::OfPrompt;
 
 /// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
@@ -58,7 +59,7 @@ impl EngineCore {
         flight.drafts.clear();
         match recorded {
             Some(recorded) => {
-                draft::recorded(&flight.step, &recorded.drafts, self.buffers.logit_row.len(), &mut flight.drafts);
+                recorded.again(&flight.step, self.buffers.logit_row.len(), &mut flight.drafts);
                 self.scheduler.set_drafting_time(recorded.took);
             }
             None if self.drafts.drafters.computes() => {

@@ -2,11 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use observe::{KvMap, MAP_EVERY, RequestSnapshot, SNAPSHOT_EVERY, SnapshotRow};
 use protocol::Nanos;
 use scheduler::{AdmissionForecast, Sequence};
 
 use super::EngineCore;
-use observe::{KvMap, MAP_EVERY, RequestSnapshot, SNAPSHOT_EVERY, SnapshotRow};
 
 impl EngineCore {
     /// Publishes the prefill queue to other threads.

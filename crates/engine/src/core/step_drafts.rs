@@ -1,13 +1,14 @@
 //! Drafts of a step: what the drafters offer before the plan, and what they draft after it. A recording replaces both.
 
 use model::sampler::{Allowed, SampleKey, Sampler};
+use observe::OfferEntry;
 use protocol::{RequestId, TokenId};
 use scheduler::{DraftProposal, RowOutput, Scheduler, Sequence};
+use speculate::{DrafterSet, Prediction};
 
 use super::ActiveRequest;
 use super::compute::{HistoryGuard, stop_tokens};
-use crate::draft::{DrafterSet, Prediction, RecordedDrafts};
-use observe::OfferEntry;
+use crate::recording::RecordedDrafts;
 
 #[derive(Default)]
 pub(super) struct StepDrafts {

@@ -22,9 +22,8 @@ use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, DraftProposal, DraftSource, Limits, StealTime, StepRecord};
 use serde::{Deserialize, Serialize};
 
-use super::{RecordLine, StepTokens};
+use super::{RecordLine, RecordedDrafts, StepTokens};
 use crate::ModelInfo;
-use crate::draft::RecordedDrafts;
 use crate::validate::{OfPrompt, ValidatedRequest};
 
 /// Of the format that is written.

@@ -25,9 +25,9 @@ mod write;
 use std::path::PathBuf;
 
 use protocol::{Nanos, RequestId, TokenId};
-use scheduler::{CostModel, StepRecord};
+use scheduler::{CostModel, Step, StepRecord};
+use speculate::DraftTokens;
 
-use crate::draft::RecordedDrafts;
 use crate::validate::ValidatedRequest;
 
 pub use observe::OfferEntry;
@@ -60,6 +60,26 @@ pub(crate) struct StepTokens {
     /// In the plan's order, `samples` of each row of the record.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) drafted: RecordedDrafts,
+}
+
+/// What a recording keeps of drafts: all offers, and the drafts of the decode rows that have some.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RecordedDrafts {
+    pub(crate) offers: Vec<OfferEntry>,
+    pub(crate) drafts: Vec<Vec<TokenId>>,
+    /// What drafting took of the step's time.
+    pub(crate) took: Nanos,
+}
+
+impl RecordedDrafts {
+    /// The drafts again, for the step that was planned from the same offers.
+    pub(crate) fn again(&self, step: &Step, vocab: usize, drafts: &mut DraftTokens) {
+        let mut lists = self.drafts.iter();
+        for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
+            let list = lists.next().into_iter().flatten().take(rows.drafts);
+            drafts.take(rows.seq, rows.drafts, vocab, |tokens| tokens.extend(list));
+        }
+    }
 }
 
 /// Where lines go.

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use scheduler::{Sequence, Step};
 
-use super::network::SequenceLookup;
+use crate::network::SequenceLookup;
 
 /// By block: positions that the drafter has, from the first on.
 pub(crate) struct DraftCoverage {

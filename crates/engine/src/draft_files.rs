@@ -2,14 +2,13 @@
 
 use std::path::{Component, Path};
 
-use ::model::draft::{self, Feature, Medusa};
-use ::model::{AdapterRoom, Forward, KvBudget, LoadOptions, ModelConfig, Runner};
 use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::{Backend, WeightClass};
+use model::draft::{self, Feature, Medusa};
+use model::{AdapterRoom, Forward, KvBudget, LoadOptions, ModelConfig, Runner};
+use speculate::{DraftMethod, LearnedDrafter, LoadedDrafter};
 use text::tokenizer::Tokenizer;
 
-use super::trained::Loaded;
-use super::{DraftMethod, LearnedDrafter};
 use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
 
 /// The files of a drafter that fits its target.
@@ -105,7 +104,7 @@ impl DraftFiles {
         files: &Checkpoint,
         options: &LoadOptions,
         blocks: usize,
-    ) -> Result<Loaded, StartError> {
+    ) -> Result<LoadedDrafter, StartError> {
         let name = name_of(files);
         match self.kind {
             Kind::Model(weights) => {
@@ -119,14 +118,16 @@ impl DraftFiles {
                     adapters: AdapterRoom::default(),
                     ..options.clone()
                 };
-                let model = ::model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;
-                Ok(Loaded::Model(Box::new(model)))
+                let model = model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;
+                Ok(LoadedDrafter::Model(Box::new(model)))
             }
-            Kind::Heads => Medusa::load(&self.checkpoint, target, name.as_deref()).map(Loaded::Heads).map_err(wrong),
+            Kind::Heads => {
+                Medusa::load(&self.checkpoint, target, name.as_deref()).map(LoadedDrafter::Heads).map_err(wrong)
+            }
             Kind::Layer => {
                 let layer = Feature::load(&self.checkpoint, target, name.as_deref()).map_err(wrong)?;
                 target.tap(layer.taps()).map_err(wrong)?;
-                Ok(Loaded::Layer(layer))
+                Ok(LoadedDrafter::Layer(layer))
             }
         }
     }

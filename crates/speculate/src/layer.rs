@@ -20,9 +20,9 @@ use model::draft::{Feature, Features};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 use scheduler::{DraftProposal, SeqId, Sequence, Step};
 
-use super::coverage::DraftCoverage;
-use super::network::{DraftNetwork, DraftSizes, Draw, Lists, MOST_MISSING, SOURCE, SequenceLookup, TargetPass};
-use crate::lower::push_span;
+use crate::coverage::DraftCoverage;
+use crate::network::{DraftNetwork, DraftSizes, Draw, Lists, MOST_MISSING, SOURCE, SequenceLookup, TargetPass};
+use crate::span::push_span;
 
 /// A layer that drafts.
 pub(crate) struct Layer {

@@ -1,33 +1,38 @@
 //! A trained drafter from its weights to its place beside the target: what its passes cost is measured, as that of
 //! steps is.
 
-use ::model::Forward;
-use ::model::draft::{Feature, Medusa};
+use model::Forward;
+use model::draft::{Feature, Medusa};
 use protocol::sampling::Sampling;
 use scheduler::CostModel;
 
-use super::layer::{Alone, Layer};
-use super::medusa::MedusaDrafter;
-use super::model::DraftModel;
-use super::network::{DraftNetwork, DraftSizes};
+use crate::draft_model::DraftModel;
+use crate::layer::{Alone, Layer};
+use crate::medusa::MedusaDrafter;
+use crate::network::{DraftNetwork, DraftSizes};
 
 /// A drafter in memory.
-pub(crate) enum Loaded {
+pub enum LoadedDrafter {
+    /// A smaller model.
     Model(Box<dyn Forward>),
+    /// Heads on the target.
     Heads(Medusa),
+    /// A layer behind the target.
     Layer(Feature),
 }
 
 /// A learned drafter, and what its passes cost, if steps are measured.
-pub(crate) struct TrainedDrafter {
-    pub(crate) network: Box<dyn DraftNetwork>,
-    pub(crate) cost: Option<CostModel>,
+pub struct TrainedDrafter {
+    /// It.
+    pub network: Box<dyn DraftNetwork>,
+    /// What its passes cost.
+    pub cost: Option<CostModel>,
 }
 
-impl Loaded {
+impl LoadedDrafter {
     /// `sampling`: parameters for measuring the cost of drafts; `None`: it is not measured. `measure`: measures a
     /// model, or what implements its trait.
-    pub(crate) fn begin(
+    pub fn begin(
         self,
         target: &mut dyn Forward,
         sizes: DraftSizes,
@@ -35,11 +40,11 @@ impl Loaded {
         measure: &mut dyn FnMut(&mut dyn Forward, &Sampling) -> Option<CostModel>,
     ) -> TrainedDrafter {
         match self {
-            Loaded::Model(mut model) => {
+            LoadedDrafter::Model(mut model) => {
                 let cost = sampling.and_then(|sampling| measure(&mut *model, sampling));
                 TrainedDrafter { network: Box::new(DraftModel::new(model, sizes)), cost }
             }
-            Loaded::Heads(medusa) => {
+            LoadedDrafter::Heads(medusa) => {
                 let mut heads = MedusaDrafter::new(medusa, target, sizes.max_drafts, sizes.max_logit_rows);
                 let cost = sampling.map(|sampling| {
                     // A separate thread, because the one that computes may be pinned to a core.
@@ -53,7 +58,7 @@ impl Loaded {
                 });
                 TrainedDrafter { network: Box::new(heads), cost }
             }
-            Loaded::Layer(mut layer) => {
+            LoadedDrafter::Layer(mut layer) => {
                 let cost = sampling
                     .and_then(|sampling| measure(&mut Alone::new(&mut layer, target, sizes.block_size), sampling));
                 TrainedDrafter { network: Box::new(Layer::new(layer, target, sizes)), cost }

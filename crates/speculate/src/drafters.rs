@@ -1,49 +1,20 @@
-//! Speculative decoding: the drafters of an engine, and which of their drafts a step checks.
-//!
-//! ```text
-//! before the plan   Drafter::propose  how many tokens could be had, and how sure it is   -> Scheduler::propose
-//! after it          Drafter::draft    exactly as many as the plan took                   -> rows behind the last token
-//! after the pass    DraftNetwork::landed the target's rows, for drafters that read them
-//! after the draw    the run of tokens that were drawn; the scheduler learns how many drafts were accepted
-//! after an answer   Drafter::remember the answer, as a source of later drafts
-//! ```
-//! A draft decides nothing but time: a token is drawn from each row as if it were the only one, and the row behind it
-//! counts only if its draft is that token. So a drafter may be wrong or late without changing an answer.
-
-mod answers;
-mod coverage;
-mod files;
-mod layer;
-mod lookup;
-mod medusa;
-mod model;
-mod network;
-mod options;
-mod prediction;
-mod synthetic;
-mod trained;
-
-pub(crate) use files::DraftFiles;
-pub(crate) use lookup::Lookup;
-#[cfg(test)]
-pub(crate) use model::DraftModel;
-pub(crate) use network::{DraftNetwork, DraftSizes, Draw, SOURCE, TargetPass};
-pub use options::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
-pub(crate) use prediction::Prediction;
-pub(crate) use synthetic::SyntheticDrafter;
-pub(crate) use trained::{Loaded, TrainedDrafter};
+//! The drafters of an engine side by side, and which of their drafts a step checks.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ::model::Forward;
-use protocol::{Nanos, TokenId};
+use model::Forward;
+use protocol::TokenId;
 use scheduler::{DraftProposal, DraftSource, Scheduler, SeqId, Sequence, Step};
 
-use observe::OfferEntry;
+use crate::lookup::Lookup;
+use crate::network::{DraftNetwork, Draw, SOURCE, TargetPass};
+use crate::options::Drafters;
+use crate::prediction::Prediction;
+use crate::synthetic::SyntheticDrafter;
 
 /// A drafter that looks texts up and computes nothing. One that computes is a [`DraftNetwork`].
-pub(crate) trait Drafter: Send {
+pub trait Drafter: Send {
     /// A step is about to be planned: what was offered for the one before is forgotten. `lives`: which sequences
     /// continue.
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool);
@@ -72,14 +43,14 @@ pub(crate) trait Drafter: Send {
 
 /// All drafters of an engine, side by side. Of their offers for a sequence the scheduler takes the most valuable.
 #[derive(Default)]
-pub(crate) struct DrafterSet {
+pub struct DrafterSet {
     drafters: Vec<Box<dyn Drafter>>,
     network: Option<Box<dyn DraftNetwork>>,
 }
 
 impl DrafterSet {
     /// Those that are asked for and need no weights.
-    pub(crate) fn of(asked: &Drafters) -> DrafterSet {
+    pub fn of(asked: &Drafters) -> DrafterSet {
         let mut drafters = DrafterSet::default();
         if let Some(lookup) = &asked.lookup {
             drafters.join(Box::new(Lookup::new(asked.max_drafts, lookup)));
@@ -91,31 +62,33 @@ impl DrafterSet {
     }
 
     /// One more.
-    pub(crate) fn join(&mut self, drafter: Box<dyn Drafter>) {
+    pub fn join(&mut self, drafter: Box<dyn Drafter>) {
         self.drafters.push(drafter);
     }
 
     /// Adds a learned drafter.
-    pub(crate) fn join_network(&mut self, network: Box<dyn DraftNetwork>) {
+    pub fn join_network(&mut self, network: Box<dyn DraftNetwork>) {
         self.network = Some(network);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is no drafter.
+    pub fn is_empty(&self) -> bool {
         self.drafters.is_empty() && self.network.is_none()
     }
 
     /// Whether a drafter takes passes.
-    pub(crate) fn computes(&self) -> bool {
+    pub fn computes(&self) -> bool {
         self.network.is_some()
     }
 
-    pub(crate) fn begin<'a>(&mut self, of: &dyn Fn(SeqId) -> Option<&'a Sequence>) {
+    /// A step is about to be planned. `of`: the sequences that go on.
+    pub fn begin<'a>(&mut self, of: &dyn Fn(SeqId) -> Option<&'a Sequence>) {
         self.drafters.iter_mut().for_each(|drafter| drafter.begin(&|seq| of(seq).is_some()));
         self.with_network(|network| network.begin(of));
     }
 
     /// What all could say of a sequence: see [`Drafter::propose`].
-    pub(crate) fn proposals(
+    pub fn proposals(
         &mut self,
         sequence: &Sequence,
         prediction: Option<&Prediction>,
@@ -125,30 +98,30 @@ impl DrafterSet {
     }
 
     /// See [`Drafter::start_over`].
-    pub(crate) fn start_over(&mut self) {
+    pub fn start_over(&mut self) {
         self.drafters.iter_mut().for_each(|drafter| drafter.start_over());
         self.with_network(|network| network.start_over());
     }
 
     /// What a plan moves, whether it has rows or not, and what it begins to write. Drafters with data per block learn
     /// of it before the plan is used otherwise.
-    pub(crate) fn follow(&mut self, step: &Step, scheduler: &Scheduler) {
+    pub fn follow(&mut self, step: &Step, scheduler: &Scheduler) {
         self.with_network(|network| network.follow(step, &|seq| scheduler.sequence(seq)));
     }
 
     /// See [`Drafter::remembers`].
-    pub(crate) fn remembers(&self) -> bool {
+    pub fn remembers(&self) -> bool {
         self.drafters.iter().any(|drafter| drafter.remembers())
     }
 
     /// See [`Drafter::remember`].
-    pub(crate) fn remember(&mut self, salt: u64, prompt: &[TokenId], answer: &[TokenId]) {
+    pub fn remember(&mut self, salt: u64, prompt: &[TokenId], answer: &[TokenId]) {
         self.drafters.iter_mut().for_each(|drafter| drafter.remember(salt, prompt, answer));
     }
 
     /// Drafts for all decode rows with drafts, each by the drafter whose offer the plan took. `reads`: see
     /// [`DraftNetwork::draft`].
-    pub(crate) fn draft(
+    pub fn draft(
         &mut self,
         step: &Step,
         scheduler: &Scheduler,
@@ -181,7 +154,7 @@ impl DrafterSet {
     }
 
     /// See [`DraftNetwork::landed`].
-    pub(crate) fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
+    pub fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
         self.with_network(|network| network.landed(pass, target));
     }
 
@@ -199,25 +172,26 @@ impl DrafterSet {
 
 /// The drafts that a step checks, in the order of its decode rows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DraftTokens {
+pub struct DraftTokens {
     tokens: Vec<TokenId>,
     of: Vec<(SeqId, Range<usize>)>,
 }
 
 impl DraftTokens {
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all, and keeps the memory.
+    pub fn clear(&mut self) {
         self.tokens.clear();
         self.of.clear();
     }
 
     /// Of each sequence that has some.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &[TokenId])> {
+    pub fn iter(&self) -> impl Iterator<Item = (SeqId, &[TokenId])> {
         self.of.iter().map(|(seq, range)| (*seq, &self.tokens[range.clone()]))
     }
 
     /// Exactly `count` drafts for a sequence. Where `draft` gives too few, or an id outside the vocabulary, token 0
     /// is as good a draft as any.
-    pub(crate) fn take(&mut self, seq: SeqId, count: usize, vocab: usize, draft: impl FnOnce(&mut Vec<TokenId>)) {
+    pub fn take(&mut self, seq: SeqId, count: usize, vocab: usize, draft: impl FnOnce(&mut Vec<TokenId>)) {
         let start = self.tokens.len();
         draft(&mut self.tokens);
         self.tokens.resize(start + count, 0);
@@ -226,25 +200,7 @@ impl DraftTokens {
     }
 
     /// The same without the names.
-    pub(crate) fn lists(&self) -> Vec<Vec<TokenId>> {
+    pub fn lists(&self) -> Vec<Vec<TokenId>> {
         self.iter().map(|(_, drafts)| drafts.to_vec()).collect()
-    }
-}
-
-/// What a recording keeps of drafts: all offers, and the drafts of the decode rows that have some.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RecordedDrafts {
-    pub(crate) offers: Vec<OfferEntry>,
-    pub(crate) drafts: Vec<Vec<TokenId>>,
-    /// What drafting took of the step's time.
-    pub(crate) took: Nanos,
-}
-
-/// The drafts of a recording, for the step that was planned from its offers.
-pub(crate) fn recorded(step: &Step, lists: &[Vec<TokenId>], vocab: usize, drafts: &mut DraftTokens) {
-    let mut lists = lists.iter();
-    for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
-        let list = lists.next();
-        drafts.take(rows.seq, rows.drafts, vocab, |tokens| tokens.extend(list.into_iter().flatten().take(rows.drafts)));
     }
 }

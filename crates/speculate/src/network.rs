@@ -4,10 +4,8 @@ use model::{Batch, Forward, Logits};
 use protocol::TokenId;
 use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, Step};
 
-use crate::lower::LogitRow;
-
 /// Their name among the scheduler's sources: an engine has one.
-pub(crate) const SOURCE: DraftSource = DraftSource(6);
+pub const SOURCE: DraftSource = DraftSource(6);
 
 /// A sequence of which a drafter misses more tokens is not drafted: reading them would take long. Lookup may have
 /// drafted that many meanwhile, or a busy time without drafts has passed.
@@ -16,14 +14,14 @@ pub(crate) const MOST_MISSING: usize = 256;
 /// Draws the token behind a row of a drafter's logits, for a sequence and its drafts up to there: with the request's
 /// parameters, the answer's history and the noise of that place, as the target will, so that both mostly draw the same.
 /// `None`: the logits are not numbers.
-pub(crate) type Draw<'a> = dyn FnMut(&Sequence, &[TokenId], &mut [f32]) -> Option<TokenId> + 'a;
+pub type Draw<'a> = dyn FnMut(&Sequence, &[TokenId], &mut [f32]) -> Option<TokenId> + 'a;
 
 /// Sequences by name, of those that live.
 pub(crate) type SequenceLookup<'a, 's> = dyn Fn(SeqId) -> Option<&'s Sequence> + 'a;
 
 /// A drafter with passes of its own. Its data of a sequence may be wrong or missing: that costs accepted drafts, never
 /// an answer.
-pub(crate) trait DraftNetwork: Send {
+pub trait DraftNetwork: Send {
     /// A step is about to be planned. `of`: the sequences that go on.
     fn begin(&mut self, of: &SequenceLookup<'_, '_>);
 
@@ -57,26 +55,42 @@ pub(crate) trait DraftNetwork: Send {
 
 /// Sizes of a [`DraftNetwork`] with a cache that are the target's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DraftSizes {
+pub struct DraftSizes {
     /// Drafts for one sequence in one step.
-    pub(crate) max_drafts: usize,
-    /// Rows of a pass, and those of them that can have logits.
-    pub(crate) max_rows: usize,
-    pub(crate) max_logit_rows: usize,
+    pub max_drafts: usize,
+    /// Rows of a pass.
+    pub max_rows: usize,
+    /// Rows with logits.
+    pub max_logit_rows: usize,
     /// Tokens of a sequence that it can read.
-    pub(crate) max_model_len: usize,
-    pub(crate) blocks: usize,
-    pub(crate) block_size: usize,
+    pub max_model_len: usize,
+    /// Blocks of the cache.
+    pub blocks: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+}
+
+/// A row of the target's logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrawnRow {
+    /// Its sequence.
+    pub seq: SeqId,
+    /// Position of its token; its logits judge the next one.
+    pub position: usize,
+    /// Whether a token is drawn from it.
+    pub is_drawn: bool,
 }
 
 /// A pass of the target, over all rows of a step or over some of them.
-pub(crate) struct TargetPass<'a> {
-    pub(crate) logits: &'a Logits,
-    pub(crate) batch: &'a Batch,
+pub struct TargetPass<'a> {
+    /// What it gave.
+    pub logits: &'a Logits,
+    /// What it computed.
+    pub batch: &'a Batch,
     /// Whose the batch's spans are.
-    pub(crate) seqs: &'a [SeqId],
+    pub seqs: &'a [SeqId],
     /// What each of the batch's rows of logits was wanted for.
-    pub(crate) logit_rows: &'a [LogitRow],
+    pub logit_rows: &'a [DrawnRow],
 }
 
 /// The drafts of several sequences, while they are made.

@@ -17,9 +17,9 @@ use std::ops::Range;
 use protocol::TokenId;
 use scheduler::{DraftProposal, DraftSource, SeqId, Sequence};
 
-use super::answers::{Answers, RING};
-use super::prediction::{Cursor, Prediction};
-use super::{Drafter, LookupOptions};
+use crate::answers::{Answers, RING};
+use crate::prediction::{Cursor, Prediction};
+use crate::{Drafter, LookupOptions};
 
 /// Names among the scheduler's sources: what holds is learned of each.
 const OWN: DraftSource = DraftSource(0);
@@ -33,7 +33,7 @@ pub(super) const VISITS: usize = 32;
 const SWEEP: u32 = 256;
 
 /// See the module's head.
-pub(crate) struct Lookup {
+pub struct Lookup {
     bounds: Bounds,
     texts: BTreeMap<SeqId, Text>,
     /// `None` where earlier answers are not looked up.
@@ -54,7 +54,7 @@ struct Text {
 
 impl Lookup {
     /// `max_drafts`: for one sequence in one step.
-    pub(crate) fn new(max_drafts: usize, options: &LookupOptions) -> Lookup {
+    pub fn new(max_drafts: usize, options: &LookupOptions) -> Lookup {
         Lookup {
             bounds: Bounds::new(max_drafts, options),
             texts: BTreeMap::new(),

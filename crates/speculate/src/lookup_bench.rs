@@ -4,7 +4,7 @@
 use protocol::TokenId;
 use scheduler::{DraftProposal, Scheduler, Step};
 
-use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
+use crate::{Drafter, Drafters, Lookup, LookupOptions};
 
 /// Drafts by lookup for a scheduler's sequences.
 #[doc(hidden)]

@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use protocol::TokenId;
 use scheduler::{DraftProposal, DraftSource, SeqId, Sequence};
 
-use super::{Drafter, Prediction};
+use crate::{Drafter, Prediction};
 
 /// Its name among the scheduler's sources.
 const SOURCE: DraftSource = DraftSource(7);

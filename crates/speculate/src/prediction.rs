@@ -9,7 +9,7 @@
 
 use protocol::TokenId;
 
-use super::lookup::{Bounds, same};
+use crate::lookup::{Bounds, same};
 
 /// Tokens that must be the same.
 const LEAST: usize = 2;
@@ -18,7 +18,7 @@ const BESIDE: usize = 4;
 
 /// See the module's head.
 #[derive(Debug)]
-pub(crate) struct Prediction {
+pub struct Prediction {
     tokens: Vec<TokenId>,
     /// Where two tokens are followed by another.
     places: Vec<u32>,
@@ -35,14 +35,14 @@ pub(super) struct Cursor {
 
 impl Prediction {
     /// Of the tokens of a text; `None`: of nothing.
-    pub(crate) fn of(tokens: Vec<TokenId>) -> Option<Prediction> {
+    pub fn of(tokens: Vec<TokenId>) -> Option<Prediction> {
         let mut places: Vec<u32> = (0..tokens.len().saturating_sub(LEAST) as u32).collect();
         places.sort_unstable_by_key(|&place| (pair(&tokens, place), place));
         (!tokens.is_empty()).then_some(Prediction { tokens, places })
     }
 
     /// Its tokens.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
@@ -93,7 +93,7 @@ fn pair(tokens: &[TokenId], place: u32) -> [TokenId; LEAST] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::LookupOptions;
+    use crate::LookupOptions;
 
     fn bounds() -> Bounds {
         Bounds::new(4, &LookupOptions::default())

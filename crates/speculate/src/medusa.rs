@@ -16,8 +16,7 @@ use protocol::sampling::Sampling;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, DraftProposal, SeqId, Sequence, Step};
 
-use super::network::{DraftNetwork, Draw, Lists, SOURCE, SequenceLookup, TargetPass};
-use crate::lower::LogitRow;
+use crate::network::{DraftNetwork, Draw, DrawnRow, Lists, SOURCE, SequenceLookup, TargetPass};
 
 /// A measured pass is repeated so often: the median counts.
 const REPEATS: usize = 5;
@@ -157,10 +156,9 @@ impl DraftNetwork for MedusaDrafter {
     }
 
     fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
-        let drawn_from = |row: &LogitRow| row.samples > 0;
         let mut first = 0;
         while first < pass.logit_rows.len() {
-            let len = pass.logit_rows[first..].iter().take_while(|row| drawn_from(row)).count();
+            let len = pass.logit_rows[first..].iter().take_while(|row| row.is_drawn).count();
             self.keep(pass.logits, first, &pass.logit_rows[first..first + len], target);
             first += len.max(1);
         }
@@ -169,13 +167,13 @@ impl DraftNetwork for MedusaDrafter {
 
 impl MedusaDrafter {
     /// Rows of a pass with logits, from the `first` of them on.
-    fn keep(&mut self, logits: &Logits, first: usize, rows: &[LogitRow], target: &mut dyn Forward) {
+    fn keep(&mut self, logits: &Logits, first: usize, rows: &[DrawnRow], target: &mut dyn Forward) {
         let (held, width) = (self.hidden.len(), self.hidden_size);
         self.hidden.resize(held + rows.len() * width, 0.0);
         if !rows.is_empty() {
             target.read_hidden(logits, first..first + rows.len(), &mut self.hidden[held..]);
         }
-        let place = |(index, row): (usize, &LogitRow)| (row.seq, row.position, held / width + index);
+        let place = |(index, row): (usize, &DrawnRow)| (row.seq, row.position, held / width + index);
         self.landed.extend(rows.iter().enumerate().map(place));
     }
 }

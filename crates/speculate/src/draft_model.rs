@@ -11,12 +11,12 @@ use model::{Batch, Forward};
 use protocol::TokenId;
 use scheduler::{DraftProposal, SeqId, Sequence, Step};
 
-use super::coverage::DraftCoverage;
-use super::network::{DraftNetwork, DraftSizes, Draw, Lists, MOST_MISSING, SOURCE, SequenceLookup};
-use crate::lower::push_span;
+use crate::coverage::DraftCoverage;
+use crate::network::{DraftNetwork, DraftSizes, Draw, Lists, MOST_MISSING, SOURCE, SequenceLookup};
+use crate::span::push_span;
 
 /// A draft model, with a cache of its own in the target's blocks.
-pub(crate) struct DraftModel {
+pub struct DraftModel {
     forward: Box<dyn Forward>,
     max_drafts: usize,
     max_rows: usize,
@@ -33,7 +33,7 @@ pub(crate) struct DraftModel {
 
 impl DraftModel {
     /// `forward` has a cache of the same blocks as the target's.
-    pub(crate) fn new(forward: Box<dyn Forward>, sizes: DraftSizes) -> DraftModel {
+    pub fn new(forward: Box<dyn Forward>, sizes: DraftSizes) -> DraftModel {
         let DraftSizes { max_drafts, max_rows, max_model_len, blocks, block_size, .. } = sizes;
         let vocab = forward.config().vocab_size;
         DraftModel {
