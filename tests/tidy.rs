@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("model", "protocol checkpoint text roofline kernels"),
     ("rates", "protocol scheduler model kernels roofline files"),
     ("observe", "protocol rates scheduler ledger roofline figures"),
-    ("speculate", "protocol scheduler model kernels"),
+    ("speculate", "protocol scheduler model text checkpoint kernels"),
     (
         "engine",
         "protocol observe speculate rates scheduler ledger model text checkpoint roofline kernels files figures \

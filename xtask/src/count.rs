@@ -58,7 +58,7 @@ fn figures() -> Result<Vec<Figure>, String> {
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
         Figure { name: "lines of Rust", value: lines(&rust)?, limit: 199_700 },
-        Figure { name: "code of engine", value: code("engine")?, limit: 12_010 },
+        Figure { name: "code of engine", value: code("engine")?, limit: 9_000 },
         Figure { name: "code of server", value: code("server")?, limit: 19_190 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 14 },

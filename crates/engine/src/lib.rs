@@ -21,7 +21,6 @@ mod clock;
 mod command;
 mod compile_rule;
 mod core;
-mod draft_files;
 mod feature;
 mod handoff;
 mod journal;

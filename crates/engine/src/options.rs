@@ -229,14 +229,3 @@ pub(crate) fn activation_bytes(config: &ModelConfig, options: &EngineOptions) ->
     let logits = options.most_logit_rows().saturating_mul(config.vocab_size);
     4 * rows.saturating_add(logits) as u64
 }
-
-/// About what the weights will take.
-pub(crate) fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
-    let bytes = |class, parameters| match class {
-        WeightClass::Bf16 => 2 * parameters,
-        WeightClass::Int8 => parameters,
-        WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
-    };
-    let tables = config.head.tables() * config.head_parameters();
-    bytes(class, config.layer_parameters()) + bytes(roofline::embedding_class(class), tables)
-}

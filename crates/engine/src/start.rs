@@ -17,7 +17,7 @@ use protocol::sampling::{Sampling, SamplingParams};
 use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, MeasuredCost, SavedCalibration, StepLimits};
 use rates::{CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, TargetDefaults, kept};
 use scheduler::{CostModel, Limits, Scheduler, TierSizes};
-use speculate::{self, DraftNetwork, DraftSizes, DrafterSet, LoadedDrafter, TrainedDrafter};
+use speculate::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, LoadedDrafter, TrainedDrafter};
 use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
@@ -25,11 +25,10 @@ use tokio::sync::mpsc::unbounded_channel;
 use crate::adapters::{self, AdapterError, Adapters};
 use crate::clock::Clock;
 use crate::core::EngineCore;
-use crate::draft_files::DraftFiles;
 use crate::handoff::{
     self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
 };
-use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
+use crate::options::{EngineOptions, StartError, activation_bytes};
 use crate::queue_permit::{QueueCounts, Waiting};
 use crate::recording::{self, Header};
 use crate::thread::{EngineStatus, run};
@@ -105,7 +104,11 @@ impl Engine {
         // A checkpoint without a tokenizer can still be asked with token ids.
         let tokenizer = Tokenizer::find(checkpoint, config.vocab_size)?.map(Arc::new);
         let (chat_template, template_fault) = template(checkpoint, &options.template)?;
-        let draft_files = DraftFiles::find(options, checkpoint, &config, tokenizer.as_deref())?;
+        let learned = options.speculation.drafters().and_then(|drafters| drafters.learned.as_ref());
+        let draft_files = learned
+            .map(|learned| DraftFiles::find(learned, options.weights, checkpoint, &config, tokenizer.as_deref()))
+            .transpose()
+            .map_err(wrong_drafter)?;
         let sizes = Sizes::of(&config, options, draft_files.as_ref(), headroom())?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
@@ -594,8 +597,8 @@ impl Sizes {
         // Memory for more than every seat at full length is only prefix cache: twice that is plenty.
         let plenty = blocks_per_seq.saturating_mul(options.max_num_seqs).saturating_mul(2);
         let block_bytes = config.kv_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
-            + draft.map_or(0, |draft| draft.block_bytes(options));
-        let weight_bytes = weight_bytes(config, options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
+            + draft.map_or(0, |draft| draft.block_bytes(options.kv_dtype, block_size));
+        let weight_bytes = config.weight_bytes(options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
         let room = room.unwrap_or(Headroom { bytes: 4 << 30, limit: Limit::Machine });
         // A length that was set is not cut; one that the model cannot read is refused when it is loaded.
         let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
@@ -606,7 +609,7 @@ impl Sizes {
             block_bytes,
             activation_bytes: activation_bytes(config, options)
                 + adapter_bytes
-                + draft.map_or(0, |draft| draft.activation_bytes(options)),
+                + draft.and_then(DraftFiles::config).map_or(0, |config| activation_bytes(config, options)),
             fewest: shortest.div_ceil(block_size) as u64,
             most: plenty as u64,
         };
@@ -714,13 +717,20 @@ fn boxed<B: Backend>(
     }
     let kv = runner.kv_shape();
     Ok(Loaded {
-        draft: draft.map(|draft| draft.load(&mut runner, checkpoint, load, kv.blocks)).transpose()?,
+        draft: draft
+            .map(|draft| draft.load(&mut runner, checkpoint, load, kv.blocks))
+            .transpose()
+            .map_err(wrong_drafter)?,
         kv,
         max_model_len: runner.max_model_len(),
         notices: runner.notices().to_vec(),
         forward: Box::new(runner),
         arithmetic,
     })
+}
+
+fn wrong_drafter(problem: String) -> StartError {
+    StartError::Option { option: "--speculative-config", problem }
 }
 
 /// Writes the weights' image at the disk's pace. A process that ends first leaves none, and the next start packs again.

@@ -23,7 +23,7 @@ use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
-use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, KvShape};
+use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, KvShape, WeightClass};
 use protocol::sampling::{SamplingParams, options};
 use serde_json::{Map, Value};
 
@@ -273,6 +273,17 @@ impl ModelConfig {
             None => 3 * hidden * self.intermediate_size as u64,
         };
         self.layers.iter().map(|layer| attention + mlp(layer)).sum()
+    }
+
+    /// About what the weights take in memory.
+    pub fn weight_bytes(&self, class: WeightClass) -> u64 {
+        let bytes = |class, parameters| match class {
+            WeightClass::Bf16 => 2 * parameters,
+            WeightClass::Int8 => parameters,
+            WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
+        };
+        let tables = self.head.tables() * self.head_parameters();
+        bytes(class, self.layer_parameters()) + bytes(roofline::embedding_class(class), tables)
     }
 
     /// Weights in the language-model head, which only rows with logits use.

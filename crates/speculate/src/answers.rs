@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use protocol::TokenId;
 
-use crate::lookup::{Bounds, CANDIDATES, Candidate, VISITS, slot, vote};
+use crate::matches::{Bounds, CANDIDATES, Candidate, VISITS, slot, vote};
 
 /// Tokens of all answers together.
 pub(super) const RING: usize = 1 << 20;
@@ -76,7 +76,7 @@ impl Answers {
             self.end += 1;
         }
         // What is behind them is the answer's.
-        let mut last = [0; crate::LookupOptions::MOST_MATCH];
+        let mut last = [0; crate::options::LookupOptions::MOST_MATCH];
         let last = &mut last[..least_match];
         for place in context.len().saturating_sub(least_match)..len - least_match {
             let place = start + place as u64;
@@ -144,7 +144,7 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LookupOptions;
+    use crate::options::LookupOptions;
 
     const RING: usize = 1024;
 

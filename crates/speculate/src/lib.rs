@@ -13,10 +13,13 @@
 mod answers;
 mod coverage;
 mod draft_model;
+mod drafter;
 mod drafters;
+mod files;
 mod layer;
 mod lookup;
 mod lookup_bench;
+mod matches;
 mod medusa;
 mod network;
 mod options;
@@ -26,7 +29,9 @@ mod synthetic;
 mod trained;
 
 pub use draft_model::DraftModel;
-pub use drafters::{DraftTokens, Drafter, DrafterSet};
+pub use drafter::{DraftTokens, Drafter};
+pub use drafters::DrafterSet;
+pub use files::DraftFiles;
 pub use lookup::Lookup;
 pub use lookup_bench::LookupBench;
 pub use network::{DraftNetwork, DraftSizes, Draw, DrawnRow, SOURCE, TargetPass};

@@ -4,7 +4,9 @@
 use protocol::TokenId;
 use scheduler::{DraftProposal, Scheduler, Step};
 
-use crate::{Drafter, Drafters, Lookup, LookupOptions};
+use crate::drafter::Drafter;
+use crate::lookup::Lookup;
+use crate::options::{Drafters, LookupOptions};
 
 /// Drafts by lookup for a scheduler's sequences.
 #[doc(hidden)]

@@ -9,7 +9,7 @@
 
 use protocol::TokenId;
 
-use crate::lookup::{Bounds, same};
+use crate::matches::{Bounds, same};
 
 /// Tokens that must be the same.
 const LEAST: usize = 2;
@@ -93,7 +93,7 @@ fn pair(tokens: &[TokenId], place: u32) -> [TokenId; LEAST] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LookupOptions;
+    use crate::options::LookupOptions;
 
     fn bounds() -> Bounds {
         Bounds::new(4, &LookupOptions::default())

@@ -13,7 +13,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use protocol::TokenId;
 use scheduler::{DraftProposal, DraftSource, SeqId, Sequence};
 
-use crate::{Drafter, Prediction};
+use crate::drafter::Drafter;
+use crate::prediction::Prediction;
 
 /// Its name among the scheduler's sources.
 const SOURCE: DraftSource = DraftSource(7);

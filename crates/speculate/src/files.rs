@@ -3,16 +3,16 @@
 use std::path::{Component, Path};
 
 use checkpoint::{Checkpoint, LoadError, Source};
-use kernels::{Backend, WeightClass};
+use kernels::{Backend, KvDtype, WeightClass};
 use model::draft::{self, Feature, Medusa};
 use model::{AdapterRoom, Forward, KvBudget, LoadOptions, ModelConfig, Runner};
-use speculate::{DraftMethod, LearnedDrafter, LoadedDrafter};
 use text::tokenizer::Tokenizer;
 
-use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
+use crate::options::{DraftMethod, LearnedDrafter};
+use crate::trained::LoadedDrafter;
 
 /// The files of a drafter that fits its target.
-pub(crate) struct DraftFiles {
+pub struct DraftFiles {
     checkpoint: Checkpoint,
     kind: Kind,
     /// Its layers, if they have a cache.
@@ -27,34 +27,30 @@ enum Kind {
     Layer,
 }
 
-fn refuse(problem: String) -> StartError {
-    StartError::Option { option: "--speculative-config", problem }
-}
-
-fn wrong(error: LoadError) -> StartError {
-    refuse(format!("model: {error}"))
+/// Why a drafter cannot be had: what is wrong with `model` of `--speculative-config`.
+fn wrong(error: LoadError) -> String {
+    format!("model: {error}")
 }
 
 impl DraftFiles {
-    /// Those that `options` ask for, if they do. Reads no weight.
-    pub(crate) fn find(
-        options: &EngineOptions,
+    /// Those of this drafter. `class`: of the weights where it names none. Reads no weight. An error is a sentence that
+    /// begins with the field at fault.
+    pub fn find(
+        learned: &LearnedDrafter,
+        class: WeightClass,
         target: &Checkpoint,
         target_config: &ModelConfig,
         tokenizer: Option<&Tokenizer>,
-    ) -> Result<Option<DraftFiles>, StartError> {
-        let Some(learned) = options.speculation.drafters().and_then(|drafters| drafters.learned.as_ref()) else {
-            return Ok(None);
-        };
+    ) -> Result<DraftFiles, String> {
         let LearnedDrafter { method, model, weights } = learned;
         let path = model.as_deref().map(Path::new);
-        let files = match (method, path) {
+        Ok(match (method, path) {
             (DraftMethod::DraftModel, Some(path)) => {
                 let checkpoint = Checkpoint::open(Source::at(path.into())).map_err(wrong)?;
                 let config = ModelConfig::load(&checkpoint).map_err(wrong)?;
                 same_vocabulary(&checkpoint, &config, target_config, tokenizer)?;
-                let weights = weights.unwrap_or(options.weights);
-                let weight_bytes = weight_bytes(&config, weights);
+                let weights = weights.unwrap_or(class);
+                let weight_bytes = config.weight_bytes(weights);
                 DraftFiles { checkpoint, kind: Kind::Model(weights), config: Some(config), weight_bytes }
             }
             (DraftMethod::Medusa, Some(path)) => {
@@ -70,41 +66,35 @@ impl DraftFiles {
                 DraftFiles { checkpoint, kind, config: needs.layers, weight_bytes: needs.weight_bytes }
             }
             (_, None) => {
-                return Err(refuse(format!("model: missing; {} needs the files of the drafter", method.name())));
+                return Err(format!("model: missing; {} needs the files of the drafter", method.name()));
             }
-        };
-        Ok(Some(files))
+        })
     }
 
     /// Its layers, if they have a cache.
-    pub(crate) fn config(&self) -> Option<&ModelConfig> {
+    pub fn config(&self) -> Option<&ModelConfig> {
         self.config.as_ref()
     }
 
     /// About what its weights will take.
-    pub(crate) fn weight_bytes(&self) -> u64 {
+    pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
 
-    /// About what its largest pass holds besides.
-    pub(crate) fn activation_bytes(&self, options: &EngineOptions) -> u64 {
-        self.config.as_ref().map_or(0, |config| activation_bytes(config, options))
-    }
-
     /// Bytes of a cache block.
-    pub(crate) fn block_bytes(&self, options: &EngineOptions) -> u64 {
-        let shape = self.config.as_ref().map(|config| config.kv_shape(options.kv_dtype, 1, options.block_size));
+    pub fn block_bytes(&self, dtype: KvDtype, block_size: usize) -> u64 {
+        let shape = self.config.as_ref().map(|config| config.kv_shape(dtype, 1, block_size));
         shape.map_or(0, |shape| shape.bytes() as u64)
     }
 
     /// The drafter in memory, on the target's threads. `files`: the target's; `options`: what it was loaded with.
-    pub(crate) fn load<B: Backend>(
+    pub fn load<B: Backend>(
         &self,
         target: &mut Runner<B>,
         files: &Checkpoint,
         options: &LoadOptions,
         blocks: usize,
-    ) -> Result<LoadedDrafter, StartError> {
+    ) -> Result<LoadedDrafter, String> {
         let name = name_of(files);
         match self.kind {
             Kind::Model(weights) => {
@@ -133,7 +123,7 @@ impl DraftFiles {
     }
 
     /// Tokens of a sequence that it reads; beyond them it drafts nothing.
-    pub(crate) fn max_model_len(&self, targets: usize) -> usize {
+    pub fn max_model_len(&self, targets: usize) -> usize {
         match (self.kind, &self.config) {
             (Kind::Model(_), Some(config)) => targets.min(config.context_limit),
             _ => targets,
@@ -165,20 +155,20 @@ fn same_vocabulary(
     config: &ModelConfig,
     target: &ModelConfig,
     tokenizer: Option<&Tokenizer>,
-) -> Result<(), StartError> {
+) -> Result<(), String> {
     let path = checkpoint.location();
     if config.vocab_size != target.vocab_size {
         let (own, targets) = (config.vocab_size, target.vocab_size);
-        return Err(refuse(format!("model: {path} knows {own} tokens, and the model {targets}: not one vocabulary")));
+        return Err(format!("model: {path} knows {own} tokens, and the model {targets}: not one vocabulary"));
     }
     let Some(tokenizer) = tokenizer.filter(|_| checkpoint.has("tokenizer.json")) else { return Ok(()) };
-    let own = Tokenizer::load(checkpoint, config.vocab_size).map_err(|error| refuse(format!("model: {error}")))?;
+    let own = Tokenizer::load(checkpoint, config.vocab_size).map_err(|error| format!("model: {error}"))?;
     let differs = (0..target.vocab_size as u32).find(|&id| own.token_text(id) != tokenizer.token_text(id));
     match differs {
         None => Ok(()),
         Some(id) => {
             let [own, targets] = [&own, tokenizer].map(|tokenizer| tokenizer.token_text(id));
-            Err(refuse(format!("model: token {id} is {own:?} in {path}, and {targets:?} in the model")))
+            Err(format!("model: token {id} is {own:?} in {path}, and {targets:?} in the model"))
         }
     }
 }
