@@ -1,4 +1,4 @@
-// Written by the test in crates/server/src/live/wire.rs, from the types there: change those.
+// Written by the test in crates/telemetry/src/live_wire.rs, from the types there: change those.
 
 /** A request: the response id of one's own, a number for those of others. */
 export type Name = string | number;

@@ -8,10 +8,14 @@ use axum::http::{HeaderMap, header};
 use engine::receipt::Provenance;
 use engine::{Observe, Prompt, RawRequest, Rejection, ValidatedRequest};
 use http_body_util::BodyExt;
+use telemetry::access::AccessLog;
+use telemetry::metrics::HttpMetrics;
+use telemetry::otel::Exporter;
+use telemetry::time_format::unix_seconds;
+use telemetry::timeline::{Reader, Registry};
 use tokio::sync::Semaphore;
 
 use crate::ServerOptions;
-use crate::access::AccessLog;
 use crate::arriving::Arriving;
 use crate::auth::{ApiKeys, Right, Tenant};
 use crate::batch::BatchStore;
@@ -19,16 +23,12 @@ use crate::charge::AnswerMemory;
 use crate::drain::Drain;
 use crate::error::ApiError;
 use crate::ids::Ids;
-use crate::metrics::HttpMetrics;
 use crate::openapi::CachedDocument;
 use crate::origin::OriginPolicy;
-use crate::otel::Exporter;
 use crate::prepare_pool::{PreparePool, Room};
 use crate::responses::Store;
 use crate::served_model::ServedModel;
 use crate::settings::Settings;
-use crate::time_format::unix_seconds;
-use crate::timeline::{Reader, Registry};
 
 pub(crate) const MOST_READERS: usize = 16;
 /// Memory that all open answers together may take.

@@ -10,15 +10,15 @@ use axum::response::{IntoResponse, Response};
 use engine::{Timings, ValidatedRequest};
 use scheduler::LatencyBound;
 use serde_json::Value;
+use telemetry::access::Refused;
+use telemetry::otel::TraceParent;
+use telemetry::timeline::RequestOrigin;
 
-use crate::access::Refused;
 use crate::answers::{Adjustments, EventStream, Events, PreparedRequest, ResponsePlan, ResponseWriter};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
 use crate::error::{ApiError, ApiResult};
-use crate::otel::TraceParent;
-use crate::timeline::RequestOrigin;
 
 /// When the first token was likely to come, and what was promised, when the request was taken: milliseconds from there.
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");

@@ -9,8 +9,7 @@ use subtle::ConstantTimeEq;
 
 use crate::error::ApiError;
 
-/// The digest of an API key: the tenant whose prefix-cache blocks a request may share.
-pub(crate) type Tenant = [u8; 32];
+pub(crate) use telemetry::timeline::Tenant;
 
 /// A tenant in hexadecimal digits, as files have it.
 pub(crate) fn hex(tenant: &Tenant) -> String {

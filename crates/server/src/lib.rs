@@ -16,7 +16,6 @@
 //! A client that goes away cancels what it asked for, streaming or not: the handler is dropped, with it the engine's
 //! stream, and the blocks are free within one step.
 
-mod access;
 mod adapters;
 mod answers;
 mod anthropic;
@@ -37,16 +36,13 @@ mod json;
 mod listen;
 mod live;
 mod llama;
-mod metrics;
 mod ollama;
 mod openai;
 mod openapi;
 mod origin;
-mod otel;
 mod plan;
 mod prepare_pool;
 mod query;
-mod requests;
 mod responses;
 mod role;
 mod routes;
@@ -57,11 +53,7 @@ mod shape;
 mod socket;
 mod sse;
 mod stop;
-mod thinking;
-mod time_format;
-mod timeline;
 mod vectors;
-mod why;
 mod without;
 
 use std::future::Future;
@@ -80,15 +72,15 @@ use crate::responses::Store;
 use crate::socket::Socket;
 use crate::stop::Ending;
 
-pub use access::SlowOptions;
 pub use arriving::Patience;
 pub use auth::ApiKey;
 pub use conversation::ParserOptions;
 pub use openai::hints::{Hint, hints};
-pub use otel::OtelOptions;
 pub use routes::routes;
 pub use socket::{Address, TlsFiles};
 pub use stop::{Stop, StopHandle, hangups};
+pub use telemetry::access::SlowOptions;
+pub use telemetry::otel::OtelOptions;
 
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -17,14 +17,11 @@
 //! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps. There are at
 //! most [`crate::app::MOST_READERS`] at once.
 
-pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod hold;
 pub(crate) mod page;
-pub(crate) mod thoughts;
 pub(crate) mod trace;
 pub(crate) mod whatif;
-pub(crate) mod wire;
 
 use std::sync::Arc;
 
@@ -36,15 +33,16 @@ use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
 use scheduler::BoundKind;
 use scheduler::latency_bound::COVERAGE;
 use serde_json::{Map, Value, json};
+use telemetry::live_events as events;
+use telemetry::live_wire::{Info, LateRule, Limits, TargetTimes};
+use telemetry::time_format::ms;
 
 use crate::app::App;
 use crate::ask::Caller;
 use crate::error::ApiError;
 use crate::json::json_body;
 use crate::live::feed::{Feed, Wishes};
-use crate::live::wire::{Info, LateRule, Limits, TargetTimes};
 use crate::query;
-use crate::time_format::ms;
 
 /// Whether the route is the page's, and gone with `ServerOptions::ui`.
 pub(crate) fn is_live(path: &str) -> bool {

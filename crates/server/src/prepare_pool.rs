@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use telemetry::metrics::PrepareStats;
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
@@ -37,16 +38,6 @@ struct State {
     queue: FairQueue,
     /// How each job that waits or rests hears that its turn has come.
     calls: std::collections::HashMap<JobId, oneshot::Sender<()>>,
-}
-
-/// What the pool has done since the start.
-#[derive(Default)]
-pub(crate) struct PrepareStats {
-    /// Jobs that wait, rest or work.
-    pub(crate) jobs: usize,
-    pub(crate) working: Duration,
-    /// From the last byte of a body to the first turn.
-    pub(crate) waiting: Duration,
 }
 
 impl PreparePool {

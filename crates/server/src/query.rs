@@ -25,17 +25,6 @@ pub(crate) fn boolean(name: &str, value: &str) -> Result<bool, ApiError> {
     value.parse().map_err(|_| wrong_type(name, "true or false"))
 }
 
-/// `500ms`, `2s`, or a bare number of milliseconds.
-pub(crate) fn milliseconds(value: &str) -> Option<f64> {
-    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
-        (Some(digits), _) => (digits, 1.0),
-        (None, Some(digits)) => (digits, 1e3),
-        (None, None) => (value, 1.0),
-    };
-    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    digits.parse::<f64>().ok().filter(|_| is_plain).map(|number| number * unit)
-}
-
 /// A name in a URL's query.
 #[derive(Clone, Copy)]
 pub(crate) struct Parameter {

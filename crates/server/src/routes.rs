@@ -21,6 +21,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use engine::Exemplar;
 use serde_json::{Value, json};
+use telemetry::live_wire::Name;
+use telemetry::metrics::{self, CacheConfig, Exposition, Sources};
+use telemetry::otel::TraceParent;
+use telemetry::requests::{self, Question, WrongParameter};
 
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest, own_id};
@@ -29,15 +33,8 @@ use crate::endpoint::Endpoint;
 use crate::error::{ApiError, ApiResult, ErrorFormat};
 use crate::json::json_body;
 use crate::live::page::is_page;
-use crate::live::wire::Name;
-use crate::metrics::{CacheConfig, Exposition, Sources};
 use crate::openai::{chat, completions, text};
-use crate::otel::TraceParent;
-use crate::requests::Question;
-use crate::{
-    adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, query, requests, responses, role, vectors,
-    without,
-};
+use crate::{adapters, anthropic, batch, live, llama, ollama, openapi, plan, query, responses, role, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -238,7 +235,7 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         response = error.render_as(error_format);
     }
     share(&mut response);
-    app.telemetry.http.answered(route.unwrap_or("other"), response.status());
+    app.telemetry.http.answered(route.unwrap_or("other"), response.status().as_u16());
     if error_format == Some(ErrorFormat::Anthropic) {
         response.headers_mut().insert(ANTHROPIC_REQUEST_ID, id.clone());
     }
@@ -379,7 +376,13 @@ async fn list_requests(
     RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
     let now = app.engine.unix(app.engine.now());
-    let question = Question::read(query.as_deref().unwrap_or_default(), now)?;
+    let question =
+        Question::read(query::pairs(query.as_deref().unwrap_or_default()), now).map_err(|wrong| match wrong {
+            WrongParameter::Unknown(name) => query::unknown(&name),
+            WrongParameter::Not(name, what) => {
+                ApiError::bad_request(format!("{name} must be {what}.")).with_param(name)
+            }
+        })?;
     let listed = move |app: &App| {
         Ok(requests::list(&*app.engine, &app.telemetry.registry.of(caller.tenant), &question).to_string())
     };

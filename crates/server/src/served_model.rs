@@ -3,11 +3,11 @@
 use engine::ModelInfo;
 use engine::receipt::Provenance;
 use roofline::Demands;
+use telemetry::time_format::unix_seconds;
 use tokio::sync::OnceCell;
 
 use crate::ServerOptions;
 use crate::conversation::ToolFormat;
-use crate::time_format::unix_seconds;
 
 pub(crate) struct ServedModel {
     /// Names that it answers to, the first being its own.

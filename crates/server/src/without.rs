@@ -16,13 +16,13 @@ use axum::{Extension, http::header};
 use engine::RequestId;
 use replay::{AnswerLatency, Changes, ComparedAnswer, WhatIfError};
 use serde_json::{Value, json};
+use telemetry::timeline::RequestTrace;
 
 use crate::app::App;
 use crate::ask::Caller;
 use crate::error::ApiError;
 use crate::json::json_body;
 use crate::live::whatif::{YieldPoint, alone};
-use crate::timeline::RequestTrace;
 
 /// So long before the two the simulation begins, so that the queue is what it was.
 const BEFORE: Duration = Duration::from_secs(60);

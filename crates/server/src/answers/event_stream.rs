@@ -7,17 +7,17 @@ use std::task::{Context, Poll};
 
 use engine::{Event, RequestError, Stream, ValidatedRequest};
 use scheduler::LatencyBound;
+use telemetry::access;
+use telemetry::otel::Guard;
+use telemetry::thinking::Thought;
+use telemetry::timeline::{RequestOrigin, RequestTrace};
 
 use super::ResponsePlan;
-use crate::access;
 use crate::app::App;
 use crate::charge::{self, Charge};
 use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::openai::late::LatencyBoundWatch;
-use crate::otel::Guard;
-use crate::thinking::Thought;
-use crate::timeline::{RequestOrigin, RequestTrace};
 
 /// Outputs of each answer of a stream that may wait to be read, beyond what the connection's buffers hold.
 const MOST_UNREAD: usize = 4096;

@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 
 use engine::Event;
 use hyper::body::{Body, Bytes, Frame};
+use telemetry::timeline::RequestTrace;
 
 use super::EventStream;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::openai::late::LatencyBoundWatch;
-use crate::timeline::RequestTrace;
 
 /// Writes what a stream says, in the format of one API.
 pub(crate) trait StreamWriter: Send {

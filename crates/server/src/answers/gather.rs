@@ -5,12 +5,12 @@ use std::sync::Arc;
 use dialect::AnswerPart;
 use engine::receipt::Receipt;
 use engine::{Event, TokenLogprob};
+use telemetry::timeline::RequestTrace;
 
 use super::{EventStream, FinishInfo, Parsed, ResponsePlan, StreamParser, Totals};
 use crate::app::App;
 use crate::charge::Charge;
 use crate::error::{ApiError, ApiResult};
-use crate::timeline::RequestTrace;
 
 /// One answer of one prompt, while it grows.
 #[derive(Default)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use dialect::{AnswerParser, AnswerPart, Dialect, Tool, whole_cut};
 use engine::TokenLogprob;
+use telemetry::timeline::RequestTrace;
 
 use super::ResponsePlan;
-use crate::timeline::RequestTrace;
 
 /// How the answers of a request are told apart into their parts.
 #[derive(Clone)]

@@ -3,6 +3,7 @@
 use axum::response::Response;
 use engine::UnixNanos;
 use serde_json::{Value, json};
+use telemetry::time_format::rfc3339;
 
 use super::read::{BETA, count, read};
 use crate::app::App;
@@ -12,7 +13,6 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::wrong_type;
 use crate::json::json_body;
 use crate::query;
-use crate::time_format::rfc3339;
 
 /// Models on a page.
 const MOST_LISTED: u64 = 1000;

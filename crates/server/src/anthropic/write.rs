@@ -13,6 +13,7 @@ use dialect::AnswerPart;
 use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
+use telemetry::timeline::RequestTrace;
 
 use crate::answers::{
     self, CollectedAnswer, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser,
@@ -23,7 +24,6 @@ use crate::error::{ApiError, ErrorFormat};
 use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::sse::framed;
-use crate::timeline::RequestTrace;
 
 pub(super) struct Anthropic;
 

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use engine::{Ended, KvMap, LogCursor, LoggedStep, RequestSnapshot, Subscription};
 use hyper::body::{Body, Bytes, Frame};
 use protocol::Nanos;
+use telemetry::live_events::{self as events, Names, Prices};
+use telemetry::live_thoughts::Told;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -19,8 +21,6 @@ use crate::app::App;
 use crate::app::MOST_READERS;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::live::events::{self, Names, Prices};
-use crate::live::thoughts::Told;
 
 /// Between two looks at the log.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

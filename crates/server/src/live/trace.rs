@@ -12,13 +12,13 @@ use axum::response::{IntoResponse, Response};
 use engine::{LogCursor, LoggedStep, RequestId, Timeline};
 use protocol::Nanos;
 use replay::{TraceWriter, Traced};
+use telemetry::live_wire::Name;
 
 use crate::app::App;
 use crate::ask::{Caller, blocking};
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::json::json_body;
-use crate::live::wire::Name;
 use crate::query;
 
 /// Default seconds.

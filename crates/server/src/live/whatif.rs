@@ -17,12 +17,13 @@ use protocol::Nanos;
 use replay::{Changes, Course, Figures, WhatIfAnswer, WhatIfError};
 use scheduler::StepRecord;
 use serde_json::{Value, json};
+use telemetry::live_events::{self as events, Names, Prices};
+use telemetry::time_format;
 use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::json::json_body;
-use crate::live::events::{self, Names, Prices};
 use crate::query;
 
 /// Minutes that may be asked about.
@@ -136,7 +137,7 @@ fn target(name: &str, value: &str) -> Result<Option<Nanos>, ApiError> {
     if value == "off" {
         return Ok(None);
     }
-    match query::milliseconds(value) {
+    match time_format::milliseconds(value) {
         Some(ms) if (0.1..=3.6e6).contains(&ms) => Ok(Some(Nanos((ms * 1e6) as u64))),
         _ => {
             let message = format!("{name} must be a time between 0.1ms and 3600s, such as 500ms or 2s, or off.");

@@ -9,6 +9,8 @@ use axum::response::{IntoResponse, Response};
 use engine::sampling::{SamplingParams, options};
 use engine::{Chat, Observe, RequestId, RequestSummary};
 use serde_json::{Map, Value, json};
+use telemetry::requests::Line;
+use telemetry::timeline::RequestTrace;
 use text::chat_template::TemplateOptions;
 
 use super::shapes::SCALE;
@@ -20,8 +22,6 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, as_written, wrong_type};
 use crate::json::json_body;
 use crate::openai::{chat, hints, params, shapes, tools};
-use crate::requests::Line;
-use crate::timeline::RequestTrace;
 
 /// `POST /completion`.
 pub(crate) async fn complete(request: JsonRequest) -> ApiResult<Response> {

@@ -7,6 +7,7 @@ use axum::response::Response;
 use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
+use telemetry::timeline::RequestTrace;
 
 use crate::answers::{
     self, CollectedAnswer, EventStream, Finish, FinishInfo, ResponsePlan, ResponseWriter, StreamWriter, Totals,
@@ -19,7 +20,6 @@ use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::WireProgress;
 use crate::sse::event;
-use crate::timeline::RequestTrace;
 
 /// Log probabilities of an answer's tokens.
 const PROBABILITIES: &str = "completion_probabilities";

@@ -9,6 +9,7 @@ use engine::UnixNanos;
 use engine::sampling::{SamplingOption, options};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use telemetry::time_format;
 
 use super::options::{served, tagged};
 use super::shapes::SHOW;
@@ -16,7 +17,6 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written};
 use crate::llama::fim::Marks;
-use crate::time_format;
 
 /// `GET /api/tags`.
 pub(super) fn tags(app: &App) -> Value {

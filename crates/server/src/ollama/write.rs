@@ -8,6 +8,8 @@ use dialect::AnswerPart;
 use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
+use telemetry::time_format::rfc3339;
+use telemetry::timeline::RequestTrace;
 
 use crate::answers::{
     self, CollectedAnswer, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser,
@@ -19,8 +21,6 @@ use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
-use crate::time_format::rfc3339;
-use crate::timeline::RequestTrace;
 
 /// Which of the two routes.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::{ServiceClass, TokenLogprob};
 use serde::Serialize;
+use telemetry::timeline::RequestTrace;
 
 use crate::answers::{self, Answer, CollectedAnswer, EventStream, ResponsePlan, ResponseWriter, StreamWriter, Totals};
 use crate::app::App;
@@ -16,7 +17,6 @@ use crate::openai::stream::Writer;
 use crate::openai::transfer::WireTransfer;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::{ChatChoice, ChatMessageOut, Envelope, TextChoice, WireTimings, WireUsage, fingerprint};
-use crate::timeline::RequestTrace;
 
 /// What both deliveries share: names, and the way tokens are shown.
 pub(super) struct Format<'a> {

@@ -14,11 +14,11 @@ use hyper::body::Bytes;
 use protocol::Nanos;
 use scheduler::{BoundKind, LatencyBound};
 use serde_json::json;
+use telemetry::time_format::ms;
+use telemetry::timeline::RequestTrace;
 use tokio::time::{Sleep, sleep};
 
 use crate::app::App;
-use crate::time_format::ms;
-use crate::timeline::RequestTrace;
 
 /// The latency bounds of a stream that are neither met nor missed yet.
 pub(crate) struct LatencyBoundWatch {

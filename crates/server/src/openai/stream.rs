@@ -8,6 +8,7 @@ use engine::receipt::Receipt;
 use engine::{Event, PromptProgress, TokenLogprob};
 use hyper::body::Bytes;
 use serde_json::Value;
+use telemetry::timeline::RequestTrace;
 
 use crate::answers::{EventStream, FinishInfo, ResponsePlan, StreamParser, StreamWriter, Totals};
 use crate::app::App;
@@ -18,7 +19,6 @@ use crate::openai::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::said::Said;
 use crate::openai::wire::{ChatChunk, Delta, Envelope, TextChoice, WireProgress, WireTimings, WireUsage};
 use crate::sse::{event, framed};
-use crate::timeline::RequestTrace;
 
 /// One choice of a stream.
 #[derive(Default)]

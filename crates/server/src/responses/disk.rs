@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use engine::ChatMessage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use telemetry::time_format::unix_seconds;
 
 use super::growing::Delta;
 use crate::auth::{Tenant, hex, of_hex};
-use crate::time_format::unix_seconds;
 
 /// Longest first line: one with the names of some thousand items.
 const MOST_HEAD: u64 = 1 << 18;

@@ -26,7 +26,7 @@ use super::growing::Delta;
 use super::running::{Running, Source};
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::time_format::unix_seconds;
+use telemetry::time_format::unix_seconds;
 
 /// Bytes of all responses together, and seconds for which one is kept.
 #[derive(Clone, Copy, Debug)]

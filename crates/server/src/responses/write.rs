@@ -12,6 +12,7 @@ use std::sync::Arc;
 use engine::{ChatMessage, Event};
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
+use telemetry::timeline::RequestTrace;
 
 use super::events::{Teller, Told};
 use super::growing::Growing;
@@ -28,7 +29,6 @@ use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::wire::WireUsage;
-use crate::timeline::RequestTrace;
 
 /// What an answer says of its request.
 pub(crate) struct ResponseEcho {

@@ -13,7 +13,7 @@ use ts_rs::TS;
 #[cfg_attr(test, derive(TS))]
 #[serde(untagged)]
 #[cfg_attr(test, ts(untagged))]
-pub(crate) enum Name {
+pub enum Name {
     Own(String),
     Other(u64),
 }
@@ -21,309 +21,309 @@ pub(crate) enum Name {
 /// `GET /live/info`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct Info<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) version: &'a str,
-    pub(crate) weights: &'a str,
-    pub(crate) kv_dtype: &'a str,
-    pub(crate) isa: &'a str,
-    pub(crate) arithmetic: &'a str,
-    pub(crate) threads: usize,
+pub struct Info<'a> {
+    pub name: &'a str,
+    pub version: &'a str,
+    pub weights: &'a str,
+    pub kv_dtype: &'a str,
+    pub isa: &'a str,
+    pub arithmetic: &'a str,
+    pub threads: usize,
     /// Tokens of a KV block.
-    pub(crate) block_size: usize,
-    pub(crate) blocks: usize,
-    pub(crate) kv_bytes_per_token: usize,
-    pub(crate) weight_bytes: usize,
-    pub(crate) max_model_len: usize,
-    pub(crate) max_num_seqs: usize,
-    pub(crate) max_num_batched_tokens: usize,
-    pub(crate) targets: TargetTimes,
+    pub block_size: usize,
+    pub blocks: usize,
+    pub kv_bytes_per_token: usize,
+    pub weight_bytes: usize,
+    pub max_model_len: usize,
+    pub max_num_seqs: usize,
+    pub max_num_batched_tokens: usize,
+    pub targets: TargetTimes,
     /// How promises were kept: the share that is promised; by kind, of the last 200 and of all.
     #[cfg_attr(test, ts(type = "Record<string, unknown>"))]
-    pub(crate) promises: Value,
-    pub(crate) late: LateRule,
-    pub(crate) limits: Option<Limits>,
-    pub(crate) pause_allowed: bool,
-    pub(crate) now_ms: f64,
+    pub promises: Value,
+    pub late: LateRule,
+    pub limits: Option<Limits>,
+    pub pause_allowed: bool,
+    pub now_ms: f64,
     /// What a clock on the wall showed at `now_ms`, ms since 1970.
-    pub(crate) now_unix_ms: f64,
+    pub now_unix_ms: f64,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct TargetTimes {
-    pub(crate) ttft_ms: Option<f64>,
-    pub(crate) tpot_ms: Option<f64>,
+pub struct TargetTimes {
+    pub ttft_ms: Option<f64>,
+    pub tpot_ms: Option<f64>,
 }
 
 /// Without a target a gap is late above this multiple of its answer's median gap, and above the floor.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct LateRule {
-    pub(crate) medians: u64,
-    pub(crate) floor_ms: f64,
+pub struct LateRule {
+    pub medians: u64,
+    pub floor_ms: f64,
 }
 
 /// What the machine can do at most with this model, reading from where its weights are.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct PeakRates {
+pub struct PeakRates {
     /// Bytes per second.
-    pub(crate) read_bandwidth: f64,
+    pub read_bandwidth: f64,
     /// Operations per second in the class of the weights.
-    pub(crate) matrix_flops: f64,
+    pub matrix_flops: f64,
 }
 
 /// What this machine can do at most, measured.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct Limits {
+pub struct Limits {
     #[serde(flatten)]
     #[cfg_attr(test, ts(flatten))]
-    pub(crate) peaks: PeakRates,
-    pub(crate) matrix_kind: &'static str,
+    pub peaks: PeakRates,
+    pub matrix_kind: &'static str,
     /// The weights stay in the last level of cache, and `read_bandwidth` is the cache's.
-    pub(crate) in_cache: bool,
+    pub in_cache: bool,
     /// Why they are not sure; `null`: they are.
-    pub(crate) not_sure: Option<String>,
+    pub not_sure: Option<String>,
 }
 
 /// One token of an answer, computed alone.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
 #[cfg_attr(test, ts(optional_fields))]
-pub(crate) struct DecodeRow<'a> {
-    pub(crate) r: &'a Name,
+pub struct DecodeRow<'a> {
+    pub r: &'a Name,
     /// Which answer of the request.
-    pub(crate) a: usize,
+    pub a: usize,
     /// Position of the row.
-    pub(crate) start: usize,
+    pub start: usize,
     /// Drafts of the tokens behind it that were checked. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) drafts: Option<usize>,
+    pub drafts: Option<usize>,
     /// With drafts, the tokens that came: one, and the accepted drafts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tokens: Option<usize>,
+    pub tokens: Option<usize>,
     /// Of the time of the step's rows, the share of its own rows; the rest is other requests' decode. Only in steps in
     /// which a prompt met another request.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) own: Option<f64>,
+    pub own: Option<f64>,
     /// The share of other requests' prompts, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) other_prefill: Option<f64>,
+    pub other_prefill: Option<f64>,
 }
 
 /// A piece of a prompt, computed in one pass.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct PrefillRow<'a> {
+pub struct PrefillRow<'a> {
     #[serde(flatten)]
     #[cfg_attr(test, ts(flatten))]
-    pub(crate) row: DecodeRow<'a>,
+    pub row: DecodeRow<'a>,
     /// Rows.
-    pub(crate) len: usize,
+    pub len: usize,
     /// First tokens that came of it: 0 unless the prompt is complete.
-    pub(crate) samples: usize,
+    pub samples: usize,
     /// Tokens before `start` that the prefix cache had.
-    pub(crate) cached: usize,
+    pub cached: usize,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct PreemptedRow<'a> {
-    pub(crate) r: &'a Name,
-    pub(crate) tokens: usize,
-    pub(crate) verdict: &'static str,
+pub struct PreemptedRow<'a> {
+    pub r: &'a Name,
+    pub tokens: usize,
+    pub verdict: &'static str,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct StepBlocks {
-    pub(crate) used: usize,
-    pub(crate) taken: usize,
-    pub(crate) evicted: usize,
-    pub(crate) copied: usize,
+pub struct StepBlocks {
+    pub used: usize,
+    pub taken: usize,
+    pub evicted: usize,
+    pub copied: usize,
 }
 
 /// Event `step`: one pass of the model.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct StepEvent<'a> {
+pub struct StepEvent<'a> {
     /// Counts from the engine's start.
-    pub(crate) id: u64,
+    pub id: u64,
     /// When it was planned.
-    pub(crate) at: f64,
-    pub(crate) took: f64,
+    pub at: f64,
+    pub took: f64,
     /// What the cost model said that it would take; 0 without one.
-    pub(crate) predicted: f64,
+    pub predicted: f64,
     /// What the machine took of it for others; absent: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
-    pub(crate) stolen: Option<f64>,
+    pub stolen: Option<f64>,
     /// And of the time before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
-    pub(crate) stolen_before: Option<f64>,
-    pub(crate) decode: Vec<DecodeRow<'a>>,
-    pub(crate) prefill: Vec<PrefillRow<'a>>,
-    pub(crate) preempted: Vec<PreemptedRow<'a>>,
-    pub(crate) waiting: usize,
-    pub(crate) waiting_tokens: usize,
+    pub stolen_before: Option<f64>,
+    pub decode: Vec<DecodeRow<'a>>,
+    pub prefill: Vec<PrefillRow<'a>>,
+    pub preempted: Vec<PreemptedRow<'a>>,
+    pub waiting: usize,
+    pub waiting_tokens: usize,
     #[cfg_attr(test, ts(type = "\"kv\" | \"seats\" | \"budget\" | null"))]
-    pub(crate) blocked: Option<&'static str>,
-    pub(crate) blocks: StepBlocks,
-    pub(crate) recomputed: usize,
+    pub blocked: Option<&'static str>,
+    pub blocks: StepBlocks,
+    pub recomputed: usize,
     /// Floating-point operations, as the model's shapes ask for them.
-    pub(crate) flops: u64,
+    pub flops: u64,
     /// Bytes read, likewise.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// Event `requests`: who waits and who runs.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct RequestsEvent<'a> {
-    pub(crate) at: f64,
-    pub(crate) waiting: Vec<OpenAnswer<'a>>,
-    pub(crate) running: Vec<OpenAnswer<'a>>,
+pub struct RequestsEvent<'a> {
+    pub at: f64,
+    pub waiting: Vec<OpenAnswer<'a>>,
+    pub running: Vec<OpenAnswer<'a>>,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct OpenAnswer<'a> {
-    pub(crate) r: &'a Name,
-    pub(crate) a: usize,
+pub struct OpenAnswer<'a> {
+    pub r: &'a Name,
+    pub a: usize,
     /// When it came, or got its first rows.
-    pub(crate) since: f64,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) computed: usize,
-    pub(crate) generated: usize,
+    pub since: f64,
+    pub prompt_tokens: usize,
+    pub computed: usize,
+    pub generated: usize,
 }
 
 /// Event `thought`: the rows of an answer from one on are thought, up to another where that is known.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct ThoughtEvent<'a> {
-    pub(crate) r: &'a Name,
-    pub(crate) a: usize,
-    pub(crate) from: usize,
-    pub(crate) to: Option<usize>,
+pub struct ThoughtEvent<'a> {
+    pub r: &'a Name,
+    pub a: usize,
+    pub from: usize,
+    pub to: Option<usize>,
 }
 
 /// Event `away`: another worker reads a prompt, or has read it.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct AwayEvent<'a> {
-    pub(crate) r: &'a Name,
+pub struct AwayEvent<'a> {
+    pub r: &'a Name,
     #[serde(flatten)]
     #[cfg_attr(test, ts(flatten))]
-    pub(crate) away: AwayTimes<'a>,
+    pub away: AwayTimes<'a>,
 }
 
 /// The time in which another worker reads a prompt.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct AwayTimes<'a> {
+pub struct AwayTimes<'a> {
     /// `HOST:PORT`; `null` while several are asked, and where none did.
-    pub(crate) worker: Option<&'a str>,
-    pub(crate) from_ms: f64,
+    pub worker: Option<&'a str>,
+    pub from_ms: f64,
     /// `null`: it still is.
-    pub(crate) to_ms: Option<f64>,
+    pub to_ms: Option<f64>,
     /// How it went, as `twostroke_remote_prefills_total` names it.
-    pub(crate) result: Option<&'static str>,
+    pub result: Option<&'static str>,
     /// That worker's steps with rows of it.
-    pub(crate) steps: Vec<AwayStep>,
+    pub steps: Vec<AwayStep>,
     /// How many KV blocks had come, and since when.
-    pub(crate) landed: Vec<LandedBlocks>,
+    pub landed: Vec<LandedBlocks>,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct AwayStep {
-    pub(crate) from_ms: f64,
-    pub(crate) to_ms: f64,
-    pub(crate) rows: usize,
+pub struct AwayStep {
+    pub from_ms: f64,
+    pub to_ms: f64,
+    pub rows: usize,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct LandedBlocks {
-    pub(crate) at_ms: f64,
-    pub(crate) blocks: usize,
+pub struct LandedBlocks {
+    pub at_ms: f64,
+    pub blocks: usize,
 }
 
 /// Event `ended`: a request is over.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct EndedEvent<'a> {
-    pub(crate) r: &'a Name,
-    pub(crate) at: f64,
+pub struct EndedEvent<'a> {
+    pub r: &'a Name,
+    pub at: f64,
     /// `stop`, `length`, `cancelled` or `error`.
-    pub(crate) ending: &'static str,
-    pub(crate) arrived: f64,
+    pub ending: &'static str,
+    pub arrived: f64,
     /// Until its first row; `null` if it had none.
-    pub(crate) queue_ms: Option<f64>,
-    pub(crate) longest_gap_ms: f64,
-    pub(crate) ttft_ms: Option<f64>,
-    pub(crate) tpot_ms: Option<f64>,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) generated: usize,
-    pub(crate) cached: usize,
+    pub queue_ms: Option<f64>,
+    pub longest_gap_ms: f64,
+    pub ttft_ms: Option<f64>,
+    pub tpot_ms: Option<f64>,
+    pub prompt_tokens: usize,
+    pub generated: usize,
+    pub cached: usize,
 }
 
 /// Event `history`: the minutes before the feed began, a row for each second that had a step.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct HistoryEvent {
-    pub(crate) total_blocks: usize,
+pub struct HistoryEvent {
+    pub total_blocks: usize,
     /// Names of the values of a row.
     #[cfg_attr(test, ts(type = "string[]"))]
-    pub(crate) columns: [&'static str; 12],
+    pub columns: [&'static str; 12],
     /// Percentiles to within an eighth.
     #[cfg_attr(test, ts(type = "(number | null)[][]"))]
-    pub(crate) seconds: Vec<Value>,
+    pub seconds: Vec<Value>,
 }
 
 /// Event `stats`: gauges and counters of `/metrics`, and percentiles. Counters only grow.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
-pub(crate) struct StatsEvent {
-    pub(crate) at: f64,
+pub struct StatsEvent {
+    pub at: f64,
     /// What a clock on the wall showed then, ms since 1970.
-    pub(crate) unix_ms: f64,
-    pub(crate) running: usize,
-    pub(crate) waiting: usize,
-    pub(crate) used_blocks: usize,
-    pub(crate) cached_blocks: usize,
-    pub(crate) total_blocks: usize,
+    pub unix_ms: f64,
+    pub running: usize,
+    pub waiting: usize,
+    pub used_blocks: usize,
+    pub cached_blocks: usize,
+    pub total_blocks: usize,
     /// `null`: not as it goes now.
-    pub(crate) kv_seconds_to_full: Option<f64>,
-    pub(crate) prefill_backlog_ms: f64,
+    pub kv_seconds_to_full: Option<f64>,
+    pub prefill_backlog_ms: f64,
     /// Requests past their time to first token that have none.
-    pub(crate) late: usize,
+    pub late: usize,
     /// How long the oldest of these has waited.
-    pub(crate) oldest_late_ms: f64,
+    pub oldest_late_ms: f64,
     /// Share of the last promises of a first token that were kept.
-    pub(crate) promises_kept: Option<f64>,
+    pub promises_kept: Option<f64>,
     /// Age of the request that has waited longest for its first token; 0 if none waits.
-    pub(crate) oldest_waiting_ms: f64,
-    pub(crate) steps: u64,
-    pub(crate) prefill_tokens: u64,
-    pub(crate) decode_tokens: u64,
+    pub oldest_waiting_ms: f64,
+    pub steps: u64,
+    pub prefill_tokens: u64,
+    pub decode_tokens: u64,
     /// Prompt tokens that were looked up in the prefix cache.
-    pub(crate) prefix_queries: u64,
+    pub prefix_queries: u64,
     /// Those that were found.
-    pub(crate) prefix_hits: u64,
-    pub(crate) preemptions: u64,
-    pub(crate) paused: bool,
+    pub prefix_hits: u64,
+    pub preemptions: u64,
+    pub paused: bool,
     /// Of the last 256 times to first token; who still waits counts with its age.
-    pub(crate) ttft_p50_ms: Option<f64>,
-    pub(crate) ttft_p99_ms: Option<f64>,
+    pub ttft_p50_ms: Option<f64>,
+    pub ttft_p99_ms: Option<f64>,
     /// Of the last 2,048 times from token to token.
-    pub(crate) itl_p50_ms: Option<f64>,
-    pub(crate) itl_p99_ms: Option<f64>,
+    pub itl_p50_ms: Option<f64>,
+    pub itl_p99_ms: Option<f64>,
     /// They rise with what steps reach.
-    pub(crate) limits: Option<PeakRates>,
+    pub limits: Option<PeakRates>,
 }
 
 /// Event `kv`: what each block of the cache is used for, or which have changed.
@@ -331,7 +331,7 @@ pub(crate) struct StatsEvent {
 #[cfg_attr(test, derive(TS))]
 #[serde(untagged)]
 #[cfg_attr(test, ts(untagged))]
-pub(crate) enum KvEvent<'a> {
+pub enum KvEvent<'a> {
     Full {
         step: u64,
         #[cfg_attr(test, ts(type = "true"))]
@@ -351,7 +351,7 @@ pub(crate) enum KvEvent<'a> {
 #[cfg_attr(test, derive(TS))]
 #[serde(untagged)]
 #[cfg_attr(test, ts(untagged))]
-pub(crate) enum BlockState<'a> {
+pub enum BlockState<'a> {
     Unused(#[cfg_attr(test, ts(type = "0 | 1"))] u8),
     Held(&'a Name, u32),
 }
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn the_page_has_these_types() {
         let mut file =
-            "// Written by the test in crates/server/src/live/wire.rs, from the types there: change those.\n"
+            "// Written by the test in crates/telemetry/src/live_wire.rs, from the types there: change those.\n"
                 .to_owned();
         for declared in [
             declared::<Name>,

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use engine::{LoggedStep, RequestId};
 
-use crate::live::events::{self, Names};
-use crate::live::wire::ThoughtEvent;
+use crate::live_events::{self as events, Names};
+use crate::live_wire::ThoughtEvent;
 use crate::thinking::Thought;
 use crate::timeline::Registry;
 
@@ -17,7 +17,7 @@ const MOST: usize = 1024;
 
 /// What a reader was told.
 #[derive(Default)]
-pub(crate) struct Told {
+pub struct Told {
     answers: BTreeMap<(RequestId, usize), State>,
 }
 
@@ -30,7 +30,7 @@ enum State {
 
 impl Told {
     /// What is new of the answers in these steps, and of those that were not over.
-    pub(crate) fn news(&mut self, text: &mut String, steps: &[LoggedStep], names: &mut Names, registry: &Registry) {
+    pub fn news(&mut self, text: &mut String, steps: &[LoggedStep], names: &mut Names, registry: &Registry) {
         for row in steps.iter().flat_map(|step| &step.record.decode) {
             if self.answers.len() >= MOST {
                 self.answers.pop_first();

@@ -15,6 +15,7 @@
 //! | `order` | `newest` (default), or the largest first by `ttft`, `gap` or `total` |
 //! | `limit` | 1 to 1,000, default 50 |
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,17 +25,24 @@ use engine::{Ending, FinishReason, Observe, RequestId, RequestState, RequestSumm
 use protocol::Nanos;
 use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
+use crate::time_format;
 use crate::time_format::ms;
 use crate::timeline::RequestTrace;
-use crate::{query, time_format};
+
+/// A parameter that is wrong.
+#[derive(Debug, PartialEq)]
+pub enum WrongParameter {
+    Unknown(String),
+    /// Its name, and what it must be.
+    Not(String, &'static str),
+}
 
 /// Default lines of an answer.
 const LIMIT: usize = 50;
 const MOST: usize = 1000;
 
 #[derive(Debug, PartialEq)]
-pub(crate) struct Question {
+pub struct Question {
     /// Of [`STATES`]; none: all.
     states: Vec<&'static str>,
     min_ttft: Nanos,
@@ -57,8 +65,11 @@ const ORDERS: [(&str, Order); 4] =
     [("newest", Order::Newest), ("ttft", Order::Ttft), ("gap", Order::Gap), ("total", Order::Total)];
 
 impl Question {
-    /// Reads a query; a parameter that is wrong or unknown is an error that names it.
-    pub(crate) fn read(query: &str, now: UnixNanos) -> Result<Question, ApiError> {
+    /// Reads the names and values of a query.
+    pub fn read<'a>(
+        query: impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)>,
+        now: UnixNanos,
+    ) -> Result<Question, WrongParameter> {
         let mut question = Question {
             states: Vec::new(),
             min_ttft: Nanos(0),
@@ -67,10 +78,10 @@ impl Question {
             order: Order::Newest,
             limit: LIMIT,
         };
-        for (name, value) in query::pairs(query) {
-            let wrong = |what: &str| ApiError::bad_request(format!("{name} must be {what}.")).with_param(&*name);
+        for (name, value) in query {
+            let wrong = |what| WrongParameter::Not(name.clone().into_owned(), what);
             let time = || {
-                let ms = query::milliseconds(&value).filter(|ms| (0.0..=8.64e7).contains(ms));
+                let ms = time_format::milliseconds(&value).filter(|ms| (0.0..=8.64e7).contains(ms));
                 ms.map(|ms| Nanos((ms * 1e6) as u64))
                     .ok_or_else(|| wrong("a time of at most a day, such as 500ms or 2s"))
             };
@@ -100,7 +111,7 @@ impl Question {
                     let limit = value.parse().ok().filter(|limit| (1..=MOST).contains(limit));
                     question.limit = limit.ok_or_else(|| wrong("a whole number from 1 to 1000"))?;
                 }
-                _ => return Err(query::unknown(&name)),
+                _ => return Err(WrongParameter::Unknown(name.into_owned())),
             }
         }
         Ok(question)
@@ -115,21 +126,21 @@ impl Question {
 }
 
 /// One HTTP request: the sums or the largest of its prompts.
-pub(crate) struct Line<'a> {
+pub struct Line<'a> {
     trace: &'a RequestTrace,
-    pub(crate) state: &'static str,
+    pub state: &'static str,
     arrived: Nanos,
-    pub(crate) queue: Nanos,
-    pub(crate) ttft: Nanos,
+    pub queue: Nanos,
+    pub ttft: Nanos,
     /// That of the last of its prompts; `None` while one of them has none.
-    pub(crate) first_token: Option<Nanos>,
+    pub first_token: Option<Nanos>,
     until: Nanos,
-    pub(crate) longest_gap: Nanos,
+    pub longest_gap: Nanos,
     /// Seconds.
-    pub(crate) tpot: Option<f64>,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) cached_tokens: usize,
-    pub(crate) generated: usize,
+    pub tpot: Option<f64>,
+    pub prompt_tokens: usize,
+    pub cached_tokens: usize,
+    pub generated: usize,
     reason: Option<FinishReason>,
     ttft_owner: Option<Owner>,
     gaps_owner: Option<Owner>,
@@ -137,7 +148,7 @@ pub(crate) struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// `known`: what the engine knows of a prompt. `None` where it has forgotten one.
-    pub(crate) fn of<'k>(
+    pub fn of<'k>(
         trace: &'a RequestTrace,
         known: &dyn Fn(RequestId) -> Option<&'k RequestSummary>,
     ) -> Option<Line<'a>> {
@@ -167,12 +178,12 @@ impl<'a> Line<'a> {
     }
 
     /// Arrival to end, or to now.
-    pub(crate) fn total(&self) -> Nanos {
+    pub fn total(&self) -> Nanos {
         self.until.since(self.arrived)
     }
 
     /// Why the last of its answers ended, once it is over.
-    pub(crate) fn finish_reason(&self) -> Option<&'static str> {
+    pub fn finish_reason(&self) -> Option<&'static str> {
         self.reason.filter(|_| self.is_over()).map(|reason| match reason {
             FinishReason::Stop(_) => "stop",
             FinishReason::Length => "length",
@@ -228,7 +239,7 @@ fn state(prompts: impl Iterator<Item = RequestState> + Clone) -> &'static str {
 }
 
 /// The answer, of requests that the caller may see.
-pub(crate) fn list(engine: &dyn Observe, traces: &[Arc<RequestTrace>], question: &Question) -> Value {
+pub fn list(engine: &dyn Observe, traces: &[Arc<RequestTrace>], question: &Question) -> Value {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
     let lines = traces.iter().rev().filter_map(|trace| Line::of(trace, &|id| known.get(&id)));
@@ -250,9 +261,14 @@ mod tests {
 
     const NOW: UnixNanos = UnixNanos(1_795_316_720_000_000_000);
 
+    fn read(query: &str) -> Result<Question, WrongParameter> {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        Question::read(pairs.map(|(name, value)| (name.into(), value.into())), NOW)
+    }
+
     #[test]
     fn a_question_is_read_or_its_parameter_named() {
-        let read = Question::read("state=running,waiting&min_ttft=2s&min_gap=50&since=1m&order=gap&limit=7", NOW);
+        let found = read("state=running,waiting&min_ttft=2s&min_gap=50&since=1m&order=gap&limit=7");
         let wanted = Question {
             states: vec!["running", "waiting"],
             min_ttft: Nanos(2_000_000_000),
@@ -261,7 +277,7 @@ mod tests {
             order: Order::Gap,
             limit: 7,
         };
-        assert_eq!(read.expect("it is right"), wanted);
+        assert_eq!(found.expect("it is right"), wanted);
         for (query, param) in [
             ("state=slow", "state"),
             ("state=", "state"),
@@ -274,8 +290,8 @@ mod tests {
             ("limit=1001", "limit"),
             ("page=2", "page"),
         ] {
-            let error = Question::read(query, NOW).expect_err(query).json();
-            assert!(error.contains(&format!("\"param\":\"{param}\"")), "{query}: {error}");
+            let (WrongParameter::Unknown(named) | WrongParameter::Not(named, _)) = read(query).expect_err(query);
+            assert_eq!(named, param, "{query}");
         }
     }
 

@@ -19,9 +19,8 @@ use engine::{Ending, Observe, RequestId, Timeline};
 use protocol::Nanos;
 use serde_json::{Map, Value, json};
 
-use crate::auth::Tenant;
-use crate::live::events::away_times;
-use crate::live::wire::Name;
+use crate::live_events::away_times;
+use crate::live_wire::Name;
 use crate::otel::TraceParent;
 use crate::thinking::{self, Thought};
 use crate::time_format::{self, ms};
@@ -30,34 +29,37 @@ use crate::why;
 /// Requests whose names are kept.
 const KEPT: usize = 1024;
 
+/// The digest of an API key: the tenant whose prefix-cache blocks a request may share.
+pub type Tenant = [u8; 32];
+
 /// One HTTP request and what it became in the engine.
-pub(crate) struct RequestTrace {
-    pub(crate) tenant: Option<Tenant>,
+pub struct RequestTrace {
+    pub tenant: Option<Tenant>,
     /// The number of its key, counted from 1: how a log names it.
-    pub(crate) key: Option<usize>,
+    pub key: Option<usize>,
     /// The answer's `id`.
-    pub(crate) response_id: String,
+    pub response_id: String,
     /// The header X-Request-Id of the answer: the caller's own name for it, or ours.
-    pub(crate) request_id: String,
+    pub request_id: String,
     /// One per prompt.
-    pub(crate) requests: Vec<RequestId>,
+    pub requests: Vec<RequestId>,
     /// Tokens of each prompt.
-    pub(crate) prompt_tokens: Vec<usize>,
+    pub prompt_tokens: Vec<usize>,
     /// Answers to each prompt.
-    pub(crate) num_answers: usize,
+    pub num_answers: usize,
     /// What is thought in each answer, prompt by prompt.
-    pub(crate) thoughts: Vec<Thought>,
+    pub thoughts: Vec<Thought>,
 }
 
 impl RequestTrace {
     /// Thoughts in the answers to a prompt.
-    pub(crate) fn thoughts_of(&self, prompt: usize) -> &[Thought] {
+    pub fn thoughts_of(&self, prompt: usize) -> &[Thought] {
         &self.thoughts[prompt * self.num_answers..(prompt + 1) * self.num_answers]
     }
 
     /// The longest time that was thought, and the latest moment at which an answer had something to see: since its
     /// arrival, and unless one of them had nothing.
-    pub(crate) fn thinking(&self, engine: &dyn Observe) -> (Option<Nanos>, Option<Nanos>) {
+    pub fn thinking(&self, engine: &dyn Observe) -> (Option<Nanos>, Option<Nanos>) {
         let (mut time, mut visible) = (None, None);
         for (prompt, &id) in self.requests.iter().enumerate() {
             let thoughts = self.thoughts_of(prompt);
@@ -75,18 +77,18 @@ impl RequestTrace {
 }
 
 /// Who asks, as the front of the server knows it.
-pub(crate) struct RequestOrigin {
-    pub(crate) tenant: Option<Tenant>,
+pub struct RequestOrigin {
+    pub tenant: Option<Tenant>,
     /// The number of its key, counted from 1.
-    pub(crate) key: Option<usize>,
-    pub(crate) request_id: String,
+    pub key: Option<usize>,
+    pub request_id: String,
     /// The span that this request is part of.
-    pub(crate) parent: Option<TraceParent>,
+    pub parent: Option<TraceParent>,
 }
 
 /// The newest requests by name.
 #[derive(Default)]
-pub(crate) struct Registry {
+pub struct Registry {
     newest: Mutex<Newest>,
     secret: RandomState,
 }
@@ -98,7 +100,7 @@ struct Newest {
 }
 
 impl Registry {
-    pub(crate) fn add(&self, trace: Arc<RequestTrace>) {
+    pub fn add(&self, trace: Arc<RequestTrace>) {
         let mut newest = self.lock();
         if newest.traces.len() == KEPT
             && let Some(at) = to_forget(newest.traces.iter().map(|trace| trace.tenant))
@@ -111,7 +113,7 @@ impl Registry {
     }
 
     /// The tenant's request of this name; of several the newest.
-    pub(crate) fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<RequestTrace>> {
+    pub fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<RequestTrace>> {
         let is_it = |trace: &&Arc<RequestTrace>| {
             trace.tenant == tenant && (trace.response_id == name || trace.request_id == name)
         };
@@ -119,19 +121,19 @@ impl Registry {
     }
 
     /// The request of which it is a prompt, and which.
-    pub(crate) fn trace(&self, id: RequestId) -> Option<(Arc<RequestTrace>, usize)> {
+    pub fn trace(&self, id: RequestId) -> Option<(Arc<RequestTrace>, usize)> {
         let trace = self.lock().by_request.get(&id)?.clone();
         let prompt = trace.requests.iter().position(|&other| other == id)?;
         Some((trace, prompt))
     }
 
     /// Whether it was given a name that is not forgotten.
-    pub(crate) fn knows(&self, id: RequestId) -> bool {
+    pub fn knows(&self, id: RequestId) -> bool {
         self.lock().by_request.contains_key(&id)
     }
 
     /// Another request as `tenant` may see it: its name, or a number.
-    pub(crate) fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Name {
+    pub fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Name {
         match self.lock().by_request.get(&id) {
             Some(trace) if trace.tenant == tenant => Name::Own(trace.response_id.clone()),
             _ => Name::Other(u64::from(self.secret.hash_one(id.0) as u32)),
@@ -139,7 +141,7 @@ impl Registry {
     }
 
     /// The same within a sentence.
-    pub(crate) fn words(&self, tenant: Option<Tenant>, id: RequestId) -> String {
+    pub fn words(&self, tenant: Option<Tenant>, id: RequestId) -> String {
         match self.name(tenant, id) {
             Name::Own(name) => name,
             Name::Other(number) => format!("request {number} of another client"),
@@ -147,7 +149,7 @@ impl Registry {
     }
 
     /// The tenant's requests whose names are kept, the newest last.
-    pub(crate) fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<RequestTrace>> {
+    pub fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<RequestTrace>> {
         self.lock().traces.iter().filter(|trace| trace.tenant == tenant).cloned().collect()
     }
 
@@ -157,15 +159,15 @@ impl Registry {
 }
 
 /// Writes timelines for one tenant.
-pub(crate) struct Reader<'a> {
-    pub(crate) engine: &'a dyn Observe,
-    pub(crate) registry: &'a Registry,
-    pub(crate) tenant: Option<Tenant>,
+pub struct Reader<'a> {
+    pub engine: &'a dyn Observe,
+    pub registry: &'a Registry,
+    pub tenant: Option<Tenant>,
 }
 
 impl Reader<'_> {
     /// Everything that is known of the request of this name; `None` if it is unknown or forgotten.
-    pub(crate) fn timeline(&self, name: &str) -> Option<Value> {
+    pub fn timeline(&self, name: &str) -> Option<Value> {
         let trace = self.registry.find(self.tenant, name)?;
         let prompts = trace.requests.iter().enumerate();
         let prompts = prompts.map(|(at, &id)| Some(self.prompt(&self.engine.timeline(id)?, trace.thoughts_of(at))));
@@ -179,7 +181,7 @@ impl Reader<'_> {
     }
 
     /// The sums of a request's prompts, and its late tokens: the detail of an answer's `timings`.
-    pub(crate) fn detail(&self, trace: &RequestTrace) -> Vec<Value> {
+    pub fn detail(&self, trace: &RequestTrace) -> Vec<Value> {
         let sums = |timeline: Timeline| {
             let mut sums = self.sums(&timeline.account.bill);
             sums.insert("late_tokens".into(), self.gaps(&timeline.account, &timeline.account.late_gaps()));
@@ -189,7 +191,7 @@ impl Reader<'_> {
     }
 
     /// Whose the time of an open request was until now, and which others' prompts and rows it was.
-    pub(crate) fn so_far(&self, id: RequestId) -> Option<(Value, Value)> {
+    pub fn so_far(&self, id: RequestId) -> Option<(Value, Value)> {
         let bill = self.engine.timeline(id)?.account.bill;
         let (mut shares, mut others) = (bill.ttft, bill.ttft_others);
         shares.merge(&bill.gaps);

@@ -48,14 +48,14 @@ pub struct OtelOptions {
 
 /// The parent of a request's span: the header `traceparent` of W3C Trace Context, `00-<trace>-<parent>-<flags>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TraceParent {
+pub struct TraceParent {
     trace: String,
     span: String,
 }
 
 impl TraceParent {
     /// `None` for anything but version 0's form; then the span begins a trace of its own.
-    pub(crate) fn parse(header: &str) -> Option<TraceParent> {
+    pub fn parse(header: &str) -> Option<TraceParent> {
         let mut parts = header.split('-');
         let hex = |part: Option<&str>, len: usize| {
             let part = part.filter(|part| part.len() == len)?;
@@ -78,7 +78,7 @@ struct Ended {
 }
 
 /// Takes ended answers and sends them from a thread of its own.
-pub(crate) struct Exporter {
+pub struct Exporter {
     queue: Mutex<Option<SyncSender<Ended>>>,
     dropped: Arc<AtomicU64>,
     /// Says that the thread has ended.
@@ -86,7 +86,7 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
-    pub(crate) fn start(options: OtelOptions, engine: Arc<dyn Observe>) -> Arc<Exporter> {
+    pub fn start(options: OtelOptions, engine: Arc<dyn Observe>) -> Arc<Exporter> {
         let (queue, ended) = sync_channel(MOST_QUEUED);
         let (is_done, done) = sync_channel(1);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -100,7 +100,7 @@ impl Exporter {
     }
 
     /// Nothing more comes: waits until what is queued has been sent, or has had its time.
-    pub(crate) fn finish(&self, limit: Duration) {
+    pub fn finish(&self, limit: Duration) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let sent = self.done.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(limit);
         if sent == Err(RecvTimeoutError::Timeout) {
@@ -110,13 +110,13 @@ impl Exporter {
 }
 
 /// Hands an answer over when it is dropped, however it ended.
-pub(crate) struct Guard {
+pub struct Guard {
     exporter: Arc<Exporter>,
     ended: Option<Ended>,
 }
 
 impl Guard {
-    pub(crate) fn new(
+    pub fn new(
         exporter: Arc<Exporter>,
         request: Arc<RequestTrace>,
         model: String,

@@ -78,7 +78,7 @@ fn advice(owner: &str) -> Option<&'static str> {
 }
 
 /// The story of one prompt. `name`: how its reader knows another request.
-pub(crate) fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
+pub fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
     let Timeline { account, ending, until, held, away } = timeline;
     let mut story = vec![first_token(account, *ending, *until)];
     story.extend(away.as_ref().and_then(|away| read_elsewhere(away, *until)));

@@ -1,4 +1,4 @@
-//! The events of a feed: what the engine's log says, as the types of [`wire`](crate::live::wire) and as text.
+//! The events of a feed: what the engine's log says, as the types of [`wire`](crate::live_wire) and as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,13 +14,13 @@ use scheduler::{BlockUse, Blocked, CostModel, Preempted, PreemptionMode, RecordR
 use serde::Serialize;
 use serde_json::json;
 
-use crate::auth::Tenant;
-use crate::live::wire::{
+use crate::live_wire::{
     AwayEvent, AwayStep, AwayTimes, BlockState, DecodeRow, EndedEvent, HistoryEvent, KvEvent, LandedBlocks, Name,
     OpenAnswer, PeakRates, PreemptedRow, PrefillRow, RequestsEvent, StatsEvent, StepBlocks, StepEvent,
 };
 use crate::time_format::ms;
 use crate::timeline::Registry;
+use crate::timeline::Tenant;
 
 /// Names that a reader remembers between two looks at the log.
 const MOST_NAMES: usize = 4096;
@@ -28,24 +28,24 @@ const MOST_NAMES: usize = 4096;
 static UNKNOWN: Name = Name::Other(0);
 
 /// Requests as one tenant may see them.
-pub(crate) struct Names {
+pub struct Names {
     tenant: Option<Tenant>,
     known: BTreeMap<RequestId, Name>,
 }
 
 impl Names {
-    pub(crate) fn of(tenant: Option<Tenant>) -> Names {
+    pub fn of(tenant: Option<Tenant>) -> Names {
         Names { tenant, known: BTreeMap::new() }
     }
 
     /// Requests `0..count` under their numbers.
-    pub(crate) fn numbered(count: u64) -> Names {
+    pub fn numbered(count: u64) -> Names {
         Names { tenant: None, known: (0..count).map(|number| (RequestId(number), Name::Other(number))).collect() }
     }
 
     /// Learns the names of all that appear in a step. False if one has none yet, and the step is fresh: then it may get
     /// one.
-    pub(crate) fn learn(&mut self, registry: &Registry, record: &StepRecord, is_fresh: bool) -> bool {
+    pub fn learn(&mut self, registry: &Registry, record: &StepRecord, is_fresh: bool) -> bool {
         let rows = record.decode.iter().chain(&record.prefill).map(|row| row.request);
         for id in rows.chain(record.preempted.iter().map(|preempted| preempted.request)) {
             if is_fresh && !self.known.contains_key(&id) && !registry.knows(id) {
@@ -56,17 +56,17 @@ impl Names {
         true
     }
 
-    pub(crate) fn look_up(&mut self, registry: &Registry, id: RequestId) -> &Name {
+    pub fn look_up(&mut self, registry: &Registry, id: RequestId) -> &Name {
         self.known.entry(id).or_insert_with(|| registry.name(self.tenant, id))
     }
 
     /// Of one that was looked up since names were last forgotten.
-    pub(crate) fn get(&self, id: RequestId) -> &Name {
+    pub fn get(&self, id: RequestId) -> &Name {
         self.known.get(&id).unwrap_or(&UNKNOWN)
     }
 
     /// Forgets the oldest beyond the limit: they are the least likely to come again.
-    pub(crate) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         while self.known.len() > MOST_NAMES {
             self.known.pop_first();
         }
@@ -74,32 +74,32 @@ impl Names {
 }
 
 /// An event as text.
-pub(crate) fn write(text: &mut String, event: &str, data: &impl Serialize) {
+pub fn write(text: &mut String, event: &str, data: &impl Serialize) {
     let _ = write!(text, "event: {event}\ndata: {}\n\n", written(data));
 }
 
-pub(crate) fn written(data: &impl Serialize) -> String {
+pub fn written(data: &impl Serialize) -> String {
     serde_json::to_string(data).expect("names are texts and the rest has no maps")
 }
 
 /// What a model asks of a machine, and what that costs on this one: what a step's figures are worked out from.
-pub(crate) struct Prices {
+pub struct Prices {
     demands: Demands,
     cost: Option<CostModel>,
 }
 
 impl Prices {
-    pub(crate) fn of(engine: &dyn Observe) -> Prices {
+    pub fn of(engine: &dyn Observe) -> Prices {
         Prices { demands: engine.model().demands(), cost: engine.cost() }
     }
 
     /// Costs change while the engine runs.
-    pub(crate) fn refresh(&mut self, engine: &dyn Observe) {
+    pub fn refresh(&mut self, engine: &dyn Observe) {
         self.cost = engine.cost();
     }
 }
 
-pub(crate) fn step<'a>(number: u64, record: &StepRecord, names: &'a Names, prices: &Prices) -> StepEvent<'a> {
+pub fn step<'a>(number: u64, record: &StepRecord, names: &'a Names, prices: &Prices) -> StepEvent<'a> {
     let parts = row_shares(record, prices.cost.as_ref());
     let (of_decode, of_prefill) = parts.split_at(record.decode.len().min(parts.len()));
     let decode = |(index, row): (usize, &RecordRow)| DecodeRow {
@@ -175,7 +175,7 @@ fn micros(time: Nanos) -> f64 {
     (time.0 / 1000) as f64 / 1e3
 }
 
-pub(crate) fn away<'a>(
+pub fn away<'a>(
     id: RequestId,
     away: &'a RemotePrefillTrace,
     names: &'a mut Names,
@@ -185,7 +185,7 @@ pub(crate) fn away<'a>(
 }
 
 /// Moments as milliseconds since `origin`.
-pub(crate) fn away_times(away: &RemotePrefillTrace, origin: Nanos) -> AwayTimes<'_> {
+pub fn away_times(away: &RemotePrefillTrace, origin: Nanos) -> AwayTimes<'_> {
     let since = |moment: Nanos| ms(moment.since(origin));
     let steps = away.steps.iter();
     let landed = away.received.iter();
@@ -202,7 +202,7 @@ pub(crate) fn away_times(away: &RemotePrefillTrace, origin: Nanos) -> AwayTimes<
 }
 
 /// What came before the first step of the feed, a row for each second in which there was one.
-pub(crate) fn history(seconds: &[SecondStats], engine: &dyn Observe) -> HistoryEvent {
+pub fn history(seconds: &[SecondStats], engine: &dyn Observe) -> HistoryEvent {
     let pair = |of: Option<[f64; 2]>| of.map_or([None; 2], |pair| pair.map(|ms| Some((ms * 1e3).round() / 1e3)));
     let row = |second: &SecondStats| {
         let queries = second.queried_tokens;
@@ -240,7 +240,7 @@ pub(crate) fn history(seconds: &[SecondStats], engine: &dyn Observe) -> HistoryE
     HistoryEvent { total_blocks: engine.model().num_blocks, columns, seconds: seconds.iter().map(row).collect() }
 }
 
-pub(crate) fn ended<'a>(ended: &Ended, names: &'a mut Names, registry: &Registry) -> EndedEvent<'a> {
+pub fn ended<'a>(ended: &Ended, names: &'a mut Names, registry: &Registry) -> EndedEvent<'a> {
     EndedEvent {
         r: names.look_up(registry, ended.request),
         at: ms(ended.at),
@@ -263,7 +263,7 @@ pub(crate) fn ended<'a>(ended: &Ended, names: &'a mut Names, registry: &Registry
 
 /// The whole map if `before` is another cache's or none, else what changed. `None` if that is nothing and no step was
 /// made since.
-pub(crate) fn map<'a>(map: &KvMap, before: &KvMap, names: &'a mut Names, registry: &Registry) -> Option<KvEvent<'a>> {
+pub fn map<'a>(map: &KvMap, before: &KvMap, names: &'a mut Names, registry: &Registry) -> Option<KvEvent<'a>> {
     let full = before.uses.len() != map.uses.len();
     if !full && before.step == map.step && before.uses == map.uses {
         return None;
@@ -286,7 +286,7 @@ pub(crate) fn map<'a>(map: &KvMap, before: &KvMap, names: &'a mut Names, registr
     })
 }
 
-pub(crate) fn requests<'a>(scene: &RequestSnapshot, names: &'a mut Names, registry: &Registry) -> RequestsEvent<'a> {
+pub fn requests<'a>(scene: &RequestSnapshot, names: &'a mut Names, registry: &Registry) -> RequestsEvent<'a> {
     for one in &scene.sequences {
         names.look_up(registry, one.request);
     }
@@ -306,11 +306,11 @@ pub(crate) fn requests<'a>(scene: &RequestSnapshot, names: &'a mut Names, regist
     RequestsEvent { at: ms(scene.at), waiting: those(true), running: those(false) }
 }
 
-pub(crate) fn peaks(limits: &DeviceLimits, model: &ModelInfo) -> PeakRates {
+pub fn peaks(limits: &DeviceLimits, model: &ModelInfo) -> PeakRates {
     PeakRates { read_bandwidth: limits.bandwidth_for(model.weight_bytes), matrix_flops: peak(limits, model.weights) }
 }
 
-pub(crate) fn stats(now: Nanos, engine: &dyn Observe, [ttft, itl]: [Option<Percentiles>; 2]) -> StatsEvent {
+pub fn stats(now: Nanos, engine: &dyn Observe, [ttft, itl]: [Option<Percentiles>; 2]) -> StatsEvent {
     let stats = engine.stats();
     StatsEvent {
         at: ms(now),

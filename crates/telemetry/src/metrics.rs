@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use axum::http::StatusCode;
 use engine::ledger::Owner;
 use engine::{
     AdapterInfo, Adapters, DeviceLimits, Exemplar, HandoffOutcome, Handoffs, Histogram, PhaseWork, Predictions, Role,
@@ -24,18 +24,26 @@ use protocol::{Nanos, Targets};
 use roofline::{Demands, LimitShares};
 use scheduler::{BoundKind, NoDraftReason};
 
-use crate::prepare_pool::PrepareStats;
+/// What the threads that prepare requests have done since the start.
+#[derive(Default)]
+pub struct PrepareStats {
+    /// Jobs that wait, rest or work.
+    pub jobs: usize,
+    pub working: Duration,
+    /// From the last byte of a body to the first turn.
+    pub waiting: Duration,
+}
 
 /// What the HTTP side counts itself.
 #[derive(Default)]
-pub(crate) struct HttpMetrics {
+pub struct HttpMetrics {
     answers: Mutex<BTreeMap<(&'static str, u16), u64>>,
-    pub(crate) connections: AtomicUsize,
-    pub(crate) thoughts: Arc<ThoughtTimes>,
+    pub connections: AtomicUsize,
+    pub thoughts: Arc<ThoughtTimes>,
 }
 
 /// How long was thought, of requests that are over.
-pub(crate) struct ThoughtTimes(Mutex<[Histogram; 2]>);
+pub struct ThoughtTimes(Mutex<[Histogram; 2]>);
 
 impl Default for ThoughtTimes {
     fn default() -> ThoughtTimes {
@@ -45,7 +53,7 @@ impl Default for ThoughtTimes {
 
 impl ThoughtTimes {
     /// Of a request: how long, and when there was something to see, if there was.
-    pub(crate) fn observe(&self, time: Nanos, visible: Option<Nanos>) {
+    pub fn observe(&self, time: Nanos, visible: Option<Nanos>) {
         let mut both = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         both[0].observe(time.as_secs_f64());
         if let Some(visible) = visible {
@@ -64,15 +72,15 @@ impl ThoughtTimes {
 
 impl HttpMetrics {
     /// Counts an answer by route and status, both from fixed lists.
-    pub(crate) fn answered(&self, route: &'static str, status: StatusCode) {
+    pub fn answered(&self, route: &'static str, status: u16) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        *answers.entry((route, status.as_u16())).or_default() += 1;
+        *answers.entry((route, status)).or_default() += 1;
     }
 }
 
 /// How a page is written.
 #[derive(Clone, Copy)]
-pub(crate) enum Exposition<'a> {
+pub enum Exposition<'a> {
     /// Prometheus' text format.
     Text,
     /// OpenMetrics, with what a reader may know of a request: its name, and the second since 1970 of the observation.
@@ -81,7 +89,7 @@ pub(crate) enum Exposition<'a> {
 
 impl Exposition<'_> {
     /// Whether a reader that sends these wants OpenMetrics: Prometheus does.
-    pub(crate) fn is_open_metrics(accept: &str) -> bool {
+    pub fn is_open_metrics(accept: &str) -> bool {
         accept.split(',').any(|kind| {
             let mut parts = kind.split(';').map(str::trim);
             let is_it = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"));
@@ -89,7 +97,7 @@ impl Exposition<'_> {
         })
     }
 
-    pub(crate) fn content_type(self) -> &'static str {
+    pub fn content_type(self) -> &'static str {
         match self {
             Exposition::Text => "text/plain; version=0.0.4; charset=utf-8",
             Exposition::OpenMetrics(_) => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -99,31 +107,31 @@ impl Exposition<'_> {
 
 /// How the KV cache is laid out.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct CacheConfig {
-    pub(crate) block_size: usize,
-    pub(crate) blocks: usize,
-    pub(crate) dtype: &'static str,
-    pub(crate) swap_blocks: usize,
+pub struct CacheConfig {
+    pub block_size: usize,
+    pub blocks: usize,
+    pub dtype: &'static str,
+    pub swap_blocks: usize,
 }
 
 /// What the page is made of.
-pub(crate) struct Sources<'a> {
-    pub(crate) stats: &'a Stats,
-    pub(crate) http: &'a HttpMetrics,
-    pub(crate) text: &'a PrepareStats,
-    pub(crate) model: &'a str,
+pub struct Sources<'a> {
+    pub stats: &'a Stats,
+    pub http: &'a HttpMetrics,
+    pub text: &'a PrepareStats,
+    pub model: &'a str,
     /// vLLM's labels of its cache.
-    pub(crate) cache: CacheConfig,
-    pub(crate) targets: Targets,
+    pub cache: CacheConfig,
+    pub targets: Targets,
     /// What the machine can do at most, if that is known, with this model.
-    pub(crate) limits: Option<&'a DeviceLimits>,
-    pub(crate) demands: &'a Demands,
-    pub(crate) now: Nanos,
-    pub(crate) adapters: &'a Adapters,
-    pub(crate) unix_seconds: u64,
+    pub limits: Option<&'a DeviceLimits>,
+    pub demands: &'a Demands,
+    pub now: Nanos,
+    pub adapters: &'a Adapters,
+    pub unix_seconds: u64,
 }
 
-pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> String {
+pub fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> String {
     let &Sources { stats, http, text, model, targets, .. } = sources;
     let labels = format!("model_name=\"{}\"", escaped(model));
     let mut page = Page { text: String::with_capacity(32 << 10), labels, exposition };

@@ -28,7 +28,7 @@ const MOST_QUEUED: usize = 4096;
 /// For the engine to close the books of a request whose client has left: so often, with this pause.
 const CLOSING: (usize, Duration) = (20, Duration::from_millis(5));
 /// nginx's status of a request whose client left before it was answered. It is never sent.
-pub(crate) const CLIENT_LEFT: u16 = 499;
+pub const CLIENT_LEFT: u16 = 499;
 
 /// From when on a request is worth a warning; `None`: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,13 +48,13 @@ struct Ended {
 }
 
 /// What it says of one that the engine never saw.
-pub(crate) struct Refused {
-    pub(crate) route: &'static str,
-    pub(crate) request_id: String,
+pub struct Refused {
+    pub route: &'static str,
+    pub request_id: String,
     /// The key's number, counted from 1.
-    pub(crate) key: Option<usize>,
-    pub(crate) status: u16,
-    pub(crate) why: String,
+    pub key: Option<usize>,
+    pub status: u16,
+    pub why: String,
 }
 
 enum Entry {
@@ -63,7 +63,7 @@ enum Entry {
 }
 
 /// Takes what is over, and writes it down from a thread of its own.
-pub(crate) struct AccessLog {
+pub struct AccessLog {
     queue: Mutex<Option<SyncSender<Entry>>>,
     lost: Arc<AtomicU64>,
     /// Says that the thread has ended.
@@ -71,7 +71,7 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    pub(crate) fn start(
+    pub fn start(
         engine: Arc<dyn Observe>,
         registry: Arc<Registry>,
         slow: SlowOptions,
@@ -90,7 +90,7 @@ impl AccessLog {
     }
 
     /// A request that was refused before the engine saw it.
-    pub(crate) fn refused(&self, refused: Refused) {
+    pub fn refused(&self, refused: Refused) {
         self.send(Entry::Refused(refused));
     }
 
@@ -102,7 +102,7 @@ impl AccessLog {
     }
 
     /// Nothing more comes: waits until what is queued is written, or has had its time.
-    pub(crate) fn finish(&self, limit: Duration) {
+    pub fn finish(&self, limit: Duration) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let written = self.done.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(limit);
         if written == Err(RecvTimeoutError::Timeout) {
@@ -112,20 +112,20 @@ impl AccessLog {
 }
 
 /// Hands a request over when it is dropped, however it ended.
-pub(crate) struct Guard {
+pub struct Guard {
     log: Arc<AccessLog>,
     ended: Option<Ended>,
 }
 
 impl Guard {
     /// A stream has its status from the beginning; a whole answer has it when it is sent ([`Guard::answered`]).
-    pub(crate) fn new(log: Arc<AccessLog>, trace: Arc<RequestTrace>, route: &'static str, is_stream: bool) -> Guard {
+    pub fn new(log: Arc<AccessLog>, trace: Arc<RequestTrace>, route: &'static str, is_stream: bool) -> Guard {
         let status = if is_stream { 200 } else { CLIENT_LEFT };
         Guard { log, ended: Some(Ended { trace, route, is_stream, status }) }
     }
 
     /// What the client is answered with.
-    pub(crate) fn answered(&mut self, status: u16) {
+    pub fn answered(&mut self, status: u16) {
         if let Some(ended) = &mut self.ended {
             ended.status = status;
         }

@@ -11,23 +11,23 @@ use serde_json::{Map, Value};
 const DAY_S: u64 = 86_400;
 
 /// Now, in seconds since 1970.
-pub(crate) fn unix_seconds() -> u64 {
+pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Exact to the nanosecond, so that parts add up on paper too.
-pub(crate) fn ms(nanos: Nanos) -> f64 {
+pub fn ms(nanos: Nanos) -> f64 {
     nanos.0 as f64 / 1e6
 }
 
 /// `2026-11-22T03:12:00.250Z`.
-pub(crate) fn rfc3339(unix: UnixNanos) -> String {
+pub fn rfc3339(unix: UnixNanos) -> String {
     // Only what is thousands of years away has no date.
     Timestamp::from_nanosecond(i128::from(unix.0)).map_or_else(|_| "?".to_owned(), |moment| format!("{moment:.3}"))
 }
 
 /// Adds a moment of the engine's to an object: `NAME_at` for people, `NAME_unix_ms` for programs.
-pub(crate) fn insert(object: &mut Map<String, Value>, name: &str, engine: &dyn Observe, at: Nanos) {
+pub fn insert(object: &mut Map<String, Value>, name: &str, engine: &dyn Observe, at: Nanos) {
     let unix = engine.unix(at);
     object.insert(format!("{name}_at"), rfc3339(unix).into());
     object.insert(format!("{name}_unix_ms"), unix.as_millis_f64().into());
@@ -35,7 +35,7 @@ pub(crate) fn insert(object: &mut Map<String, Value>, name: &str, engine: &dyn O
 
 /// A time as clients write it: RFC 3339, seconds or milliseconds since 1970 (Grafana's `${__from}`), or how long
 /// before `now` (`90s`, `15m`, `2h`).
-pub(crate) fn parse(text: &str, now: UnixNanos) -> Option<UnixNanos> {
+pub fn parse(text: &str, now: UnixNanos) -> Option<UnixNanos> {
     /// Seconds since 1970 reach this in the year 5138, milliseconds did in 1973.
     const FIRST_MILLIS: u64 = 100_000_000_000;
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -53,6 +53,17 @@ pub(crate) fn parse(text: &str, now: UnixNanos) -> Option<UnixNanos> {
     // A plus sign in a query is a space.
     let moment: Timestamp = text.replace(' ', "+").parse().ok()?;
     u64::try_from(moment.as_nanosecond()).ok().map(UnixNanos)
+}
+
+/// `500ms`, `2s`, or a bare number of milliseconds.
+pub fn milliseconds(value: &str) -> Option<f64> {
+    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
+        (Some(digits), _) => (digits, 1.0),
+        (None, Some(digits)) => (digits, 1e3),
+        (None, None) => (value, 1.0),
+    };
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    digits.parse::<f64>().ok().filter(|_| is_plain).map(|number| number * unit)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 /// Which tokens of an answer are thought, counted from its first, their marks included.
 #[derive(Default)]
-pub(crate) struct Thought {
+pub struct Thought {
     /// The first, plus one; 0: none is.
     first: AtomicU32,
     /// Behind the last.
@@ -30,7 +30,7 @@ pub(crate) struct Thought {
 
 impl Thought {
     /// This token is one of them.
-    pub(crate) fn grow(&self, token: usize) {
+    pub fn grow(&self, token: usize) {
         let number = u32::try_from(token + 1).unwrap_or(u32::MAX);
         let _ = self.first.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         self.is_over.store(false, Ordering::Relaxed);
@@ -38,24 +38,24 @@ impl Thought {
     }
 
     /// What comes now is not.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.is_over.store(true, Ordering::Release);
     }
 
     /// Whether it is known where it ends.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
     /// From the first to the last, if any is.
-    pub(crate) fn tokens(&self) -> Option<Range<usize>> {
+    pub fn tokens(&self) -> Option<Range<usize>> {
         let end = self.end.load(Ordering::Acquire) as usize;
         (end > 0).then(|| self.first.load(Ordering::Relaxed) as usize - 1..end)
     }
 }
 
 /// A thought in time. Moments are unknown where the ledger has left steps out.
-pub(crate) struct Span {
+pub struct Span {
     answer: usize,
     tokens: Range<usize>,
     from: Option<Nanos>,
@@ -67,16 +67,16 @@ pub(crate) struct Span {
 
 impl Span {
     /// How long it took, until there was something to see or it broke off.
-    pub(crate) fn time(&self) -> Option<Nanos> {
+    pub fn time(&self) -> Option<Nanos> {
         Some(self.visible.or(self.to)?.since(self.from?))
     }
 
     /// When there was something to see.
-    pub(crate) fn visible(&self) -> Option<Nanos> {
+    pub fn visible(&self) -> Option<Nanos> {
         self.visible
     }
 
-    pub(crate) fn json(&self, arrived: Nanos) -> Value {
+    pub fn json(&self, arrived: Nanos) -> Value {
         let since = |moment: Option<Nanos>| moment.map(|moment| ms(moment.since(arrived)));
         json!({
             "answer": self.answer,
@@ -90,7 +90,7 @@ impl Span {
 }
 
 /// The thoughts of a prompt's answers, in their order.
-pub(crate) fn spans(thoughts: &[Thought], account: &Account) -> Vec<Span> {
+pub fn spans(thoughts: &[Thought], account: &Account) -> Vec<Span> {
     let span = |(answer, thought): (usize, &Thought)| {
         let tokens = thought.tokens()?;
         let visits = account.visits.iter().filter(|visit| usize::from(visit.answer) == answer);
