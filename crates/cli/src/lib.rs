@@ -40,11 +40,24 @@ pub use failure::Failure;
 ///
 /// Once in the life of a process: a command may set limits on it, listen for its signals and write to its streams.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
-    parse_and_run(arguments).map_or_else(Failure::report, |()| 0)
+    if let Err(failure) = settle_in() {
+        return failure.report();
+    }
+    let arguments: Vec<OsString> = arguments.collect();
+    let run = || parse_and_run(arguments.iter().cloned()).map_or_else(Failure::report, |()| 0);
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, run) {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => run(),
+        }
+    })
 }
 
+/// Stack of the thread that runs a command: the first one's may be small (`ulimit -s`), and reading flags takes much.
+const STACK_BYTES: usize = 8 << 20;
+
 fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failure> {
-    settle_in()?;
     let (mut arguments, of_file) = config::arguments(arguments)?;
     // As other programs have it.
     if let [_, verb] = &mut arguments[..]

@@ -430,7 +430,7 @@ impl ValidatedRequest {
 
     pub(crate) fn place(&self) -> QueuePlace {
         // Both are read, and kept until the end.
-        let prediction = self.prediction.as_ref().map_or(0, |prediction| prediction.len());
+        let prediction = self.prediction.as_ref().map_or(0, |prediction| prediction.num_tokens());
         QueuePlace { tenant: self.tenant, prompt_tokens: self.prompt.len() + prediction }
     }
 

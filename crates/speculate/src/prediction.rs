@@ -42,7 +42,7 @@ impl Prediction {
     }
 
     /// Its tokens.
-    pub fn len(&self) -> usize {
+    pub fn num_tokens(&self) -> usize {
         self.tokens.len()
     }
 
