@@ -10,6 +10,7 @@ use telemetry::timeline::RequestTrace;
 use super::{EventStream, FinishInfo, Parsed, ResponsePlan, StreamParser, Totals};
 use crate::app::App;
 use crate::charge::Charge;
+use crate::endpoint::Endpoint;
 use crate::error::{ApiError, ApiResult};
 
 /// One answer of one prompt, while it grows.
@@ -51,7 +52,9 @@ pub(crate) async fn gather(
     let mut prompt_logprobs: Vec<Vec<Option<TokenLogprob>>> = vec![Vec::new(); prompts.len()];
     let mut embeddings = vec![Vec::new(); prompts.len()];
     let mut totals = Totals::of(plan);
-    let mut parsed = Vec::new();
+    // Ollama's clients get no half of a call, streamed or not: its parts are those of a stream.
+    let as_streamed = plan.endpoint == Endpoint::OllamaChat;
+    let (mut parsed, mut streamed) = (Vec::new(), Vec::new());
     while let Some((prompt, output)) = outputs.next().await {
         let first = prompt * plan.num_answers;
         match output {
@@ -62,7 +65,7 @@ pub(crate) async fn gather(
             Event::Token { answer, token, text, logprob } => {
                 if let Some(parser) = &mut parsers[first + answer] {
                     parser.token(&text, &mut parsed);
-                    parsed.clear();
+                    streamed.extend(parsed.drain(..).filter(|_| as_streamed));
                 }
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&text);
@@ -71,9 +74,10 @@ pub(crate) async fn gather(
             }
             Event::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
             Event::Finished { answer, reason, stop_string, text } => {
-                let parsed = Parsed::end(parsers[first + answer].as_mut(), text);
+                let ended = Parsed::end(parsers[first + answer].as_mut(), text);
+                streamed.extend(ended.parts);
                 let answer = &mut answers[first + answer];
-                answer.text.push_str(&parsed.text);
+                answer.text.push_str(&ended.text);
                 answer.end = FinishInfo::of(plan, app, reason, stop_string);
             }
             Event::Done { usage, timings } => totals.add(app, plan, &usage, &timings),
@@ -88,7 +92,10 @@ pub(crate) async fn gather(
     if let Some(output_parser) = &plan.output_parser {
         for (answer, parser) in answers.iter_mut().zip(&parsers) {
             totals.add_thoughts(parser.as_ref());
-            let parts = output_parser.whole(&answer.text, parser.as_ref());
+            let parts = match as_streamed {
+                true => std::mem::take(&mut streamed),
+                false => output_parser.whole(&answer.text, parser.as_ref()),
+            };
             answer.end.called(parts.iter().any(|part| matches!(part, AnswerPart::CallEnds { .. })));
             answer.parts = Some(parts);
         }
