@@ -22,8 +22,9 @@ pub struct Constraint {
     filtered: Option<Filtered>,
     /// Tokens that end the answer and are text as well.
     spelled_ends: Arc<[TokenId]>,
-    /// The place of the last of them that was accepted, and the matcher there: it takes back no text of an end.
-    before_end: Option<(usize, Matcher)>,
+    /// The place of the last token that the matcher does not take back, and the matcher there: an end that has text, or
+    /// what closed a thought within a character.
+    before: Option<(usize, Matcher)>,
     /// Tokens it has accepted.
     len: usize,
     mask: SimpleVob,
@@ -109,7 +110,7 @@ impl Constraint {
             metered,
             filtered,
             spelled_ends,
-            before_end: None,
+            before: None,
             len: 0,
             mask: SimpleVob::new(),
             ready: None,
@@ -176,9 +177,15 @@ impl Constraint {
     /// The next token, which its last mask allowed.
     pub fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         self.ready = None;
+        let is_forced = self.metered.as_ref().and_then(Metered::only) == Some(token);
         if let Some(matcher) = &mut self.matcher {
-            if self.spelled_ends.contains(&token) {
-                self.before_end = Some((self.len, matcher.deep_clone()));
+            let is_within = is_forced && !fits(matcher, token);
+            if is_within || self.spelled_ends.contains(&token) {
+                self.before = Some((self.len, matcher.deep_clone()));
+            }
+            if is_within {
+                // A rule knows no half of a character: it hears of the thought without it.
+                (0..self.len.min(3)).any(|_| matcher.rollback(1).is_ok() && fits(matcher, token));
             }
             matcher.consume_token(token).map_err(|_| why(matcher))?;
         }
@@ -206,7 +213,7 @@ impl Constraint {
         if at < self.len {
             if let Some(matcher) = &mut self.matcher {
                 let mut beyond = self.len - at;
-                if let Some((len, before)) = self.before_end.take_if(|(len, _)| *len >= at) {
+                if let Some((len, before)) = self.before.take_if(|(len, _)| *len >= at) {
                     (*matcher, beyond) = (before, len - at);
                 }
                 matcher.rollback(beyond).map_err(|_| why(matcher))?;
@@ -261,6 +268,10 @@ fn computed(matcher: &mut Matcher, spelled_ends: &[TokenId]) -> Option<SimpleVob
         }
     }
     Some(mask)
+}
+
+fn fits(matcher: &mut Matcher, token: TokenId) -> bool {
+    matcher.validate_tokens(&[token]).is_ok_and(|count| count == 1)
 }
 
 /// Why a matcher failed. It forgets its reason to stop, and keeps the message.

@@ -386,16 +386,26 @@ fn behind_a_thought_that_was_cut_comes_what_the_other_rule_wants() {
         rule: Box::new(Rule::Choice(vec!["gold".to_owned()])),
     };
     let rule = Rule::Budget { thought: thought(3, true), rule: Some(Box::new(behind)) };
-    let mut constraint = constraint(&rule);
     let closing = tokens("\n</think>\n\n");
-    let answer = [&tokens(" The fox is old")[..3], &closing, &tokens("gold")].concat();
-    for (at, &token) in answer.iter().enumerate() {
-        assert!(allows(mask(&mut constraint, at), token), "token {at}");
-        let is_forced = (3..3 + closing.len()).contains(&at);
-        assert!(!is_forced || only(&mut constraint, at) == Some(token), "token {at}");
-        constraint.accept(token).unwrap();
+    // Of the fox there are four tokens: some thoughts end within it.
+    for text in [" The fox is old", "\u{1f98a} is", "\u{e9}\u{1f98a}", " a \u{1f98a}"] {
+        let mut constraint = constraint(&rule);
+        let answer = [&tokens(text)[..3], &closing, &tokens("gold")].concat();
+        for (at, &token) in answer.iter().enumerate() {
+            assert!(allows(mask(&mut constraint, at), token), "{text:?} token {at}");
+            let is_forced = (3..3 + closing.len()).contains(&at);
+            assert!(!is_forced || only(&mut constraint, at) == Some(token), "{text:?} token {at}");
+            constraint.accept(token).unwrap();
+        }
+        assert!(constraint.is_complete(answer.len()));
+        // From each place behind it and back.
+        for back in 0..answer.len() {
+            for (at, &token) in answer.iter().enumerate().skip(back) {
+                assert!(allows(mask(&mut constraint, at), token), "{text:?} token {at}, back at {back}");
+                constraint.accept(token).unwrap();
+            }
+        }
     }
-    assert!(constraint.is_complete(answer.len()));
 }
 
 #[test]
