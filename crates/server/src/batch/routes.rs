@@ -314,7 +314,9 @@ fn shown(file: &FileNote) -> Value {
 fn told(batch: &BatchNote) -> Value {
     let created = batch.since(Status::Validating);
     let errors = batch.problem.as_ref().map(|(message, line)| {
-        json!({"object": "list", "data": [{"code": "invalid_line", "message": message, "line": line, "param": null}]})
+        // Without a line it is not the input that is wrong.
+        let code = line.map_or("batch_failed", |_| "invalid_line");
+        json!({"object": "list", "data": [{"code": code, "message": message, "line": line, "param": null}]})
     });
     json!({
         "id": batch.id,

@@ -344,7 +344,9 @@ fn what_stops_one_batch_stops_no_other() {
     for (harm, bad) in harmed {
         let failed = ended(&host, Some("one"), &bad);
         assert_eq!(failed["status"], "failed", "{harm}: {failed}");
-        assert!(failed["errors"]["data"][0]["message"].is_string(), "{harm}: {failed}");
+        let error = &failed["errors"]["data"][0];
+        assert!(error["message"].is_string(), "{harm}: {failed}");
+        assert_eq!(error["code"] == "invalid_line", error["line"].is_u64(), "{harm}: {failed}");
     }
     assert_eq!(ended(&host, Some("one"), &good)["status"], "completed");
     host.quiet();
