@@ -9,6 +9,13 @@ use serde_json::Value;
 /// Longer than anything takes that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// A body with these fields more, or otherwise.
+pub(crate) fn with(body: &Value, more: &Value) -> Value {
+    let mut body = body.clone();
+    more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
+    body
+}
+
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

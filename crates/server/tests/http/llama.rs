@@ -3,16 +3,10 @@
 use serde_json::{Value, json};
 use server::ServerOptions;
 
-use crate::client::{Answer, Connection};
+use crate::client::{Answer, Connection, with};
 use crate::host::{Host, local_server, small_engine, wait};
 
 const COMPLETION: &str = "/completion";
-
-fn with(base: &Value, more: &Value) -> Value {
-    let mut body = base.clone();
-    more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
-    body
-}
 
 fn once() -> Value {
     json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0})

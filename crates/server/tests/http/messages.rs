@@ -3,7 +3,7 @@
 use model::{Batch, Forward};
 use serde_json::{Value, json};
 
-use crate::client::Answer;
+use crate::client::{Answer, with};
 use crate::host::{Host, local_server, small_engine};
 use crate::sick::{Illness, Sick};
 
@@ -19,18 +19,12 @@ fn send(host: &Host, method: &str, path: &str, headers: &[(&str, &str)], body: &
 
 /// A request for `text`, with more fields.
 fn asks(text: &str, more: Value) -> Value {
-    with(&json!({"max_tokens": 300, "temperature": 0, "messages": [{"role": "user", "content": text}]}), more)
-}
-
-fn with(body: &Value, more: Value) -> Value {
-    let mut body = body.clone();
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+    with(&json!({"max_tokens": 300, "temperature": 0, "messages": [{"role": "user", "content": text}]}), &more)
 }
 
 /// Names and bodies of a stream's events.
 fn events(host: &Host, body: &Value) -> Vec<(String, Value)> {
-    let answer = host.post(PATH, &with(body, json!({"stream": true})));
+    let answer = host.post(PATH, &with(body, &json!({"stream": true})));
     assert_eq!(answer.status, 200, "{body}: {}", answer.text());
     let event = |event: &str| {
         let (name, data) = event.split_once("\ndata: ").unwrap_or_else(|| panic!("{event:?}"));
@@ -171,7 +165,7 @@ fn a_tools_second_turn_is_told_to_the_model() {
     let call = first["content"].as_array().unwrap().last().unwrap();
     assert!(["forest", "river"].iter().any(|place| call["input"]["place"] == *place), "{call}");
     let turn = |result: Value| {
-        let mut result = with(&json!({"type": "tool_result", "tool_use_id": call["id"]}), result);
+        let mut result = with(&json!({"type": "tool_result", "tool_use_id": call["id"]}), &result);
         result["cache_control"] = json!({"type": "ephemeral"});
         json!({"max_tokens": 20, "temperature": 0, "tools": [weather()], "messages": [
             {"role": "user", "content": "How is it?"},
@@ -364,7 +358,7 @@ fn hints_change_nothing_and_are_named() {
         (tool("tool_search_tool_regex_20251119"), "tools[].tool_search"),
         (tool("mcp_toolset"), "tools[].mcp_toolset"),
     ] {
-        let answer = host.ask(PATH, &with(&body, more.clone()));
+        let answer = host.ask(PATH, &with(&body, &more));
         let is_named = answer["hints"].as_array().is_some_and(|hints| hints.iter().any(|told| told == hint));
         assert_eq!((is_named, &answer["content"]), (true, &said), "{more}: {}", answer["hints"]);
     }
@@ -376,7 +370,7 @@ fn hints_change_nothing_and_are_named() {
         json!({"top_p": 1, "top_k": 0, "min_p": 0, "seed": 5, "cache_salt": "s", "priority": 0, "speculate": false}),
         json!({"chat_template_kwargs": {"nobody": "reads it"}}),
     ] {
-        let answer = host.ask(PATH, &with(&body, more.clone()));
+        let answer = host.ask(PATH, &with(&body, &more));
         assert_eq!((answer.get("hints"), &answer["content"]), (None, &said), "{more}");
     }
 }
@@ -443,7 +437,7 @@ fn what_is_wrong_with_a_message_is_named() {
         (json!({"metadata": 5}), "metadata"),
         (json!({"thread": {"type": "create"}}), "thread"),
     ] {
-        let body = with(&asks("x", json!({})), more.clone());
+        let body = with(&asks("x", json!({})), &more);
         let answer = host.post(PATH, &body);
         assert_eq!(answer.status, 400, "{more}: {}", answer.text());
         let error = answer.json();
@@ -451,7 +445,7 @@ fn what_is_wrong_with_a_message_is_named() {
         assert!(error["error"]["message"].as_str().unwrap().contains(field), "{field}: {error}");
     }
     // The clients' runner of tools asks for a thread, and goes on without one for these two.
-    let error = host.post(PATH, &with(&asks("x", json!({})), json!({"thread": {"type": "create"}}))).json();
+    let error = host.post(PATH, &with(&asks("x", json!({})), &json!({"thread": {"type": "create"}}))).json();
     let details = json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
     assert_eq!(error["error"]["details"], details);
     host.quiet();
@@ -488,7 +482,7 @@ fn errors_have_anthropics_envelope_and_keys_its_header() {
     let body = asks("Hello", json!({"max_tokens": 3}));
     let version = ("anthropic-version", "2023-06-01");
     let key = ("x-api-key", "two");
-    let unknown = with(&body, json!({"model": "claude"}));
+    let unknown = with(&body, &json!({"model": "claude"}));
     for (method, path, headers, body, status, kind) in [
         ("POST", PATH, vec![key], body.to_string(), 200, ""),
         ("POST", PATH, vec![("authorization", "Bearer one")], body.to_string(), 200, ""),

@@ -2,19 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Answer;
+use crate::client::{Answer, with};
 use crate::host::{Host, local_server, small_engine};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
 
 /// A body with more in it.
-fn with(base: &Value, more: &Value) -> Value {
-    let mut body = base.clone();
-    more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
-    body
-}
-
 fn story() -> Value {
     json!({
         "model": "lantern", "messages": [{"role": "user", "content": "Tell me a story about a fox."}],

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 use server::{ParserOptions, ServerOptions};
 
+use crate::client::with;
 use crate::host::{Host, local_server, small_engine};
 
 fn of(property: &Value) -> Value {
@@ -19,11 +20,6 @@ fn odd() -> Vec<(Value, &'static str)> {
     ]
 }
 
-fn with(mut body: Value, more: &Value) -> Value {
-    more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
-    body
-}
-
 /// Each way to ask for a form: the route, the body, where its schema stands, and how strict is said, if it can be.
 fn forms(schema: &Value, strict: bool) -> Vec<(&'static str, Value, &'static str)> {
     let ask = json!({"messages": [{"role": "user", "content": "A bird?"}], "max_tokens": 40});
@@ -32,7 +28,7 @@ fn forms(schema: &Value, strict: bool) -> Vec<(&'static str, Value, &'static str
     let mut all = vec![
         (
             "/v1/chat/completions",
-            with(ask.clone(), &json!({"response_format": {"type": "json_schema", "json_schema": named}})),
+            with(&ask, &json!({"response_format": {"type": "json_schema", "json_schema": named}})),
             "response_format.json_schema.schema",
         ),
         (
@@ -45,20 +41,20 @@ fn forms(schema: &Value, strict: bool) -> Vec<(&'static str, Value, &'static str
         all.extend([
             (
                 "/v1/chat/completions",
-                with(ask.clone(), &json!({"response_format": {"type": "json_object", "schema": schema}})),
+                with(&ask, &json!({"response_format": {"type": "json_object", "schema": schema}})),
                 "response_format.schema",
             ),
             (
                 "/v1/chat/completions",
-                with(ask.clone(), &json!({"structured_outputs": {"json": schema}})),
+                with(&ask, &json!({"structured_outputs": {"json": schema}})),
                 "structured_outputs.json",
             ),
             ("/v1/completions", json!({"prompt": "x", "max_tokens": 40, "guided_json": schema}), "guided_json"),
             ("/completion", json!({"prompt": "x", "n_predict": 40, "json_schema": schema}), "json_schema"),
-            ("/api/chat", with(ask.clone(), &json!({"stream": false, "format": schema, "max_tokens": null})), "format"),
+            ("/api/chat", with(&ask, &json!({"stream": false, "format": schema, "max_tokens": null})), "format"),
             (
                 "/v1/messages",
-                with(ask, &json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}})),
+                with(&ask, &json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}})),
                 "output_config.format.schema",
             ),
         ]);
@@ -76,7 +72,7 @@ fn tools(schema: &Value, strict: bool) -> Vec<(&'static str, Value, &'static str
         (
             "/v1/chat/completions",
             with(
-                ask.clone(),
+                &ask,
                 &json!({"tool_choice": "required", "tools": two(|name, schema, strict| {
                     json!({"type": "function", "function": {"name": name, "parameters": schema, "strict": strict}})
                 })}),
@@ -94,7 +90,7 @@ fn tools(schema: &Value, strict: bool) -> Vec<(&'static str, Value, &'static str
         (
             "/v1/messages",
             with(
-                ask,
+                &ask,
                 &json!({"tool_choice": {"type": "any"}, "tools": two(|name, schema, strict| {
                     json!({"name": name, "input_schema": schema, "strict": strict})
                 })}),

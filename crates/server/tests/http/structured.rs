@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::client::with;
 use crate::host::Host;
 use testing::{one_of, part_of};
 
@@ -43,11 +44,6 @@ fn spellings() -> Vec<(Value, Holds)> {
     ]
 }
 
-fn with(mut body: Value, more: &Value) -> Value {
-    more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
-    body
-}
-
 #[test]
 fn every_spelling_holds_in_chat_and_completions_whole_and_streamed() {
     let host = Host::start();
@@ -57,10 +53,9 @@ fn every_spelling_holds_in_chat_and_completions_whole_and_streamed() {
             ("/v1/completions", json!({"prompt": "The fox"})),
         ];
         for (path, ask) in one_of(paths, turn) {
-            let body = with(with(ask, &form), &json!({"max_tokens": 400, "n": 2, "temperature": 1, "seed": 5}));
+            let body = with(&with(&ask, &form), &json!({"max_tokens": 400, "n": 2, "temperature": 1, "seed": 5}));
             let whole = host.ask(path, &body);
-            let events =
-                host.stream(path, &with(body.clone(), &json!({"logprobs": path.contains("chat").then_some(true)})));
+            let events = host.stream(path, &with(&body, &json!({"logprobs": path.contains("chat").then_some(true)})));
             for index in 0..2 {
                 let choice = &whole["choices"][index];
                 let text = choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap();

@@ -7,6 +7,7 @@ use model::Batch;
 use serde_json::{Value, json};
 use server::{ParserOptions, ServerOptions};
 
+use crate::client::with;
 use crate::host::{Host, local_server, small_engine};
 use crate::sick::{Illness, Sick};
 use testing::{is_long, one_of, part_of};
@@ -294,12 +295,6 @@ fn is_object(text: &str) -> bool {
 
 fn is_word(text: &str) -> bool {
     text == "owl" || text == "wren"
-}
-
-fn with(body: &Value, more: &Value) -> Value {
-    let mut body = body.clone();
-    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-    body
 }
 
 fn is_call((name, arguments): &(String, String)) -> bool {
