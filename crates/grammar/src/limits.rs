@@ -4,7 +4,7 @@
 //! compile; beyond some of them it was minutes, gigabytes, or more stack than there is. They count what is in the text,
 //! so that a rule that is refused is refused on every machine.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -34,6 +34,10 @@ const MAX_PROPERTY_PAIRS: usize = 500_000;
 const MAX_ABSENT_RUN: usize = 249;
 /// `pattern`s of a schema that joins schemas: all that come to stand in one place are intersected.
 const MAX_JOINED_PATTERNS: usize = 12;
+
+/// Remainders that all `multipleOf`s of a schema have: each is a state, and they are looked through to see that there is a
+/// number at all.
+const MAX_STEPS: u64 = 1 << 16;
 
 /// What a mask may take of a step. A row of the parser is the ways in which a text may go on at one place; a way that
 /// is found is compared with those that the row has. So a mask's work is its ways, times those of a row, times how
@@ -105,23 +109,28 @@ pub(crate) fn check_lark(text: &str) -> Result<(), RuleError> {
     expressions.check()
 }
 
-pub(crate) fn check_schema(schema: &Value) -> Result<(), RuleError> {
-    let mut counted = Schema::default();
-    let mut open = vec![schema];
-    while let Some(value) = open.pop() {
-        counted.values += 1;
-        match value {
-            Value::Object(map) => {
-                counted.add(map);
-                open.extend(map.values());
-            }
-            Value::Array(values) => open.extend(values),
-            _ => {}
-        }
+/// Remainders of a schema's `multipleOf`s.
+pub(crate) fn steps(schema: &Value) -> u64 {
+    Schema::of(schema).count_steps()
+}
+
+/// A step as the compiler reads it, in double precision: so many, of as many digits behind the point. `None`: it has more
+/// digits than are counted.
+pub(crate) fn step(mut step: f64) -> Option<(u64, u32)> {
+    let mut digits = 0;
+    while step.is_finite() && step.fract() != 0.0 {
+        (step, digits) = (step * 10.0, digits + 1);
     }
+    (step <= f64::from(u32::MAX)).then_some((step as u64, digits))
+}
+
+pub(crate) fn check_schema(schema: &Value) -> Result<(), RuleError> {
+    let counted = Schema::of(schema);
     at_most("values", counted.values, MAX_SCHEMA_VALUES)?;
     at_most("pairs of properties of the same object", counted.pairs, MAX_PROPERTY_PAIRS)?;
     at_most("properties in a row that may be absent", counted.absent_run, MAX_ABSENT_RUN)?;
+    let what = "remainders of its 'multipleOf's (digits without zeros behind them, all together)";
+    at_most(what, counted.count_steps() as usize, MAX_STEPS as usize)?;
     if counted.is_joined {
         at_most("patterns in a schema with allOf, or with $ref and more,", counted.patterns, MAX_JOINED_PATTERNS)?;
     }
@@ -135,15 +144,54 @@ struct Schema {
     absent_run: usize,
     patterns: usize,
     is_joined: bool,
+    steps: BTreeSet<(u64, u32)>,
     expressions: Expressions,
 }
 
 impl Schema {
+    fn of(schema: &Value) -> Schema {
+        let mut counted = Schema::default();
+        let mut open = vec![schema];
+        while let Some(value) = open.pop() {
+            counted.values += 1;
+            match value {
+                Value::Object(map) => {
+                    counted.add(map);
+                    open.extend(map.values());
+                }
+                Value::Array(values) => open.extend(values),
+                _ => {}
+            }
+        }
+        counted
+    }
+
+    /// Those that are joined are multiplied, and the compiler does so in 32 bits.
+    fn count_steps(&self) -> u64 {
+        let bare = |mut step: u64| {
+            while step > 0 && step % 10 == 0 {
+                step /= 10;
+            }
+            step
+        };
+        if !self.is_joined {
+            return self.steps.iter().map(|&(step, _)| bare(step)).sum();
+        }
+        let most = self.steps.iter().map(|&(_, digits)| digits).max().unwrap_or(0);
+        let product = self.steps.iter().try_fold(1_u64, |all, &(step, digits)| {
+            let step = step.checked_mul(10_u64.checked_pow(most - digits)?)?;
+            let product = all.checked_mul(step).filter(|&product| product <= u32::MAX.into())?;
+            Some(product / gcd(all, step))
+        });
+        product.map_or(u32::MAX.into(), bare)
+    }
+
     fn add(&mut self, map: &Map<String, Value>) {
         if let Some(Value::String(pattern)) = map.get("pattern") {
             self.patterns += 1;
             self.expressions.add(pattern);
         }
+        self.steps.extend(map.get("multipleOf").and_then(Value::as_f64).and_then(step));
         if let Some(Value::Object(patterns)) = map.get("patternProperties") {
             self.patterns += patterns.len();
             patterns.keys().for_each(|pattern| self.expressions.add(pattern));
@@ -162,6 +210,10 @@ impl Schema {
         let is_more = map.contains_key("$ref") && map.keys().any(|key| !NOTES.contains(&key.as_str()));
         self.is_joined |= is_more || map.contains_key("allOf");
     }
+}
+
+fn gcd(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { gcd(other, one % other) }
 }
 
 #[derive(Default)]

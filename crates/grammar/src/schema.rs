@@ -11,6 +11,7 @@
 //! All of it is a function of the schema alone: whether something compiles is tried with bytes as tokens.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use regex_syntax::hir::literal::Extractor;
@@ -18,6 +19,7 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Number, Value, json};
 
 use crate::ecma::in_our_words;
+use crate::limits;
 use crate::rule::{MAX_RULE_BYTES, OPTIONS, Rule, RuleError};
 use crate::vocabulary;
 
@@ -41,6 +43,7 @@ pub struct Misfit {
 }
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
+const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
 /// Formats that are kept to; all others are notes (JSON Schema 2020-12, 7.2.1).
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
@@ -48,8 +51,10 @@ const FORMATS: [&str; 10] =
 const MAX_NODES: usize = 50_000;
 /// Names that `propertyNames` may list to be written as properties.
 const MAX_NAMES: usize = 200;
-/// Parts of a schema that are compiled by themselves to find which of them fail.
-const MAX_TRIALS: usize = 128;
+/// What may be spent on one schema, in bytes of grammars that are compiled on the way ([`vocabulary::try_rule`]): a
+/// second or two of one core. The last quarter is for what then is left open.
+const MOST_WORK: usize = 128 << 20;
+const SEARCH_WORK: usize = MOST_WORK / 4 * 3;
 /// What is remembered, in bytes of schemas.
 const MAX_KEPT_BYTES: usize = 8 << 20;
 
@@ -68,6 +73,7 @@ const NOT_EXACT: &str =
     "whole numbers beyond 9007199254740992 cannot be told from their neighbours; send them as texts";
 const NO_EXPRESSION: &str =
     "this expression cannot be held to; write it without looking around or back, or leave it out";
+const NOT_FOUND: &str = "it takes too many steps to find what of it does not compile: simplify it";
 const NOT_KEPT: &str = "this keyword cannot be held to; leave it out, or send the schema without 'strict'";
 
 /// Makes a schema into one that compiles. Strict: all that it says is kept to, or it is an error. Else what cannot be
@@ -96,17 +102,15 @@ pub fn fit_schema(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
 
 fn fit(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
     // Expressions are looked at one by one only where the whole does not compile.
-    let mut walk = Walk::new(schema, strict, false);
-    let fitted = walk.whole()?;
-    if compiles(&fitted).is_ok() {
-        return Ok(walk.done(fitted));
+    let mut walk = Walk::new(schema, strict);
+    let mut fitted = walk.whole()?;
+    if walk.try_out(&fitted).is_err() {
+        walk = Walk { tries_patterns: true, work: walk.work, failed: walk.failed, ..Walk::new(schema, strict) };
+        fitted = walk.whole()?;
+        if walk.try_out(&fitted).is_err() {
+            fitted = walk.repair_all(fitted)?;
+        }
     }
-    let mut walk = Walk::new(schema, strict, true);
-    let fitted = walk.whole()?;
-    if compiles(&fitted).is_ok() {
-        return Ok(walk.done(fitted));
-    }
-    let fitted = walk.repair_all(fitted)?;
     Ok(walk.done(fitted))
 }
 
@@ -195,25 +199,27 @@ fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
     Misfit { place: place.to_owned(), problem: problem.into() }
 }
 
-fn compiles(schema: &Value) -> Result<(), RuleError> {
-    vocabulary::check_rule(&Rule::JsonSchema(schema.clone()))
-}
-
 struct Walk<'a> {
     root: &'a Value,
     strict: bool,
     tries_patterns: bool,
     open: Vec<String>,
     nodes: usize,
-    /// What a reference may name beside places: `$anchor`s with their sign, and `$id`s.
+    /// What a reference may name beside places: `$anchor`s and `$id`s, as they are written and within what they are in.
     anchors: HashMap<String, Found<'a>>,
+    /// The schema with an `$id` that a reference stands in and is relative to, by the reference's text in memory.
+    bases: HashMap<usize, Rc<Base<'a>>>,
     /// Names that schemas got that are referred to, by their place. Two may be shown as one place, `a.b` and `b` in `a`:
     /// where they lie tells them apart.
     names: BTreeMap<(String, usize), String>,
     /// The same names.
     taken: BTreeSet<String>,
     pending: Vec<(String, Found<'a>)>,
-    trials: usize,
+    /// What its trials took, of [`MOST_WORK`].
+    work: usize,
+    failed: Option<(Value, RuleError)>,
+    /// Whether an expression or outlines of branches compile.
+    known: HashMap<Value, bool>,
     /// Whether bounds of two of its schemas may hold for one number.
     joins: bool,
 }
@@ -224,50 +230,87 @@ struct Found<'a> {
     place: String,
 }
 
+/// A schema with an `$id`, and what it is then called.
+struct Base<'a> {
+    name: String,
+    found: Found<'a>,
+}
+
 impl<'a> Walk<'a> {
-    fn new(root: &'a Value, strict: bool, tries_patterns: bool) -> Walk<'a> {
+    fn new(root: &'a Value, strict: bool) -> Walk<'a> {
         let mut walk = Walk {
             root,
             strict,
-            tries_patterns,
+            tries_patterns: false,
             open: Vec::new(),
             nodes: 0,
             anchors: HashMap::new(),
+            bases: HashMap::new(),
             names: BTreeMap::new(),
             taken: BTreeSet::new(),
             pending: Vec::new(),
-            trials: 0,
+            work: 0,
+            failed: None,
+            known: HashMap::new(),
             joins: false,
         };
-        let mut open = vec![Found { value: root, place: String::new() }];
-        while let Some(Found { value, place }) = open.pop() {
-            match value {
+        let found = Found { value: root, place: String::new() };
+        let mut open = vec![(found.clone(), Rc::new(Base { name: String::new(), found }))];
+        while let Some((found, mut base)) = open.pop() {
+            let place = &found.place;
+            match found.value {
                 Value::Object(map) => {
+                    if let Some(id) = map.get("$id").and_then(Value::as_str) {
+                        let name = resolved(&base.name, id.trim_end_matches('#'));
+                        walk.anchors.entry(name.clone()).or_insert(found.clone());
+                        base = Rc::new(Base { name, found: found.clone() });
+                    }
+                    for text in REFERENCES.iter().filter_map(|key| map.get(*key)?.as_str()) {
+                        walk.bases.insert(text.as_ptr() as usize, base.clone());
+                    }
                     let bounded = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
                     walk.joins |= map.contains_key("allOf")
                         || bounded.iter().any(|key| map.contains_key(*key))
                             && ["$ref", "anyOf", "oneOf"].iter().any(|key| map.contains_key(*key));
-                    let texts = ["$anchor", "$dynamicAnchor", "$id", "id"].iter().filter_map(|key| {
-                        let text = map.get(*key)?.as_str()?;
-                        Some(if key.ends_with("nchor") {
-                            format!("#{text}")
-                        } else {
-                            text.trim_end_matches('#').into()
-                        })
-                    });
-                    for text in texts {
-                        walk.anchors.entry(text).or_insert(Found { value, place: place.clone() });
+                    for key in ["$anchor", "$dynamicAnchor", "$id", "id"] {
+                        let Some(text) = map.get(key).and_then(Value::as_str) else { continue };
+                        let is_anchor = key.ends_with("nchor");
+                        let own = is_anchor.then(|| format!("{}#{text}", base.name));
+                        let plain = if is_anchor { format!("#{text}") } else { text.trim_end_matches('#').into() };
+                        for name in own.into_iter().chain([plain]) {
+                            walk.anchors.entry(name).or_insert(found.clone());
+                        }
                     }
-                    open.extend(map.iter().map(|(key, value)| Found { value, place: format!("{place}.{key}") }));
+                    let part = |(key, value)| (Found { value, place: format!("{place}.{key}") }, base.clone());
+                    open.extend(map.iter().map(part));
                 }
                 Value::Array(items) => {
-                    let items = items.iter().enumerate();
-                    open.extend(items.map(|(at, value)| Found { value, place: format!("{place}[{at}]") }));
+                    let part = |(at, value)| (Found { value, place: format!("{place}[{at}]") }, base.clone());
+                    open.extend(items.iter().enumerate().map(part));
                 }
                 _ => {}
             }
         }
         walk
+    }
+
+    /// Whether it compiles. What failed last is often asked for again, as a part of itself.
+    fn try_out(&mut self, schema: &Value) -> Result<(), RuleError> {
+        if let Some((failed, error)) = &self.failed
+            && failed == schema
+        {
+            return Err(error.clone());
+        }
+        let (result, work) = vocabulary::try_rule(&Rule::JsonSchema(schema.clone()));
+        self.work += work;
+        if let Err(error) = &result {
+            self.failed = Some((schema.clone(), error.clone()));
+        }
+        result
+    }
+
+    fn is_searching(&self) -> bool {
+        self.work < SEARCH_WORK
     }
 
     fn whole(&mut self) -> Result<Value, Misfit> {
@@ -438,6 +481,7 @@ impl<'a> Walk<'a> {
                 match count {
                     Some(0) if key.starts_with("min") => return Ok(None),
                     Some(MAX_COUNT..) if key.starts_with("max") => return Ok(None),
+                    Some(MAX_COUNT..) => "no answer is as long as that",
                     Some(count) => return Ok(Some(count.into())),
                     None => "it must be a whole number that is not below 0",
                 }
@@ -446,7 +490,10 @@ impl<'a> Walk<'a> {
             ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", Value::Number(_)) => return as_it_is(),
             ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", _) => "it must be a number",
             ("multipleOf", Value::Number(number)) if number.as_f64().is_some_and(|number| number > 0.0) => {
-                return as_it_is();
+                if number.as_f64().and_then(limits::step).is_some() {
+                    return as_it_is();
+                }
+                "steps of this size cannot be counted in decimal digits; send whole numbers of a smaller unit"
             }
             ("multipleOf", _) => "it must be a number above 0",
             ("pattern", Value::String(pattern)) => {
@@ -613,10 +660,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether no two of the branches hold at once, where references keep the compiler from seeing it.
-    fn are_apart(&self, branches: &'a Value) -> bool {
+    fn are_apart(&mut self, branches: &'a Value) -> bool {
         let branches = branches.as_array().map_or(&[][..], Vec::as_slice);
         let outlines: Vec<Value> = branches.iter().map(|one| self.outline(one, true)).collect();
-        branches.iter().any(|one| one.to_string().contains("$ref")) && compiles(&json!({"oneOf": outlines})).is_ok()
+        self.is_searching()
+            && branches.iter().any(|one| one.to_string().contains("$ref"))
+            && self.is_taken(json!({"oneOf": outlines}))
     }
 
     /// Part of what a schema says, behind its references: types and values, its own and those of its properties.
@@ -634,7 +683,17 @@ impl<'a> Walk<'a> {
     }
 
     fn takes_pattern(&mut self, pattern: &str) -> bool {
-        !self.tries_patterns || compiles(&json!({"type": "string", "pattern": pattern})).is_ok()
+        let is_tried = self.tries_patterns && self.is_searching();
+        !is_tried || self.is_taken(json!({"type": "string", "pattern": pattern}))
+    }
+
+    fn is_taken(&mut self, schema: Value) -> bool {
+        if let Some(&known) = self.known.get(&schema) {
+            return known;
+        }
+        let is_taken = self.try_out(&schema).is_ok();
+        self.known.insert(schema, is_taken);
+        is_taken
     }
 
     fn loses_patterns(&mut self, map: &Map<String, Value>) -> bool {
@@ -642,32 +701,26 @@ impl<'a> Walk<'a> {
         patterns.is_some_and(|patterns| patterns.keys().any(|pattern| !self.takes_pattern(&in_our_words(pattern))))
     }
 
-    /// The schema that a reference names.
+    /// The schema that a reference names: within the schema with an `$id` that it stands in, else within the whole.
     fn find(&self, to: &str) -> Option<Found<'a>> {
-        let base = self.root.get("$id").and_then(Value::as_str).unwrap_or_default().trim_end_matches('#');
-        let to = if base.is_empty() { to } else { to.strip_prefix(base).unwrap_or(to) };
-        if to.is_empty() || to == "#" {
-            return Some(Found { value: self.root, place: String::new() });
-        }
-        let Some(pointer) = to.strip_prefix("#/") else {
-            return self.anchors.get(to.trim_end_matches('#')).cloned();
+        let (name, fragment) = to.split_once('#').unwrap_or((to, ""));
+        let within = |name: &str, found: &Found<'a>| match fragment {
+            "" => Some(found.clone()),
+            pointer if pointer.starts_with('/') => at(found, pointer),
+            anchor => self.anchors.get(&format!("{name}#{anchor}")).cloned(),
         };
-        let (mut value, mut place) = (self.root, String::new());
-        for step in pointer.split('/') {
-            let step = decoded(step).replace("~1", "/").replace("~0", "~");
-            match value {
-                Value::Object(map) => {
-                    value = map.get(&step)?;
-                    place.push_str(&format!(".{}", shown(&step)));
-                }
-                Value::Array(items) => {
-                    value = items.get(step.parse::<usize>().ok()?)?;
-                    place.push_str(&format!("[{step}]"));
-                }
-                _ => return None,
+        let relative = self.bases.get(&(to.as_ptr() as usize)).and_then(|base| match name {
+            "" => within(&base.name, &base.found),
+            name => {
+                let name = resolved(&base.name, name);
+                within(&name, self.anchors.get(&name)?)
             }
-        }
-        Some(Found { value, place })
+        });
+        let whole = || match name {
+            "" => within("", &Found { value: self.root, place: String::new() }),
+            name => within(name, self.anchors.get(name)?),
+        };
+        relative.or_else(whole).or_else(|| self.anchors.get(to.trim_end_matches('#')).cloned())
     }
 
     /// The name that the schema which a reference names has among the definitions.
@@ -1057,6 +1110,49 @@ fn is_note(key: &str) -> bool {
     !SAYS.split_whitespace().any(|word| word == key)
 }
 
+/// What a pointer names in a schema.
+fn at<'a>(found: &Found<'a>, pointer: &str) -> Option<Found<'a>> {
+    let Found { mut value, mut place } = found.clone();
+    for step in pointer.split('/').skip(1) {
+        let step = decoded(step).replace("~1", "/").replace("~0", "~");
+        match value {
+            Value::Object(map) => {
+                value = map.get(&step)?;
+                place.push_str(&format!(".{}", shown(&step)));
+            }
+            Value::Array(items) => {
+                value = items.get(step.parse::<usize>().ok()?)?;
+                place.push_str(&format!("[{step}]"));
+            }
+            _ => return None,
+        }
+    }
+    Some(Found { value, place })
+}
+
+/// An address that is relative to another (RFC 3986, 5.2), without queries.
+fn resolved(base: &str, to: &str) -> String {
+    let path = |address: &str| {
+        let host = address.find("://").map_or(0, |at| at + 3);
+        if host == 0 { 0 } else { address[host..].find('/').map_or(address.len(), |at| host + at) }
+    };
+    let is_whole = to.split_once(':').is_some_and(|(scheme, _)| !scheme.contains('/'));
+    if is_whole || base.is_empty() || to.is_empty() {
+        return if to.is_empty() { base.to_owned() } else { to.to_owned() };
+    }
+    let (host, folder) = base.split_at(path(base));
+    let folder = if to.starts_with('/') { "" } else { folder.rsplit_once('/').map_or("", |(folder, _)| folder) };
+    let mut steps: Vec<&str> = folder.split('/').filter(|_| !folder.is_empty()).collect();
+    for step in to.trim_start_matches('/').split('/') {
+        match step {
+            "." => {}
+            ".." => _ = steps.pop(),
+            step => steps.push(step),
+        }
+    }
+    format!("{host}/{}", steps.join("/").trim_start_matches('/'))
+}
+
 /// A name in a place: short, and on one line.
 fn shown(name: &str) -> String {
     let short: String = name.chars().take(64).flat_map(char::escape_debug).collect();
@@ -1103,18 +1199,21 @@ impl Walk<'_> {
         let mut parts: Vec<_> = definitions.iter_mut().map(|(name, part)| (place(name), part)).collect();
         self.repair_parts(&mut parts, &anything)?;
         let mut root = self.repair(Value::Object(root), &anything, "")?;
-        if compiles(&with(&root, &definitions)).is_err() {
-            root = self.repair(root, &definitions, "")?;
-        }
         let mut whole = with(&root, &definitions);
+        if self.try_out(&whole).is_err() {
+            root = self.repair(root, &definitions, "")?;
+            whole = with(&root, &definitions);
+            if let Err(error) = self.try_out(&whole) {
+                self.lose("", &error.to_string())?;
+                whole = json!({});
+            }
+        }
         if let (Some(options), Value::Object(map)) = (options, &mut whole) {
             map.insert(OPTIONS.into(), options);
-            if let Err(error) = compiles(&whole) {
-                return Err(misfit(&format!(".{OPTIONS}"), error.to_string()));
+            if let Err(error) = self.try_out(&whole) {
+                self.lose(format!(".{OPTIONS}"), &error.to_string())?;
+                whole.as_object_mut().map(|map| map.shift_remove(OPTIONS));
             }
-        } else if let Err(error) = compiles(&whole) {
-            self.lose("", &error.to_string())?;
-            return Ok(json!({}));
         }
         Ok(whole)
     }
@@ -1141,9 +1240,16 @@ impl Walk<'_> {
         }
         // A schema that is false may stand in another one.
         parts.retain(|(_, part)| **part != Value::Bool(false));
+        let before = self.open.len();
         self.repair_parts(&mut parts, definitions)?;
-        let node = Value::Object(map.clone());
-        let Some(error) = self.fault(&node, definitions) else { return Ok(node) };
+        let mut error = error;
+        if self.open.len() > before {
+            let node = Value::Object(map.clone());
+            match self.fault(&node, definitions) {
+                None => return Ok(node),
+                Some(other) => error = other,
+            }
+        }
         if let Some(all) = map.get("oneOf").cloned() {
             // One of them at least.
             let mut other = map.clone();
@@ -1151,24 +1257,14 @@ impl Walk<'_> {
             also(&mut other, json!({"anyOf": all}));
             let other = Value::Object(other);
             if self.fault(&other, definitions).is_none() {
-                let problem = "that no two of them hold at once cannot be seen; send 'anyOf'";
-                return self.lose(format!("{place}.oneOf"), problem).map(|()| other);
+                return self.lose(format!("{place}.oneOf"), vocabulary::NOT_APART).map(|()| other);
             }
         }
         for key in LOSABLE.split_whitespace().filter(|key| map.contains_key(*key)) {
-            let mut other = map.clone();
-            if let ("allOf", Some(Value::Array(all)), 0..MAX_TRIALS) = (key, map.get(key), self.trials) {
-                // All but one of them, if that is enough.
-                for at in (0..all.len()).rev() {
-                    let mut fewer = all.clone();
-                    fewer.remove(at);
-                    other.insert("allOf".into(), fewer.into());
-                    let other = Value::Object(other.clone());
-                    if self.fault(&other, definitions).is_none() {
-                        return self.lose(format!("{place}.allOf[{at}]"), &error).map(|()| other);
-                    }
-                }
+            if !self.is_searching() {
+                break;
             }
+            let mut other = map.clone();
             other.shift_remove(key);
             // What is said of all others would be said of these.
             match key {
@@ -1179,25 +1275,53 @@ impl Walk<'_> {
             }
             let other = Value::Object(other);
             if self.fault(&other, definitions).is_none() {
-                return self.lose(format!("{place}.{key}"), &error).map(|()| other);
+                return match map.get("allOf") {
+                    Some(Value::Array(all)) if key == "allOf" && all.len() > 1 => {
+                        self.join(other, all, definitions, &format!("{place}.allOf"))
+                    }
+                    _ => self.lose(format!("{place}.{key}"), &error).map(|()| other),
+                };
             }
         }
         self.lose(place, &error)?;
-        let kind = map.get("type").map_or_else(|| json!({}), |kind| json!({"type": kind}));
-        Ok(if self.fault(&kind, definitions).is_none() { kind } else { json!({}) })
+        Ok(kind_of(&map.into()))
     }
 
-    /// Those of the parts that fail, found by halves. When there were enough trials the rest is left as it is: what
-    /// they are parts of is then the smallest that is looked at.
+    /// Of schemas that are joined as many as compile together, the first ones first.
+    fn join(
+        &mut self,
+        mut node: Value,
+        all: &[Value],
+        definitions: &Map<String, Value>,
+        place: &str,
+    ) -> Result<Value, Misfit> {
+        for (at, one) in all.iter().enumerate() {
+            let mut more = node.clone();
+            more.as_object_mut().into_iter().for_each(|more| also(more, one.clone()));
+            let problem = if self.is_searching() { self.fault(&more, definitions) } else { Some(NOT_FOUND.to_owned()) };
+            match problem {
+                None => node = more,
+                Some(problem) => self.lose(format!("{place}[{at}]"), &problem)?,
+            }
+        }
+        Ok(node)
+    }
+
+    /// Those of the parts that fail, found by halves. When enough was spent on it, each that is left is opened; strict:
+    /// what they are parts of is then what is named.
     fn repair_parts(
         &mut self,
         parts: &mut [(String, &mut Value)],
         definitions: &Map<String, Value>,
     ) -> Result<(), Misfit> {
-        if self.trials >= MAX_TRIALS {
-            return Ok(());
-        }
         match parts {
+            _ if !self.is_searching() => {
+                for (place, part) in parts.iter_mut().filter(|_| !self.strict) {
+                    **part = kind_of(part);
+                    self.open.push(std::mem::take(place));
+                }
+                Ok(())
+            }
             [] => Ok(()),
             [(place, part)] => {
                 **part = self.repair(part.take(), definitions, place)?;
@@ -1217,9 +1341,16 @@ impl Walk<'_> {
     }
 
     fn fault(&mut self, node: &Value, definitions: &Map<String, Value>) -> Option<String> {
-        self.trials += 1;
-        compiles(&with(node, definitions)).err().map(|error| error.to_string())
+        if self.work >= MOST_WORK {
+            return Some(NOT_FOUND.to_owned());
+        }
+        self.try_out(&with(node, definitions)).err().map(|error| error.to_string())
     }
+}
+
+/// Of a schema only its types, which always compile.
+fn kind_of(schema: &Value) -> Value {
+    schema.get("type").map_or_else(|| json!({}), |kind| json!({"type": kind}))
 }
 
 fn with(node: &Value, definitions: &Map<String, Value>) -> Value {

@@ -12,7 +12,7 @@ use text::tokenizer::Tokenizer;
 use crate::budget::ThoughtBudget;
 use crate::constraint::Constraint;
 use crate::kept::{Kept, bytes_of};
-use crate::limits::StepLimits;
+use crate::limits::{self, StepLimits};
 use crate::rule::{Parts, Rule, RuleError};
 use crate::tokens::Filter;
 
@@ -30,6 +30,9 @@ const COMPILE_STEPS: u64 = 1_000_000;
 const MASK_LEXER_STEPS: u64 = 50_000;
 /// States of one answer's lexer, of one or two KiB each.
 const MAX_LEXER_STATES: usize = 50_000;
+
+/// What a rule is said to have taken that used up what the compiler may take: most often some 30 ms.
+const EXHAUSTED_BYTES: usize = 3 << 20;
 
 /// Stack of the thread that compiles: only what is used of it is memory. The deepest chains of rules that the limits
 /// let through take less than a quarter of it.
@@ -154,27 +157,41 @@ impl Vocabulary {
     }
 
     fn fresh(&self, grammar: TopLevelGrammar, limits: StepLimits) -> Result<Fresh, RuleError> {
+        self.tried(grammar, limits).0
+    }
+
+    /// And what it took, in bytes of grammars, however it ended.
+    fn tried(&self, grammar: TopLevelGrammar, limits: StepLimits) -> (Result<Fresh, RuleError>, usize) {
         let refused = |error: &dyn fmt::Display| RuleError::Refused(one_line(&error.to_string()));
         let (init, logger) = (GrammarInit::Serialized(grammar), Logger::new(0, 0));
         let mut all = self.factory.limits().clone();
         (all.max_items_in_row, all.step_max_items) = (limits.place_items, limits.mask_items);
         let parser = self.factory.create_parser_from_init_ext(init, logger, InferenceCapabilities::default(), all);
-        let parser = parser.map_err(|error| refused(&error))?;
+        let parser = match parser {
+            Ok(parser) => parser,
+            Err(error) => {
+                let error = one_line(&error.to_string());
+                let work = if error == TOO_LARGE || error == TOO_MANY_STEPS { EXHAUSTED_BYTES } else { 0 };
+                return (Err(RuleError::Refused(error)), work);
+            }
+        };
         let bytes = bytes_of(&parser);
-        let mut fresh = Matcher::new(Ok(parser));
+        let fresh = Matcher::new(Ok(parser));
         // What cannot be begun is refused here, and not in the middle of an answer.
-        let mut begun = fresh.deep_clone();
-        let mask = begun.compute_mask().map_err(|error| refused(&error))?;
         let ends = self.factory.tok_env().tok_trie().eos_tokens();
-        if let Some(token) = mask.iter().find(|token| !ends.contains(token)) {
-            begun.consume_token(token).map_err(|error| refused(&error))?;
-            // Some of Lark's attributes have no way back, which a constraint needs.
-            begun.rollback(1).map_err(|error| refused(&error))?;
-        }
-        if let Some(warning) = fresh.grammar_warnings().first() {
-            return Err(refused(warning));
-        }
-        Ok(Fresh { matcher: Mutex::new(fresh), bytes })
+        let begin = |mut begun: Matcher| {
+            let mask = begun.compute_mask().map_err(|error| refused(&error))?;
+            if let Some(token) = mask.iter().find(|token| !ends.contains(token)) {
+                begun.consume_token(token).map_err(|error| refused(&error))?;
+                // Some of Lark's attributes have no way back, which a constraint needs.
+                begun.rollback(1).map_err(|error| refused(&error))?;
+            }
+            begun.grammar_warnings().first().map_or(Ok(()), |warning| Err(refused(warning)))
+        };
+        let begun = begin(fresh.deep_clone());
+        // A row with more ways than are followed was found all the same.
+        let work = if begun.is_err() { 2 * bytes } else { bytes };
+        (begun.map(|()| Fresh { matcher: Mutex::new(fresh), bytes }), work)
     }
 }
 
@@ -203,17 +220,32 @@ impl fmt::Debug for Grammar {
 
 /// Whether a rule of text compiles, with a token for each byte and nothing kept.
 pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
+    try_rule(rule).0
+}
+
+/// And what it took, in bytes of grammars: a function of the rule, as the answer is.
+///
+/// A model has other tokens, and a rule may stand behind another: what is allowed here is somewhat less, and beginnings
+/// of values that are often one token are one.
+pub(crate) fn try_rule(rule: &Rule) -> (Result<(), RuleError>, usize) {
     static BYTES: OnceLock<Vocabulary> = OnceLock::new();
-    rule.check_length()?;
-    let grammar = rule.grammar()?;
+    let grammar = match rule.check_length().and_then(|()| rule.grammar()) {
+        Ok(grammar) => grammar,
+        Err(error) => return (Err(error), rule.bytes()),
+    };
     let larks: Vec<_> = grammar.grammars.iter().map(|part| part.lark_grammar.as_deref()).collect();
-    let limits = StepLimits::of(rule, &larks);
+    let StepLimits { place_items, mask_items } = StepLimits::of(rule, &larks);
+    let limits = StepLimits { place_items: place_items - 10, mask_items: mask_items / 10 * 9 };
     let bytes = BYTES.get_or_init(|| {
         let end = [&[SPECIAL][..], b"end"].concat();
-        let words: Vec<Vec<u8>> = (0..=0xFE).map(|byte| vec![byte]).chain([end]).collect();
+        let begins = ["{\"", "[{", "[{\"", "[[", "[[[", "[\""].map(|text| text.as_bytes().to_vec());
+        let words: Vec<Vec<u8>> = (0..=0xFE).map(|byte| vec![byte]).chain([end]).chain(begins).collect();
         Vocabulary::of_words(&words, &[0xFF])
     });
-    on_a_deep_stack(|| bytes.fresh(grammar, limits)).map(|_| ())
+    let tried = on_a_deep_stack(|| Ok(bytes.tried(grammar, limits)));
+    let (result, work) = tried.unwrap_or_else(|error| (Err(error), 0));
+    let steps = if let Rule::JsonSchema(schema) = rule { limits::steps(schema) } else { 0 };
+    (result.map(|_| ()), work + 8 * rule.bytes() + ((steps as usize) << 10))
 }
 
 /// The compiler follows a rule into the rules that it names by recursion, 7 KiB a step.
@@ -250,15 +282,37 @@ fn of_the_expression(text: &str) -> String {
 const TOO_MANY_STEPS: &str =
     "it takes too many steps to compile: simplify its expressions, or ask for smaller counts and lengths";
 const TOO_LARGE: &str = "it becomes too large: simplify it, with fewer branches of 'anyOf' within 'allOf'";
+pub(crate) const NOT_APART: &str = "that no two of them hold at once cannot be seen; send 'anyOf'";
 /// What the compiler says of its own parts, and what that means to who wrote the rule.
-const IN_OUR_WORDS: [(&str, &str); 7] = [
+const IN_OUR_WORDS: [(&str, &str); 11] = [
     ("NoExtensionBias", "nothing that it allows ever comes to an end: it is made of itself alone"),
     ("fuel exhausted", TOO_MANY_STEPS),
     ("lexer precomputation failed", TOO_MANY_STEPS),
     ("Unable to determine if regex is empty", TOO_MANY_STEPS),
+    ("Too many items", "an answer may go on in too many ways: fewer alternatives, or fewer parts that may be absent"),
     ("schema too large", TOO_LARGE),
     ("grammar.symbols.len()", TOO_LARGE),
+    ("too big (limit for this grammar", TOO_LARGE),
     ("Schema intersection stack level exceeded", TOO_LARGE),
+    ("oneOf constraints are not supported", NOT_APART),
+    ("Regex is empty", "nothing satisfies it: no text has all that is said of texts here"),
+];
+/// The same of parts of what it says.
+const WORDS: [(&str, &str); 11] = [
+    ("regex parse error: ", "an expression is not taken: "),
+    ("Unsatisfiable schema: ", "nothing satisfies it: "),
+    (
+        "can't determine if patternProperty regexes ",
+        "it takes too many steps to see whether one name may match two of ",
+    ),
+    ("patternProperty regexes ", "one name may match two of "),
+    (" are not disjoint", ", and one of them alone can be held to then: write expressions that have no name in common"),
+    (" are disjoint", ": write simpler expressions"),
+    ("required property ", "there must be a property "),
+    ("required item is unsatisfiable", "there must be an item, and none is allowed"),
+    (" is unsatisfiable but minItems is ", " allows nothing, and the least number of items is "),
+    (" is unsatisfiable", ", and nothing is allowed in it"),
+    ("All options in anyOf are unsatisfiable", "no branch of 'anyOf' allows anything"),
 ];
 
 /// What a compiler says, fit for an error's message.
@@ -278,7 +332,9 @@ fn one_line(text: &str) -> String {
     if let Some((_, ours)) = IN_OUR_WORDS.iter().find(|(inner, _)| line.contains(inner)) {
         line = (*ours).to_owned();
     }
-    line = line.replace("Unsatisfiable schema: ", "nothing satisfies it: ");
+    for (inner, ours) in WORDS {
+        line = line.replace(inner, ours);
+    }
     if let Some(panic) = line.strip_prefix("panic: ") {
         line = format!("the compiler failed on it, which is no fault of the rule; say it in other words ({panic})");
     }

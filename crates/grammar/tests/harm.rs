@@ -96,7 +96,7 @@ fn bombs_are_refused_or_cheap() {
         (
             "counted nothing",
             gbnf("root ::= ((a{1000}){1000}){1000} b\na ::= [a-z]{0,1000}\nb ::= \"x\" b \"y\" | a"),
-            Some("Too many items"),
+            Some("too many ways"),
         ),
         ("many states", regex("(.*a){20}"), None),
         ("more states", regex("(.*a.{20}){20}"), None),

@@ -1,6 +1,6 @@
 //! Schemas as zod, pydantic, msgspec, OpenAPI and people write them: what of them is kept to, and what is named.
 
-use grammar::{Rule, fit_schema};
+use grammar::{Rule, check_rule, fit_schema};
 use serde_json::{Value, json};
 
 /// The place that is not kept to, if there is one: advice names it, strict refuses it.
@@ -21,6 +21,11 @@ fn check(name: &str, schema: &Value, place: Option<&str>) {
 
 fn of(property: Value) -> Value {
     json!({"type": "object", "properties": {"m": property}, "required": ["m"], "additionalProperties": false})
+}
+
+/// One of so many names must be there.
+fn either(at: usize, count: usize) -> Value {
+    json!({"anyOf": (0..count).map(|n| json!({"required": [format!("a{at}{n}")]})).collect::<Vec<_>>()})
 }
 
 #[test]
@@ -89,6 +94,13 @@ fn what_says_nothing_or_has_an_equal_is_kept_to() {
             "Kind": {"enum": ["dog"]}}}),
         ),
         ("one that may be null", json!({"oneOf": [{"$ref": "#/$defs/a"}, {"type": "null"}], "$defs": {"a": text}})),
+        (
+            "references within what has a name",
+            json!({"$id": "https://x.y/a/root.json", "type": "object", "properties": {
+            "a": {"$ref": "item.json"}, "b": {"$ref": "/c/other#here"}, "d": {"$ref": "../c/other#/$defs/e"}}, "$defs": {
+            "i": {"$id": "item.json", "properties": {"k": {"$ref": "#/$defs/own"}}, "$defs": {"own": {"type": "null"}}},
+            "o": {"$id": "../c/other", "$defs": {"e": {"type": "boolean"}, "f": {"$anchor": "here", "type": "integer"}}}}}),
+        ),
         ("the most that a language counts", json!({"type": "string", "maxLength": u64::MAX, "minLength": 0})),
     ] {
         check(name, &schema, None);
@@ -167,6 +179,13 @@ fn what_cannot_be_kept_to_is_named() {
             json!({"allOf": [of(text.clone()), {"type": "object", "required": ["b"]}]}),
             ".allOf[1]",
         ),
+        (
+            "steps whose common multiple is too large",
+            json!({"type": "integer", "allOf": [{"multipleOf": 1009}, {"multipleOf": 1013}]}),
+            ".allOf[1]",
+        ),
+        ("more steps than are looked through", json!({"type": "integer", "multipleOf": 1_048_576}), ".multipleOf"),
+        ("longer than any answer", json!({"type": "string", "minLength": 1_u64 << 33}), ".minLength"),
         ("names that may be the same", json!({"type": "object", "minProperties": 2}), ".minProperties"),
         (
             "names of a pattern",
@@ -245,13 +264,19 @@ fn endless_definitions_are_told_apart_from_those_that_end() {
 #[test]
 fn refusals_have_no_inner_words() {
     let both = |one: &str, other: &str| json!({"type": "string", "allOf": [{"pattern": one}, {"pattern": other}]});
-    let branches =
-        |at: usize| json!({"anyOf": (0..9).map(|n| json!({"required": [format!("a{at}{n}")]})).collect::<Vec<_>>()});
+    let lists =
+        |at: usize| json!({"type": "array", "items": {"type": "array", "maxItems": 99 + at}, "maxItems": 900 + at});
     for (schema, words) in [
         (both(".*a.{60}b.{60}", ".*b.{60}c.{60}"), "simplify"),
         (json!({"type": "string", "pattern": r"^(\w+\s?){1,50}$", "minLength": 100, "maxLength": 5000}), "simplify"),
-        (json!({"type": "object", "allOf": (0..6).map(branches).collect::<Vec<_>>()}), "simplify"),
+        (json!({"type": "object", "allOf": (0..6).map(|at| either(at, 99)).collect::<Vec<_>>()}), "simplify"),
         (json!({"type": "string", "const": 1}), "nothing satisfies it"),
+        (json!({"type": "object", "patternProperties": {"^a": {}, "b$": {}}}), "no name in common"),
+        (json!({"type": "object", "properties": {"a": false}, "required": ["a"]}), "nothing is allowed in it"),
+        (json!({"type": "array", "items": false, "minItems": 1}), "there must be an item"),
+        (json!({"type": "string", "pattern": "^z", "format": "uuid"}), "nothing satisfies it"),
+        (json!({"type": "number", "multipleOf": 0.07}), "smaller unit"),
+        (json!({"anyOf": (0..200).map(lists).collect::<Vec<_>>()}), "too many ways"),
     ] {
         let problem = fit_schema(&schema, true).unwrap_err().problem;
         let inner = ["uel", "regex", "nsatisfiable", "schema", "assertion"];
@@ -350,6 +375,30 @@ fn an_object_that_is_too_large_is_left_open_and_says_why() {
                 usize::from(place != ".properties")
             );
         }
+    }
+}
+
+/// However many of its parts do not compile, a bounded number of them is looked at, and the others are left open.
+#[test]
+fn looking_for_what_does_not_compile_has_an_end() {
+    let bomb = || json!({"type": "object", "allOf": (0..5).map(|at| either(at, 6)).collect::<Vec<_>>()});
+    let all: serde_json::Map<String, Value> = (0..60).map(|at| (format!("p{at}"), bomb())).collect();
+    let listed = json!({"type": "object", "properties": all});
+    let referred: serde_json::Map<String, Value> =
+        (0..60).map(|at| (format!("p{at}"), json!({"$ref": format!("#/$defs/p{at}")}))).collect();
+    let deep = (0..30).fold(bomb(), |inner, _| json!({"type": "object", "properties": {"a": inner, "b": {}}}));
+    for (name, schema, place) in [
+        ("listed", listed, ".properties.p0.allOf[3]"),
+        ("referred", json!({"properties": referred, "$defs": all}), ".$defs.p0.allOf[3]"),
+        ("deep", deep, ".properties.a"),
+        ("wide", json!({"type": "object", "allOf": (0..3).map(|at| either(at, 10)).collect::<Vec<_>>()}), ".allOf[2]"),
+        ("none of it", json!({"type": "object", "x-guidance": {"whitespace_pattern": "("}}), ".x-guidance"),
+    ] {
+        let fitted = fit_schema(&schema, false).unwrap_or_else(|misfit| panic!("{name}: {misfit:?}"));
+        assert!(fitted.open[0].starts_with(place), "{name}: {:?}", fitted.open);
+        assert_ne!(fitted.open.last().unwrap(), "", "{name}: the whole is open");
+        assert!(check_rule(&Rule::JsonSchema(fitted.schema)).is_ok(), "{name}");
+        assert!(fit_schema(&schema, true).unwrap_err().place.starts_with(place), "{name}");
     }
 }
 
