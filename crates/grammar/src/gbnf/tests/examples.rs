@@ -13,77 +13,16 @@ struct Example {
     others: &'static [&'static str],
 }
 
-const JSON: &str = r#"
-root   ::= object
-value  ::= object | array | string | number | ("true" | "false" | "null") ws
-object ::=
-  "{" ws (
-            string ":" ws value
-    ("," ws string ":" ws value)*
-  )? "}" ws
-array  ::= "[" ws ( value ("," ws value)* )? "]" ws
-string ::=
-  "\"" (
-    [^"\\\x7F\x00-\x1F] |
-    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
-  )* "\"" ws
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
-# spaces have an end
-ws ::= | " " | "\n" [ \t]{0,20}
-"#;
-
-/// As the converter writes a schema: names of properties beside any others.
-const CONVERTED: &str = r#"
-age ::= ([0-9] | ([1-8] [0-9] | [9] [0-9]) | "1" ([0-4] [0-9] | [5] "0")) space
-age-kv ::= "\"age\"" space ":" space age
-char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})
-kind ::= ("\"cat\"" | "\"fox\"") space
-kind-kv ::= "\"kind\"" space ":" space kind
-name ::= "\"" char{1,8} "\"" space
-name-kv ::= "\"name\"" space ":" space name
-root ::= "{" space name-kv "," space age-kv ( "," space ( kind-kv ) )? "}" space
-space ::= | " " | "\n"{1,2} [ \t]{0,20}
-"#;
-
-const ADDITIONAL: &str = r#"
-additional-k ::= ["] (
-  [a] ([g] ([e] char+ | [^"e] char*) | [^"g] char*) | [n] ([o] char+ | [^"o] char*) | [^"an] char* )? ["] space
-additional-kv ::= additional-k ":" space value
-age-kv ::= "\"age\"" space ":" space integer
-array ::= "[" space ( value ("," space value)* )? "]" space
-boolean ::= ("true" | "false") space
-char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})
-decimal-part ::= [0-9]{1,16}
-integral-part ::= [0] | [1-9] [0-9]{0,15}
-integer ::= ("-"? integral-part) space
-null ::= "null" space
-number ::= ("-"? integral-part) ("." decimal-part)? ([eE] [-+]? integral-part)? space
-object ::= "{" space ( string ":" space value ("," space string ":" space value)* )? "}" space
-root ::= "{" space age-kv ( "," space ( additional-kv ( "," space additional-kv )* ) )? "}" space
-space ::= | " " | "\n"{1,2} [ \t]{0,20}
-string ::= "\"" char* "\"" space
-value ::= object | array | string | number | boolean | null
-"#;
-
-const DATES: &str = r#"
-date ::= [0-9]{4} "-" ( "0" [1-9] | "1" [0-2] ) "-" ( "0" [1-9] | [1-2] [0-9] | "3" [0-1] )
-time ::= ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ( "." [0-9]{3} )? (
-  "Z" | ( "+" | "-" ) ( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] )
-date-time ::= date "T" time
-root ::= "[" space ("\"" date-time "\"" space ("," space "\"" date-time "\"" space){0,2})? "]" space
-space ::= | " " | "\n"{1,2} [ \t]{0,20}
-"#;
-
 const EXAMPLES: &[Example] = &[
     Example {
         name: "json",
-        grammar: JSON,
+        grammar: include_str!("examples/json.gbnf"),
         answers: &["{}", "{ }", r#"{"a": [1, -2.5e3, null, "b\n"]}"#, "{\"\\u00e9\":\n\t{\"x\":true} }"],
         others: &["", "[1]", "{", r#"{"a"}"#, "{}}", "{  }", r#"{"a":01}"#, r#"{"a":"\x"}"#, "{\"a\":\"\n\"}"],
     },
     Example {
         name: "a converted schema",
-        grammar: CONVERTED,
+        grammar: include_str!("examples/converted.gbnf"),
         answers: &[r#"{"name":"Ada","age":36}"#, r#"{ "name": "\"Ada", "age": 150, "kind": "fox"}"#],
         others: &[
             r#"{"name":"","age":36}"#,
@@ -94,13 +33,13 @@ const EXAMPLES: &[Example] = &[
     },
     Example {
         name: "any other properties",
-        grammar: ADDITIONAL,
+        grammar: include_str!("examples/additional.gbnf"),
         answers: &[r#"{"age":1}"#, r#"{"age":1, "ages":[], "no1":{}}"#, r#"{"age":1,"an":-2.5}"#, r#"{"age":1,"":0}"#],
         others: &[r#"{"age":1,"age":2}"#, r#"{"age":1,"no":2}"#, r#"{"age":"1"}"#],
     },
     Example {
         name: "dates",
-        grammar: DATES,
+        grammar: include_str!("examples/dates.gbnf"),
         answers: &[
             "[]",
             r#"["2024-02-30T23:59:59Z"]"#,
@@ -116,42 +55,19 @@ const EXAMPLES: &[Example] = &[
     },
     Example {
         name: "arithmetic",
-        grammar: r#"
-root  ::= (expr "=" ws term "\n")+
-expr  ::= term ([-+*/] term)*
-term  ::= ident | num | "(" ws expr ")" ws
-ident ::= [a-z] [a-z0-9_]* ws
-num   ::= [0-9]+ ws
-ws    ::= [ \t\n]*
-"#,
+        grammar: include_str!("examples/arithmetic.gbnf"),
         answers: &["1+2=3\n", "x *(y1 -3) = z\n\n", "a=b\nc=d\n"],
         others: &["1+2=3", "1+=3\n", "=1\n", "x y=1\n"],
     },
     Example {
         name: "arithmetic that begins with itself",
-        grammar: r#"
-root ::= sum
-sum ::= sum [-+] product | product
-product ::= product [*/] atom | atom
-atom ::= [0-9]+ | "(" sum ")"
-"#,
+        grammar: include_str!("examples/left-recursive.gbnf"),
         answers: &["1", "1+2*3", "(1-22)/(3)"],
         others: &["", "1+", "(1", "1 2"],
     },
     Example {
         name: "chess",
-        grammar: r#"
-root ::= (
-    # the first two moves
-    "1. " move " " move "\n"
-    ([1-9] [0-9]? ". " move " " move "\n")+
-)
-move ::= (pawn | nonpawn | castle) [+#]?
-# a piece, where it comes from, whether it takes, where it goes
-nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
-pawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
-castle ::= "O-O" "-O"?
-"#,
+        grammar: include_str!("examples/chess.gbnf"),
         answers: &[
             "1. e4 e5\n2. Nf3 Nc6\n",
             "1. d4 d5\n12. O-O-O+ exd8=Q#\n",
@@ -161,47 +77,13 @@ castle ::= "O-O" "-O"?
     },
     Example {
         name: "a small C",
-        grammar: r#"
-root ::= (declaration)*
-declaration ::= dataType identifier "(" parameter? ")" "{" statement* "}"
-dataType  ::= "int" ws | "float" ws | "char" ws
-identifier ::= [a-zA-Z_] [a-zA-Z_0-9]*
-parameter ::= dataType identifier
-statement ::=
-    ( dataType identifier ws "=" ws expression ";" ) |
-    ( identifier ws "=" ws expression ";" ) |
-    ( identifier ws "(" argList? ")" ";" ) |
-    ( "return" ws expression ";" ) |
-    ( "while" "(" condition ")" "{" statement* "}" ) |
-    ( "if" "(" condition ")" "{" statement* "}" ("else" "{" statement* "}")? ) |
-    ( singleLineComment )
-condition ::= expression relationOperator expression
-relationOperator ::= ("<=" | "<" | "==" | "!=" | ">=" | ">")
-expression ::= term (("+" | "-") term)*
-term ::= factor(("*" | "/") factor)*
-factor ::= identifier | number | unaryTerm | funcCall | parenExpression
-unaryTerm ::= "-" factor
-funcCall ::= identifier "(" argList? ")"
-parenExpression ::= "(" ws expression ws ")"
-argList ::= expression ("," ws expression)*
-number ::= [0-9]+
-singleLineComment ::= "//" [^\n]* "\n"
-ws ::= ([ \t\n]+)
-"#,
+        grammar: include_str!("examples/small-c.gbnf"),
         answers: &["", "int f(){}", "int f(int x){return  f(x-1)*2;}", "char g(){while(a<=b){x = -1;}// done\n}"],
         others: &["int f(", "intf(){}", "int f(){return x}", "int f(){if(a){}}", "int f(){x=1;}"],
     },
     Example {
         name: "japanese",
-        grammar: r#"
-# words of one script, and what is between them
-root ::= jp-char+ ([ \t\n] jp-char+)*
-jp-char ::= hiragana | katakana | punctuation | cjk
-hiragana ::= [ぁ-ゟ]
-katakana ::= [ァ-ヿ]
-punctuation ::= [、-〾]
-cjk ::= [一-鿿]
-"#,
+        grammar: include_str!("examples/japanese.gbnf"),
         answers: &["日本語", "ひらがな カタカナ", "猫、犬。"],
         others: &["", "abc", " 猫", "猫 ", "猫  犬"],
     },
