@@ -169,7 +169,7 @@ impl Schema {
     /// Those that are joined are multiplied, and the compiler does so in 32 bits.
     fn count_steps(&self) -> u64 {
         let bare = |mut step: u64| {
-            while step > 0 && step % 10 == 0 {
+            while step > 0 && step.is_multiple_of(10) {
                 step /= 10;
             }
             step
