@@ -111,16 +111,16 @@ struct Entry {
 
 /// See the module's picture.
 #[derive(Debug)]
-pub struct History(VecDeque<Entry>);
+pub struct RecentSeconds(VecDeque<Entry>);
 
-impl Default for History {
+impl Default for RecentSeconds {
     /// With room for all there will be: a steady step allocates nothing.
-    fn default() -> History {
-        History(VecDeque::with_capacity(KEPT))
+    fn default() -> RecentSeconds {
+        RecentSeconds(VecDeque::with_capacity(KEPT))
     }
 }
 
-impl History {
+impl RecentSeconds {
     /// A step has ended. Its results follow it.
     pub fn step(&mut self, record: &StepRecord, gauges: &Gauges) {
         let Entry { second, .. } = self.at(record.completed_at);
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn only_the_last_minutes_are_kept_and_silence_takes_no_place() {
-        let mut history = History::default();
+        let mut history = RecentSeconds::default();
         for second in [5, 5, 7, 2_000] {
             history.at(Nanos(second * SECOND + 1)).second.steps += 1;
         }

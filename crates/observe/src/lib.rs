@@ -32,7 +32,7 @@ pub use cache_fill::CacheFillForecast;
 pub use counters::{Exemplar, Gauges, Histogram, Predictions, SloOutcome, SpotChecked, Stats};
 pub use finish_rate::FinishRate;
 pub use handoffs::{HandoffOutcome, Handoffs};
-pub use history::{History, SecondStats};
+pub use history::{RecentSeconds, SecondStats};
 pub use live::{
     KvMap, LogCursor, LoggedStep, MAP_EVERY, Percentiles, RequestSnapshot, SNAPSHOT_EVERY, SnapshotRow, percentiles,
     with_waiting_requests,

@@ -9,7 +9,7 @@ use crate::accounts::{Accounts, Closed, Ending};
 use crate::cache_fill::CacheFillForecast;
 use crate::counters::{Gauges, Stats};
 use crate::finish_rate::FinishRate;
-use crate::history::History;
+use crate::history::RecentSeconds;
 use crate::phase_work::PhaseWorkTotals;
 use crate::recent::Recent;
 use crate::report::{FinishedSummary, Timings, Usage};
@@ -27,7 +27,7 @@ pub struct Views {
     /// Lengths and moments for what-if.
     pub history: RunHistory,
     /// The last of them, second by second.
-    pub minutes: History,
+    pub minutes: RecentSeconds,
     /// When the cache will be full.
     pub cache_fill: CacheFillForecast,
     /// How often a request ends.
@@ -50,7 +50,7 @@ impl Views {
             counters: Stats::default(),
             recent: Recent::default(),
             history: RunHistory::bounded(block_size),
-            minutes: History::default(),
+            minutes: RecentSeconds::default(),
             cache_fill: CacheFillForecast::default(),
             finish_rate: FinishRate::default(),
             promises: LatencyBounds::default(),

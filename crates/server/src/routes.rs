@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use telemetry::live_wire::Name;
 use telemetry::metrics::{self, CacheConfig, Exposition, Sources};
 use telemetry::otel::TraceParent;
-use telemetry::requests::{self, Question, WrongParameter};
+use telemetry::requests::{self, RequestQuery, WrongParameter};
 
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest, own_id};
@@ -377,7 +377,7 @@ async fn list_requests(
 ) -> ApiResult<Response> {
     let now = app.engine.unix(app.engine.now());
     let question =
-        Question::read(query::pairs(query.as_deref().unwrap_or_default()), now).map_err(|wrong| match wrong {
+        RequestQuery::read(query::pairs(query.as_deref().unwrap_or_default()), now).map_err(|wrong| match wrong {
             WrongParameter::Unknown(name) => query::unknown(&name),
             WrongParameter::Not(name, what) => {
                 ApiError::bad_request(format!("{name} must be {what}.")).with_param(name)

@@ -18,7 +18,7 @@ use engine::{Observe, RequestSummary};
 use protocol::Nanos;
 
 use crate::metrics::ThoughtTimes;
-use crate::requests::Line;
+use crate::requests::RequestLine;
 use crate::time_format::ms;
 use crate::timeline::{Registry, RequestTrace};
 use crate::why;
@@ -193,7 +193,7 @@ impl Writer {
         }
         let Ended { trace, route, is_stream, status } = ended;
         let prompts = self.closed(trace).unwrap_or_default();
-        let Some(line) = Line::of(trace, &|id| prompts.iter().find(|prompt| prompt.request == id)) else {
+        let Some(line) = RequestLine::of(trace, &|id| prompts.iter().find(|prompt| prompt.request == id)) else {
             return forgotten(ended);
         };
         tracing::info!(
@@ -235,7 +235,7 @@ impl Writer {
     }
 
     /// Each prompt of it that was slow, in words.
-    fn slow(&self, trace: &RequestTrace, line: &Line<'_>) {
+    fn slow(&self, trace: &RequestTrace, line: &RequestLine<'_>) {
         let name = |id| self.registry.words(trace.tenant, id);
         for &id in &trace.requests {
             let Some(timeline) = self.engine.timeline(id) else { continue };

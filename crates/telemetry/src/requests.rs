@@ -42,7 +42,7 @@ const LIMIT: usize = 50;
 const MOST: usize = 1000;
 
 #[derive(Debug, PartialEq)]
-pub struct Question {
+pub struct RequestQuery {
     /// Of [`STATES`]; none: all.
     states: Vec<&'static str>,
     min_ttft: Nanos,
@@ -64,13 +64,13 @@ const STATES: [&str; 5] = ["waiting", "running", "finished", "cancelled", "faile
 const ORDERS: [(&str, Order); 4] =
     [("newest", Order::Newest), ("ttft", Order::Ttft), ("gap", Order::Gap), ("total", Order::Total)];
 
-impl Question {
+impl RequestQuery {
     /// Reads the names and values of a query.
     pub fn read<'a>(
         query: impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)>,
         now: UnixNanos,
-    ) -> Result<Question, WrongParameter> {
-        let mut question = Question {
+    ) -> Result<RequestQuery, WrongParameter> {
+        let mut question = RequestQuery {
             states: Vec::new(),
             min_ttft: Nanos(0),
             min_gap: Nanos(0),
@@ -117,7 +117,7 @@ impl Question {
         Ok(question)
     }
 
-    fn wants(&self, line: &Line, ended: UnixNanos) -> bool {
+    fn wants(&self, line: &RequestLine, ended: UnixNanos) -> bool {
         (self.states.is_empty() || self.states.contains(&line.state))
             && line.ttft >= self.min_ttft
             && line.longest_gap >= self.min_gap
@@ -126,7 +126,7 @@ impl Question {
 }
 
 /// One HTTP request: the sums or the largest of its prompts.
-pub struct Line<'a> {
+pub struct RequestLine<'a> {
     trace: &'a RequestTrace,
     pub state: &'static str,
     arrived: Nanos,
@@ -146,19 +146,19 @@ pub struct Line<'a> {
     gaps_owner: Option<Owner>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> RequestLine<'a> {
     /// `known`: what the engine knows of a prompt. `None` where it has forgotten one.
     pub fn of<'k>(
         trace: &'a RequestTrace,
         known: &dyn Fn(RequestId) -> Option<&'k RequestSummary>,
-    ) -> Option<Line<'a>> {
+    ) -> Option<RequestLine<'a>> {
         let prompts: Vec<&RequestSummary> = trace.requests.iter().map(|&id| known(id)).collect::<Option<_>>()?;
         let (first, slowest) = (prompts.first()?, prompts.iter().max_by_key(|prompt| prompt.ttft())?);
         let roughest = prompts.iter().max_by_key(|prompt| prompt.longest_gap)?;
         let firsts: Option<Vec<Nanos>> = prompts.iter().map(|prompt| prompt.first_token).collect();
         let sum = |of: fn(&RequestSummary) -> usize| prompts.iter().map(|prompt| of(prompt)).sum();
         let started = |prompt: &RequestSummary| prompt.first_scheduled.unwrap_or(prompt.until);
-        Some(Line {
+        Some(RequestLine {
             trace,
             state: state(prompts.iter().map(|prompt| prompt.state)),
             arrived: first.arrived,
@@ -239,11 +239,11 @@ fn state(prompts: impl Iterator<Item = RequestState> + Clone) -> &'static str {
 }
 
 /// The answer, of requests that the caller may see.
-pub fn list(engine: &dyn Observe, traces: &[Arc<RequestTrace>], question: &Question) -> Value {
+pub fn list(engine: &dyn Observe, traces: &[Arc<RequestTrace>], question: &RequestQuery) -> Value {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
-    let lines = traces.iter().rev().filter_map(|trace| Line::of(trace, &|id| known.get(&id)));
-    let mut lines: Vec<Line<'_>> = lines.filter(|line| question.wants(line, engine.unix(line.until))).collect();
+    let lines = traces.iter().rev().filter_map(|trace| RequestLine::of(trace, &|id| known.get(&id)));
+    let mut lines: Vec<RequestLine<'_>> = lines.filter(|line| question.wants(line, engine.unix(line.until))).collect();
     match question.order {
         Order::Newest => lines.sort_by_key(|line| Reverse(line.arrived)),
         Order::Ttft => lines.sort_by_key(|line| Reverse(line.ttft)),
@@ -261,15 +261,15 @@ mod tests {
 
     const NOW: UnixNanos = UnixNanos(1_795_316_720_000_000_000);
 
-    fn read(query: &str) -> Result<Question, WrongParameter> {
+    fn read(query: &str) -> Result<RequestQuery, WrongParameter> {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        Question::read(pairs.map(|(name, value)| (name.into(), value.into())), NOW)
+        RequestQuery::read(pairs.map(|(name, value)| (name.into(), value.into())), NOW)
     }
 
     #[test]
     fn a_question_is_read_or_its_parameter_named() {
         let found = read("state=running,waiting&min_ttft=2s&min_gap=50&since=1m&order=gap&limit=7");
-        let wanted = Question {
+        let wanted = RequestQuery {
             states: vec!["running", "waiting"],
             min_ttft: Nanos(2_000_000_000),
             min_gap: Nanos(50_000_000),

@@ -6,7 +6,7 @@
 //!                         ^ from                          ^ visible: what a person waits for
 //! ```
 //! To the engine a token is a token. The parser of an answer says which of them are thought ([`Thought`]), and the
-//! ledger knows when each came; both together are a [`Span`].
+//! ledger knows when each came; both together are a [`ThoughtSpan`].
 
 use crate::time_format::ms;
 use std::iter::repeat_n;
@@ -55,7 +55,7 @@ impl Thought {
 }
 
 /// A thought in time. Moments are unknown where the ledger has left steps out.
-pub struct Span {
+pub struct ThoughtSpan {
     answer: usize,
     tokens: Range<usize>,
     from: Option<Nanos>,
@@ -65,7 +65,7 @@ pub struct Span {
     to: Option<Nanos>,
 }
 
-impl Span {
+impl ThoughtSpan {
     /// How long it took, until there was something to see or it broke off.
     pub fn time(&self) -> Option<Nanos> {
         Some(self.visible.or(self.to)?.since(self.from?))
@@ -90,13 +90,13 @@ impl Span {
 }
 
 /// The thoughts of a prompt's answers, in their order.
-pub fn spans(thoughts: &[Thought], account: &Account) -> Vec<Span> {
+pub fn spans(thoughts: &[Thought], account: &Account) -> Vec<ThoughtSpan> {
     let span = |(answer, thought): (usize, &Thought)| {
         let tokens = thought.tokens()?;
         let visits = account.visits.iter().filter(|visit| usize::from(visit.answer) == answer);
         let times: Vec<Nanos> = visits.flat_map(|visit| repeat_n(visit.to, visit.tokens.into())).collect();
         let at = |token: usize| times.get(token).copied();
-        Some(Span { answer, from: at(tokens.start), to: at(tokens.end - 1), visible: at(tokens.end), tokens })
+        Some(ThoughtSpan { answer, from: at(tokens.start), to: at(tokens.end - 1), visible: at(tokens.end), tokens })
     };
     thoughts.iter().enumerate().filter_map(span).collect()
 }

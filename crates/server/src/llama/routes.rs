@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use engine::sampling::{SamplingParams, options};
 use engine::{Chat, Observe, RequestId, RequestSummary};
 use serde_json::{Map, Value, json};
-use telemetry::requests::Line;
+use telemetry::requests::RequestLine;
 use telemetry::timeline::RequestTrace;
 use text::chat_template::TemplateOptions;
 
@@ -74,9 +74,9 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extens
 fn open_slots(engine: &dyn Observe, traces: &[Arc<RequestTrace>]) -> Vec<Value> {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
-    let lines = traces.iter().filter_map(|trace| Some((trace, Line::of(trace, &|id| known.get(&id))?)));
+    let lines = traces.iter().filter_map(|trace| Some((trace, RequestLine::of(trace, &|id| known.get(&id))?)));
     let open = lines.filter(|(_, line)| ["waiting", "running"].contains(&line.state));
-    let slot = |(id, (trace, line)): (usize, (&Arc<RequestTrace>, Line<'_>))| {
+    let slot = |(id, (trace, line)): (usize, (&Arc<RequestTrace>, RequestLine<'_>))| {
         json!({
             "id": id,
             "request": trace.response_id,
