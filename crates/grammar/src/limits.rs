@@ -114,8 +114,8 @@ pub(crate) fn steps(schema: &Value) -> u64 {
     Schema::of(schema).count_steps()
 }
 
-/// A step as the compiler reads it, in double precision: so many, of as many digits behind the point. `None`: it has more
-/// digits than are counted.
+/// A step as the compiler reads it, in double precision: a whole number, and how many of its digits stand behind the
+/// point. `None`: it has more digits than are counted.
 pub(crate) fn step(mut step: f64) -> Option<(u64, u32)> {
     let mut digits = 0;
     while step.is_finite() && step.fract() != 0.0 {
