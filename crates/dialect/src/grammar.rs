@@ -930,7 +930,7 @@ fn count(schema: &Value, key: &str) -> Option<u64> {
     schema.get(key).and_then(Value::as_u64).map(|count| count.min(MAX_COUNT))
 }
 
-/// A count and what is counted.
+/// `one`, from `least` to `most` times.
 fn times(one: &str, least: u64, most: Option<u64>) -> String {
     match (least, most) {
         // A grammar has no word for none.
