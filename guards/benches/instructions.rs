@@ -10,9 +10,10 @@ use kernels::{
     KvShape, Out, PackedMatrix, RotateAndStore, WeightClass,
 };
 use ledger::Ledger;
-use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use scheduler::cost::{Knot, Terms};
+use protocol::sampling::Sampling;
 use protocol::{Nanos, Priority, RequestId, StopRules, Targets};
 use scheduler::{CostModel, Limits, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord};
 use std::hint::black_box;
@@ -160,13 +161,13 @@ fn forward(mut pass: Pass) -> Pass {
 struct Draw {
     sampler: Sampler,
     row: Vec<f32>,
-    params: SamplingParams,
+    params: Sampling,
     history: History,
 }
 
 /// A row of a vocabulary of 151,936, the sampler's memory already there.
 fn draw(temperature: f32, top_p: f32) -> Draw {
-    let params = SamplingParams { temperature, top_p, ..SamplingParams::default() };
+    let params = Sampling { temperature, top_p, ..Sampling::default() };
     let (sampler, row) = (Sampler::new(151_936), values(151_936, 3));
     let mut draw = Draw { sampler, row, params, history: History::new(&[]) };
     sample_one(&mut draw);
