@@ -40,6 +40,8 @@ pub use failure::Failure;
 ///
 /// Once in the life of a process: a command may set limits on it, listen for its signals and write to its streams.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
+    // A process that an engine is embedded in keeps its own ways with memory.
+    kernels::memory_limits::bound_heaps();
     if let Err(failure) = settle_in() {
         return failure.report();
     }
@@ -86,7 +88,7 @@ fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failur
 
 /// What every way in needs of the process.
 fn settle_in() -> Result<(), Failure> {
-    kernels::memory_limits::bound_heaps();
+    kernels::memory_limits::spare_address_space();
     kernels::memory_limits::survive_file_size_limit();
     failure::install_panic_hook();
     failure::check_room()

@@ -1,16 +1,8 @@
 //! Facts are counted once: what the core says happened, and the views that are made of it.
 //!
 //! ```text
-//! core --take(Fact)--> pending --write--> sink         a recording, if there is one (recording/)
-//!                                    \--> accounts     the owner of each millisecond; the only clock of a request
-//!                                           \--> counters    what /metrics shows
-//!                                            --> recent      steps, ends and gaps for watchers
-//!                                            --> history     lengths and moments for what-if (run_history.rs)
-//!                                            --> minutes     the last of them, second by second (history.rs)
-//!                                            --> cache_fill  when the cache will be full
-//!                                            --> finish_rate how often a request ends
-//!                                            --> promises    which of them were kept
-//!                                            --> phase_work  what steps asked of the machine, by phase
+//! core --take(Fact)--> pending --write--> sink     a recording, if there is one (recording/)
+//!                                    \--> Views    accounts, counters, history and the rest (the crate `observe`)
 //! ```
 //!
 //! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the

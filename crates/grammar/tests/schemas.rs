@@ -23,7 +23,7 @@ fn of(property: Value) -> Value {
     json!({"type": "object", "properties": {"m": property}, "required": ["m"], "additionalProperties": false})
 }
 
-/// One of so many names must be there.
+/// One of that number of names must be there.
 fn either(at: usize, count: usize) -> Value {
     json!({"anyOf": (0..count).map(|n| json!({"required": [format!("a{at}{n}")]})).collect::<Vec<_>>()})
 }

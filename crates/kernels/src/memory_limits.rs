@@ -93,22 +93,30 @@ pub fn headrooms() -> Vec<Headroom> {
     headrooms_of(&|path| std::fs::read_to_string(path).ok())
 }
 
-/// Bounds what the C library keeps for itself. Heaps of threads: one per CPU, where it would make eight; each that a late
-/// thread starts costs some 500 KiB which never return, so a server would still grow after hours. One alone where address
-/// space is limited: each reserves 64 MiB, which the KV cache needs. And what is large is mapped by itself for good: the
-/// library would learn to take it from its heaps, which then have holes. Call it before a second thread starts.
+/// Bounds what the C library keeps for itself in a process of our own. Heaps of threads: one per CPU, where it would make
+/// eight; each that a late thread starts costs some 500 KiB which never return, so a server would still grow after hours.
+/// And what is large is mapped by itself for good: the library would learn to take it from its heaps, which then have
+/// holes. Call it before a second thread starts.
 pub fn bound_heaps() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         const LARGE: libc::c_int = 128 << 10;
-        let limited = |headroom: &Headroom| matches!(headroom.limit, Limit::AddressSpace { .. } | Limit::Data { .. });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let heaps = if headrooms().iter().any(limited) { 1 } else { cpus };
         // SAFETY: sets numbers of the allocator's; a refusal changes nothing.
         unsafe {
-            libc::mallopt(libc::M_ARENA_MAX, libc::c_int::try_from(heaps).unwrap_or(libc::c_int::MAX));
+            libc::mallopt(libc::M_ARENA_MAX, libc::c_int::try_from(cpus).unwrap_or(libc::c_int::MAX));
             libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         }
+    }
+}
+
+/// Keeps the C library from reserving 64 MiB of address space per thread if that is limited: the KV cache needs it. Call
+/// it before a second thread starts; without such a limit it does nothing.
+pub fn spare_address_space() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if headrooms().iter().any(|headroom| matches!(headroom.limit, Limit::AddressSpace { .. } | Limit::Data { .. })) {
+        // SAFETY: sets a number of the allocator's; a refusal changes nothing.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }
 }
 
