@@ -35,7 +35,12 @@ const ARROWS: &[(&str, &str)] = &[
     ("replay", "protocol engine sim ledger scheduler model checkpoint files"),
     ("plan", "roofline kernels scheduler figures"),
     ("telemetry", "protocol engine roofline scheduler plan"),
-    ("server", "protocol dialect engine telemetry files replay model text roofline scheduler plan figures"),
+    ("transport", "engine telemetry text files"),
+    ("batches", "telemetry transport files"),
+    (
+        "server",
+        "protocol batches dialect engine telemetry transport files replay model text roofline scheduler plan figures",
+    ),
     ("sim", "protocol scheduler files figures"),
     ("launch", "engine model text checkpoint hub kernels"),
     (
@@ -44,7 +49,7 @@ const ARROWS: &[(&str, &str)] = &[
     ),
     (
         "cli",
-        "protocol server bench dialect launch replay engine model text checkpoint hub \
+        "protocol server batches bench dialect launch replay engine model text checkpoint hub \
          quality rates roofline kernels scheduler sim plan files figures kv-events receipt",
     ),
     ("python", "cli engine text scheduler"),
@@ -533,7 +538,7 @@ fn wire_formats_stay_outside() {
 
 #[test]
 fn time_is_an_argument() {
-    const MAY: [&str; 6] = ["engine", "server", "telemetry", "bench", "cli", "kv-events"];
+    const MAY: [&str; 8] = ["engine", "server", "telemetry", "transport", "batches", "bench", "cli", "kv-events"];
     let paths = crates().into_iter().filter(|krate| !MAY.contains(&krate.as_str())).flat_map(|krate| sources(&krate));
     let measures = [
         "crates/kernels/src/limits.rs",
@@ -545,7 +550,7 @@ fn time_is_an_argument() {
     let elsewhere = paths.filter(|path| !measures.iter().any(|file| path == Path::new(file)));
     let clocks = elsewhere.flat_map(|path| lines_with(&path, &["Instant::now", "SystemTime"])).collect();
     assert_none(
-        "only engine, server, telemetry, bench, cli, kv-events and the measurements of limits and steps look at a clock",
+        "only engine, server, telemetry, transport, batches, bench, cli, kv-events and the measurements of limits and steps look at a clock",
         clocks,
     );
 }
@@ -569,8 +574,8 @@ const OTHER_OPENS: &[(&str, &str)] = &[
     ("crates/kernels/src/threads/cpus.rs", "asks the kernel: /sys"),
     ("crates/kernels/src/threads/nodes.rs", "asks the kernel: /sys"),
     ("crates/kernels/src/threads/steal.rs", "asks the kernel: /proc"),
-    ("crates/server/src/listen.rs", "asks the kernel: /proc"),
-    ("crates/server/src/stop.rs", "asks the kernel: /proc"),
+    ("crates/transport/src/listen.rs", "asks the kernel: /proc"),
+    ("crates/transport/src/stop.rs", "asks the kernel: /proc"),
     ("crates/model/src/export/staging.rs", "a result in the making, to lock, write and sync it"),
 ];
 

@@ -59,7 +59,7 @@ fn figures() -> Result<Vec<Figure>, String> {
     Ok(vec![
         Figure { name: "lines of Rust", value: lines(&rust)?, limit: 199_900 },
         Figure { name: "code of engine", value: code("engine")?, limit: 9_000 },
-        Figure { name: "code of server", value: code("server")?, limit: 17_000 },
+        Figure { name: "code of server", value: code("server")?, limit: 13_000 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 14 },
         Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 15 },

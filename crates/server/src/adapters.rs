@@ -7,12 +7,12 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use engine::AdapterError;
 use serde_json::Value;
+use transport::auth::Right;
+use transport::error::{ApiError, ApiResult};
+use transport::fields::Fields;
 
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest, blocking};
-use crate::auth::Right;
-use crate::error::{ApiError, ApiResult};
-use crate::fields::Fields;
 use crate::openai::shapes;
 
 /// As the system has it: what is longer is no path, and would be repeated in the refusal.

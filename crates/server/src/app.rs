@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
+use batches::BatchStore;
 use engine::receipt::Provenance;
 use engine::{Observe, Prompt, RawRequest, Rejection, ValidatedRequest};
 use http_body_util::BodyExt;
@@ -14,18 +15,17 @@ use telemetry::otel::Exporter;
 use telemetry::time_format::unix_seconds;
 use telemetry::timeline::{Reader, Registry};
 use tokio::sync::Semaphore;
+use transport::arriving::Arriving;
+use transport::auth::{ApiKeys, Right, Tenant};
+use transport::drain::Drain;
+use transport::error::ApiError;
+use transport::ids::Ids;
+use transport::origin::OriginPolicy;
+use transport::prepare_pool::{PreparePool, Room};
 
 use crate::ServerOptions;
-use crate::arriving::Arriving;
-use crate::auth::{ApiKeys, Right, Tenant};
-use crate::batch::BatchStore;
 use crate::charge::AnswerMemory;
-use crate::drain::Drain;
-use crate::error::ApiError;
-use crate::ids::Ids;
 use crate::openapi::CachedDocument;
-use crate::origin::OriginPolicy;
-use crate::prepare_pool::{PreparePool, Room};
 use crate::responses::Store;
 use crate::served_model::ServedModel;
 use crate::settings::Settings;
@@ -53,7 +53,7 @@ pub(crate) struct App {
     /// The document of the API.
     pub(crate) openapi: OnceLock<CachedDocument>,
     pub(crate) permits: Permits,
-    pub(crate) drain: Drain,
+    pub(crate) drain: Arc<Drain>,
     /// Memory for answers that are not read yet.
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
@@ -113,11 +113,11 @@ impl App {
             batch_store,
             openapi: OnceLock::new(),
             permits: Permits { readers: permits(MOST_READERS), simulations: permits(1), traces: permits(1) },
-            drain: Drain::default(),
+            drain: Arc::default(),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: PreparePool::new(options.text_workers, options.body_limit),
             pages: PreparePool::new(1, 0),
-            ids: Ids::new(),
+            ids: Ids::default(),
             engine,
         }
     }
@@ -196,7 +196,7 @@ impl App {
         let app = self.clone();
         let most_values = MOST_VALUES.max(2 * self.engine.model().max_model_len);
         let job = move || {
-            let value = crate::json::parse(&bytes, most_values)?;
+            let value = transport::json::parse(&bytes, most_values)?;
             drop(bytes);
             work(value, &app)
         };

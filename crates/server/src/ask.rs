@@ -13,12 +13,12 @@ use serde_json::Value;
 use telemetry::access::Refused;
 use telemetry::otel::TraceParent;
 use telemetry::timeline::RequestOrigin;
+use transport::auth::Tenant;
+use transport::error::{ApiError, ApiResult};
 
 use crate::answers::{Adjustments, EventStream, Events, PreparedRequest, ResponsePlan, ResponseWriter};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
 
 /// When the first token was likely to come, and what was promised, when the request was taken: milliseconds from there.
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::ValidatedRequest;
 use engine::quota::{Quota, QuotaExceeded};
-
-use crate::auth::Tenant;
-use crate::error::{ApiError, ApiResult};
+use transport::auth::Tenant;
+use transport::error::{ApiError, ApiResult};
 
 /// Bytes that a token takes until its answer is whole: its text, its id, and what vectors grow ahead.
 const WHOLE_TOKEN: u64 = 32;

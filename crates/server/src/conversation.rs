@@ -15,10 +15,10 @@ use std::sync::Arc;
 use dialect::{Calls, Choice, Dialect, Form, Thoughts, Tool};
 use engine::{ModelInfo, Prompt, RawRequest, Rule, ThoughtBudget};
 use serde_json::{Map, Value, json};
+use transport::error::{ApiError, ApiResult};
+use transport::fields::wrong_type;
 
 use crate::answers::{Adjustments, OutputParser};
-use crate::error::{ApiError, ApiResult};
-use crate::fields::wrong_type;
 
 /// Tokens at the end of a prompt that are looked at for a thought that has begun.
 const PROMPT_END_TOKENS: usize = 256;

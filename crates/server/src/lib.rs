@@ -20,39 +20,23 @@ mod adapters;
 mod answers;
 mod anthropic;
 mod app;
-mod arriving;
 mod ask;
-mod auth;
-pub mod batch;
+mod batch;
 mod charge;
 mod conversation;
-mod drain;
 mod endpoint;
-mod error;
-mod fair_queue;
-mod fields;
-mod ids;
-mod json;
-mod listen;
 mod live;
 mod llama;
 mod ollama;
 mod openai;
 mod openapi;
-mod origin;
 mod plan;
-mod prepare_pool;
-mod query;
 mod responses;
 mod role;
 mod routes;
 mod sampling;
 mod served_model;
 mod settings;
-mod shape;
-mod socket;
-mod sse;
-mod stop;
 mod vectors;
 mod without;
 
@@ -62,25 +46,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use batches::{BatchStore, LocalServer};
 use engine::Observe;
+use transport::listen::Listener;
+use transport::origin::{OriginOptions, OriginPolicy, Unusable};
+use transport::socket::Socket;
+use transport::stop::StopStage;
 
 use crate::app::App;
-use crate::batch::BatchStore;
-use crate::listen::Listener;
-use crate::origin::{OriginPolicy, Told, Unusable};
 use crate::responses::Store;
-use crate::socket::Socket;
-use crate::stop::Ending;
 
-pub use arriving::Patience;
-pub use auth::ApiKey;
 pub use conversation::ParserOptions;
-pub use openai::hints::{Hint, hints};
+pub use openai::hints::hints;
 pub use routes::routes;
-pub use socket::{Address, TlsFiles};
-pub use stop::{Stop, StopHandle, hangups};
 pub use telemetry::access::SlowOptions;
 pub use telemetry::otel::OtelOptions;
+pub use transport::arriving::Patience;
+pub use transport::auth::ApiKey;
+pub use transport::hints::Hint;
+pub use transport::socket::{Address, TlsFiles};
+pub use transport::stop::{Stop, StopHandle, hangups};
 
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -253,6 +238,17 @@ pub enum ServeError {
     EmptyModelName,
 }
 
+/// A server that answers lines of files in this process: of what concerns answers `options` count; addresses, keys and
+/// origins do not.
+pub fn local(engine: impl Observe + 'static, options: &ServerOptions) -> Result<LocalServer, ServeError> {
+    if options.served_model_names.iter().any(String::is_empty) {
+        return Err(ServeError::EmptyModelName);
+    }
+    let policy = OriginOptions { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false };
+    let policy = OriginPolicy::new(&policy).expect("localhost is a name");
+    Ok(routes::local(Arc::new(App::new(Arc::new(engine), options, policy, None, Store::in_memory()))))
+}
+
 /// A server that listens and does not answer yet.
 pub struct Server {
     app: Arc<App>,
@@ -281,7 +277,7 @@ impl Server {
         if let Some(adapter) = engine.model().adapters.list().into_iter().find(|it| names.contains(&it.name)) {
             return Err(ServeError::AdapterName(adapter.name));
         }
-        let origin_policy = OriginPolicy::new(&Told {
+        let origin_policy = OriginPolicy::new(&OriginOptions {
             host: &options.host,
             allowed_hosts: &options.allowed_hosts,
             allowed_origins: &options.allowed_origins,
@@ -293,7 +289,6 @@ impl Server {
         })?;
         check_root_path(&options.root_path)?;
         let (socket, address) = listening(&options).await?;
-        let listener = Listener::new(socket, options.max_connections);
         let unusable = |directory: &PathBuf| {
             let directory = directory.display().to_string();
             |source| ServeError::Batches { directory, source }
@@ -306,8 +301,10 @@ impl Server {
         });
         let store = store.transpose()?.unwrap_or_else(Store::in_memory);
         let app = Arc::new(App::new(Arc::new(engine), &options, origin_policy, batch_store.clone(), store));
+        let count = app.telemetry.http.connections.clone();
+        let listener = Listener::new(socket, options.max_connections, &app.settings.root_path, count);
         if let (Some(batch_store), Some(directory)) = (batch_store, &options.batch_directory) {
-            batch::worker::start(app.clone(), batch_store).map_err(unusable(directory))?;
+            batches::worker::start(routes::local(app.clone()), batch_store).map_err(unusable(directory))?;
         }
         Ok(Server { app, listener, address, drain_limit: options.drain_limit })
     }
@@ -324,7 +321,7 @@ impl Server {
     pub async fn run(self, mut stop: Stop) {
         let Server { app, mut listener, drain_limit, .. } = self;
         let router = routes::router(app.clone());
-        until(stop.reached(Ending::Draining), listener.accept(&app, &router)).await;
+        until(stop.reached(StopStage::Draining), listener.accept(&router)).await;
 
         tracing::info!("draining: no new requests are taken");
         app.drain.begin();
@@ -343,17 +340,17 @@ impl Server {
             tokio::select! {
                 () = done => true,
                 () = tokio::time::sleep(drain_limit) => false,
-                () = stop.reached(Ending::Now) => false,
+                () = stop.reached(StopStage::Now) => false,
             }
         };
         // Connections are still taken: a client that comes now learns that it should come back, and a load balancer
         // that asks for health gets an answer.
-        let drained = until(drained, listener.accept(&app, &router)).await;
+        let drained = until(drained, listener.accept(&router)).await;
 
         app.engine.stop();
         if !drained {
             let all_told = all_done();
-            let last_words = tokio::time::timeout(LAST_WORDS, until(all_told, listener.accept(&app, &router)));
+            let last_words = tokio::time::timeout(LAST_WORDS, until(all_told, listener.accept(&router)));
             if last_words.await.is_err() {
                 tracing::warn!("some clients did not read the end of their answers");
             }
@@ -380,7 +377,7 @@ async fn listening(options: &ServerOptions) -> Result<(Socket, Address), ServeEr
     let unknown = |source| ServeError::Resolve { host: host.to_owned(), source };
     let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(unknown)?.collect();
     let tls = options.tls.as_ref().map(|files| {
-        socket::acceptor(files).map_err(|bad| ServeError::Tls {
+        transport::socket::acceptor(files).map_err(|bad| ServeError::Tls {
             flag: if bad.file == files.certificates { "--ssl-certfile" } else { "--ssl-keyfile" },
             file: bad.file.display().to_string(),
             problem: bad.problem,

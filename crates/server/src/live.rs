@@ -36,13 +36,13 @@ use serde_json::{Map, Value, json};
 use telemetry::live_events as events;
 use telemetry::live_wire::{Info, LateRule, Limits, TargetTimes};
 use telemetry::time_format::ms;
+use transport::error::ApiError;
+use transport::json::json_body;
+use transport::query;
 
 use crate::app::App;
 use crate::ask::Caller;
-use crate::error::ApiError;
-use crate::json::json_body;
 use crate::live::feed::{Feed, Wishes};
-use crate::query;
 
 /// Whether the route is the page's, and gone with `ServerOptions::ui`.
 pub(crate) fn is_live(path: &str) -> bool {

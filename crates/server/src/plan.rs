@@ -15,12 +15,12 @@ use axum::response::{IntoResponse, Response};
 use model::ModelConfig;
 use plan::{Here, Loaded, Question};
 use roofline::ModelShape;
+use transport::error::{ApiError, ApiResult};
+use transport::json::json_body;
+use transport::query;
 
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest};
-use crate::error::{ApiError, ApiResult};
-use crate::json::json_body;
-use crate::query;
 
 /// What is known by now of this machine and of what runs on it.
 fn here(app: &App) -> Here {

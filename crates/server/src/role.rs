@@ -7,13 +7,13 @@ use axum::extract::State;
 use axum::response::Response;
 use engine::{Role, RoleError};
 use serde_json::{Value, json};
+use transport::auth::Right;
+use transport::error::ApiError;
+use transport::fields::Fields;
+use transport::json::json_body;
 
 use crate::app::App;
 use crate::ask::JsonRequest;
-use crate::auth::Right;
-use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::json::json_body;
 use crate::openai::shapes;
 
 /// `GET /role`. Of a server that shares no work it is `both`: it takes all that come.
@@ -25,7 +25,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response {
 pub(crate) async fn change(mut request: JsonRequest) -> Result<Response, ApiError> {
     request.app.keys.check(Right::Role, request.caller.tenant.as_ref())?;
     let role = request.read(|body, _| read(body)).await?;
-    request.app.engine.set_role(role)?;
+    request.app.engine.set_role(role).map_err(refused)?;
     Ok(show(State(request.app)).await)
 }
 
@@ -36,12 +36,10 @@ fn read(body: Value) -> Result<Role, ApiError> {
     Ok(Role::ALL.into_iter().find(|role| role.name() == name).expect("the table has the names of all"))
 }
 
-impl From<RoleError> for ApiError {
-    fn from(error: RoleError) -> ApiError {
-        let message = format!("{error}.");
-        match error {
-            RoleError::Fixed => ApiError::forbidden("role_is_fixed", message),
-            RoleError::CannotBeFound => ApiError::bad_request(message).with_param("role"),
-        }
+fn refused(error: RoleError) -> ApiError {
+    let message = format!("{error}.");
+    match error {
+        RoleError::Fixed => ApiError::forbidden("role_is_fixed", message),
+        RoleError::CannotBeFound => ApiError::bad_request(message).with_param("role"),
     }
 }

@@ -9,7 +9,6 @@
 //! Whose pages may ask is `origin.rs`. Denying is the default: the key is asked for before a route is looked up,
 //! whatever the path looks like, and only `GET /health`, the files of the page and the document of the API are exempt.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,22 +18,24 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use batches::LocalServer;
 use engine::Exemplar;
 use serde_json::{Value, json};
 use telemetry::live_wire::Name;
 use telemetry::metrics::{self, CacheConfig, Exposition, Sources};
 use telemetry::otel::TraceParent;
 use telemetry::requests::{self, RequestQuery, WrongParameter};
+use transport::auth::Tenant;
+use transport::error::{ApiError, ApiResult, ErrorFormat};
+use transport::json::json_body;
+use transport::query;
 
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest, own_id};
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult, ErrorFormat};
-use crate::json::json_body;
 use crate::live::page::is_page;
 use crate::openai::{chat, completions, text};
-use crate::{adapters, anthropic, batch, live, llama, ollama, openapi, plan, query, responses, role, vectors, without};
+use crate::{adapters, anthropic, batch, live, llama, ollama, openapi, plan, responses, role, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -69,15 +70,15 @@ static TABLE: [Route; 86] = [
     (Method::POST, "/embeddings", |by| on(by, vectors::llama::embed)),
     (Method::GET, "/lora-adapters", |by| on(by, llama::loras)),
     (Method::POST, "/lora-adapters", |by| on(by, llama::scale_loras)),
-    (Method::POST, "/v1/files", |by| on(by, batch::routes::send_file)),
-    (Method::GET, "/v1/files", |by| on(by, batch::routes::list_files)),
-    (Method::GET, "/v1/files/{id}", |by| on(by, batch::routes::show_file)),
-    (Method::DELETE, "/v1/files/{id}", |by| on(by, batch::routes::delete_file)),
-    (Method::GET, "/v1/files/{id}/content", |by| on(by, batch::routes::read_file)),
-    (Method::POST, "/v1/batches", |by| on(by, batch::routes::begin)),
-    (Method::GET, "/v1/batches", |by| on(by, batch::routes::list)),
-    (Method::GET, "/v1/batches/{id}", |by| on(by, batch::routes::show)),
-    (Method::POST, "/v1/batches/{id}/cancel", |by| on(by, batch::routes::cancel)),
+    (Method::POST, "/v1/files", |by| on(by, batch::send_file)),
+    (Method::GET, "/v1/files", |by| on(by, batch::list_files)),
+    (Method::GET, "/v1/files/{id}", |by| on(by, batch::show_file)),
+    (Method::DELETE, "/v1/files/{id}", |by| on(by, batch::delete_file)),
+    (Method::GET, "/v1/files/{id}/content", |by| on(by, batch::read_file)),
+    (Method::POST, "/v1/batches", |by| on(by, batch::begin)),
+    (Method::GET, "/v1/batches", |by| on(by, batch::list)),
+    (Method::GET, "/v1/batches/{id}", |by| on(by, batch::show)),
+    (Method::POST, "/v1/batches/{id}/cancel", |by| on(by, batch::cancel)),
     (Method::GET, "/api/version", |by| on(by, ollama::version)),
     (Method::GET, "/api/tags", |by| on(by, ollama::tags)),
     (Method::GET, "/api/ps", |by| on(by, ollama::ps)),
@@ -145,8 +146,28 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     inner(app.clone()).layer(middleware::from_fn_with_state(app, front))
 }
 
+/// The routes for clients in this process, which have no network and no name of their own.
+pub(crate) fn local(app: Arc<App>) -> LocalServer {
+    let (fills, drain) = ((2 * app.engine.model().max_num_seqs).min(128), app.drain.clone());
+    let routes = move |tenant| {
+        let told = app.clone();
+        let name = move |mut request: Request, next: Next| {
+            let caller = Caller::local(&told, tenant);
+            let id = caller.request_id.clone();
+            request.extensions_mut().insert(caller);
+            async move {
+                let mut response = next.run(request).await;
+                response.headers_mut().insert(REQUEST_ID, id);
+                response
+            }
+        };
+        inner(app.clone()).layer(middleware::from_fn(name))
+    };
+    LocalServer { routes: Arc::new(routes), fills, drain }
+}
+
 /// The routes without what every request from outside passes first: each wants a [`Caller`] beside it.
-pub(crate) fn inner(app: Arc<App>) -> Router {
+fn inner(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for (method, path, handler) in TABLE.iter().filter(|(_, path, _)| app.settings.ui || !live::is_live(path)) {
         let by = MethodFilter::try_from(method.clone()).expect("GET and POST are methods that axum knows");
@@ -173,42 +194,6 @@ fn absent(path: &str) -> Option<ApiError> {
         () => return None,
     };
     Some(ApiError::absent_route(message))
-}
-
-/// `/v1/models/` is `/v1/models`, and so is `//v1//models`: some clients put a slash behind or before whatever they are
-/// told. Said by a redirect it would reach only those that follow one with a body.
-///
-/// A proxy that serves this server under a prefix may leave the prefix in the path (`root_path`): it is taken off.
-pub(crate) fn settle_path(uri: &mut Uri, root_path: &str) {
-    let (whole, query) = (uri.path(), uri.query());
-    let path = with_single_slashes(whole);
-    let path = path.strip_prefix(root_path).filter(|rest| rest.starts_with('/')).unwrap_or(&path);
-    let path = match path.strip_suffix('/') {
-        Some(shorter) if !shorter.is_empty() => shorter,
-        _ => path,
-    };
-    if path.len() == whole.len() {
-        return;
-    }
-    let target = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-    let mut parts = uri.clone().into_parts();
-    parts.path_and_query = target.try_into().ok();
-    if let Ok(shorter) = Uri::from_parts(parts) {
-        *uri = shorter;
-    }
-}
-
-fn with_single_slashes(path: &str) -> Cow<'_, str> {
-    if !path.contains("//") {
-        return Cow::Borrowed(path);
-    }
-    let mut single = String::with_capacity(path.len());
-    for next in path.chars() {
-        if next != '/' || !single.ends_with('/') {
-            single.push(next);
-        }
-    }
-    Cow::Owned(single)
 }
 
 /// What every request passes, in this order.
@@ -338,7 +323,7 @@ async fn list_models(
         return Ok(json_body(anthropic::model_list(&app, &query)?.to_string()));
     }
     // OpenAI's list has one page; Anthropic's clients send this one whatever they mean.
-    query::check(&query, &[query::parameter("beta", crate::shape::Kind::Text, "")])?;
+    query::check(&query, &[query::parameter("beta", transport::shape::Kind::Text, "")])?;
     let cards: Vec<Value> = app.names().iter().map(|name| model_card(&app, name)).collect();
     Ok(json_body(json!({"object": "list", "data": cards}).to_string()))
 }

@@ -1,10 +1,9 @@
 //! The sampler's options ([`engine::sampling`]) as fields of the APIs.
 
 use engine::sampling::{SamplingOption, SamplingParams, options};
-
-use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::shape::{Field, Kind, field};
+use transport::error::ApiError;
+use transport::fields::Fields;
+use transport::shape::{Field, Kind, field};
 
 /// Whose name for an option an API has.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,12 @@
-//! What the options say about requests. Keys are not among it: [`crate::auth`] keeps digests of them, and nothing their text.
+//! What the options say about requests. Keys are not among it: [`transport::auth`] keeps digests of them, and nothing their text.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use transport::arriving::Patience;
+use transport::auth::HoldToken;
+
 use crate::ServerOptions;
-use crate::arriving::Patience;
-use crate::auth::HoldToken;
 
 /// Fields as in [`ServerOptions`].
 pub(crate) struct Settings {

@@ -17,11 +17,11 @@ use engine::RequestId;
 use replay::{AnswerLatency, Changes, ComparedAnswer, WhatIfError};
 use serde_json::{Value, json};
 use telemetry::timeline::RequestTrace;
+use transport::error::ApiError;
+use transport::json::json_body;
 
 use crate::app::App;
 use crate::ask::Caller;
-use crate::error::ApiError;
-use crate::json::json_body;
 use crate::live::whatif::{YieldPoint, alone};
 
 /// So long before the two the simulation begins, so that the queue is what it was.

@@ -30,5 +30,5 @@ pub use curve::Curve;
 pub use disaggregation::{Disaggregation, Link, RefuseWhen};
 pub use drafts::Acceptance;
 pub use report::Report;
-pub use workload::{Arrival, Lengths, Shape, Workload};
+pub use workload::{Arrival, Lengths, LoadPattern, Workload};
 pub use world::{Fleet, Instance, Observer, Pace, StepTimes, records, simulate};

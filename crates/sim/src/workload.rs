@@ -137,7 +137,7 @@ impl Lengths {
 
 /// Relation between requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Shape {
+pub enum LoadPattern {
     /// Independent users.
     Poisson,
     /// The same rate with gaps of this coefficient of variation.
@@ -168,7 +168,7 @@ impl Workload {
     /// sessions per second times turns, so that a fleet that keeps up sees this many requests per second.
     /// Memory: a few hundred bytes per request; for sessions, also 16 bytes for each earlier turn. Panics if `rate` is not
     /// positive.
-    pub fn synthetic(shape: Shape, lengths: Lengths, rate: f64, requests: usize, seed: u64) -> Workload {
+    pub fn synthetic(shape: LoadPattern, lengths: Lengths, rate: f64, requests: usize, seed: u64) -> Workload {
         assert!(rate > 0.0, "requests per second");
         let mut random = Random::new(seed);
         let mut arrivals: Vec<Arrival> = Vec::with_capacity(requests);
@@ -176,24 +176,24 @@ impl Workload {
         while arrivals.len() < requests {
             let index = arrivals.len() as u64;
             let gap = match shape {
-                Shape::Bursty { cv } => random.gamma(cv),
-                Shape::Sessions { turns, .. } => random.exponential() * turns as f64,
-                Shape::Poisson | Shape::SharedPrefix { .. } => random.exponential(),
+                LoadPattern::Bursty { cv } => random.gamma(cv),
+                LoadPattern::Sessions { turns, .. } => random.exponential() * turns as f64,
+                LoadPattern::Poisson | LoadPattern::SharedPrefix { .. } => random.exponential(),
             };
             seconds += gap / rate;
             let at = Nanos((seconds * 1e9).min(MAX_NANOS) as u64);
             let input = lengths.draw(lengths.input_tokens, &mut random);
             let output = lengths.draw(lengths.output_tokens, &mut random);
             let mut arrival = Arrival::new(at, mix(seed).wrapping_add(index), input, output);
-            if let Shape::SharedPrefix { prefixes, tokens } = shape {
+            if let LoadPattern::SharedPrefix { prefixes, tokens } = shape {
                 let prefix = random.below(prefixes.max(1) as u64);
                 arrival.prompt.insert(0, Piece { name: mix(prefix ^ mix(!seed)) | ASKED, len: tokens });
             }
-            if let Shape::Sessions { prefix: prefix @ 1.., .. } = shape {
+            if let LoadPattern::Sessions { prefix: prefix @ 1.., .. } = shape {
                 arrival.prompt.insert(0, Piece { name: mix(!seed) | ASKED, len: prefix });
             }
             arrivals.push(arrival);
-            if let Shape::Sessions { turns, pause, .. } = shape {
+            if let LoadPattern::Sessions { turns, pause, .. } = shape {
                 let turns = turns.min(1 + requests - arrivals.len());
                 for _ in 1..turns {
                     follow_up(&mut arrivals, lengths, pause, seed, &mut random);
@@ -201,12 +201,12 @@ impl Workload {
             }
         }
         let name = match shape {
-            Shape::Poisson => format!("poisson, {rate} requests/s"),
-            Shape::Bursty { cv } => format!("bursty (cv {cv}), {rate} requests/s"),
-            Shape::SharedPrefix { prefixes, tokens } => {
+            LoadPattern::Poisson => format!("poisson, {rate} requests/s"),
+            LoadPattern::Bursty { cv } => format!("bursty (cv {cv}), {rate} requests/s"),
+            LoadPattern::SharedPrefix { prefixes, tokens } => {
                 format!("poisson, {rate} requests/s, {prefixes} shared prefixes of {tokens} tokens")
             }
-            Shape::Sessions { turns, .. } => format!("sessions of {turns} turns, {rate} requests/s"),
+            LoadPattern::Sessions { turns, .. } => format!("sessions of {turns} turns, {rate} requests/s"),
         };
         Workload { name, arrivals, acceptance: None }
     }

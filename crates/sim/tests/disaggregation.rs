@@ -5,8 +5,8 @@ use scheduler::cost::Terms;
 use scheduler::router::Role;
 use scheduler::{CostModel, Limits, Scheduler};
 use sim::{
-    Arrival, Curve, Disaggregation, Fleet, Instance, Lengths, Link, Observer, RefuseWhen, Report, Shape, Workload,
-    simulate,
+    Arrival, Curve, Disaggregation, Fleet, Instance, Lengths, Link, LoadPattern, Observer, RefuseWhen, Report,
+    Workload, simulate,
 };
 use testing::plans;
 
@@ -43,7 +43,7 @@ fn targets(ttft_ms: u64, tpot_ms: u64) -> Targets {
 
 fn poisson(seed: u64, input_tokens: usize, output_tokens: usize, rate: f64, requests: usize) -> Workload {
     let lengths = Lengths { input_tokens, output_tokens, cv: 0.5 };
-    Workload::synthetic(Shape::Poisson, lengths, rate, requests, seed)
+    Workload::synthetic(LoadPattern::Poisson, lengths, rate, requests, seed)
 }
 
 /// Long prompts with short answers, then short ones with long ones, then the first again, 30 s each.

@@ -4,7 +4,7 @@ use protocol::{Nanos, Targets};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits};
 use sim::workload::Piece;
-use sim::{Acceptance, Arrival, Fleet, Instance, Lengths, Shape, Workload, records, simulate};
+use sim::{Acceptance, Arrival, Fleet, Instance, Lengths, LoadPattern, Workload, records, simulate};
 use testing::plans;
 
 const MS: u64 = 1_000_000;
@@ -80,7 +80,7 @@ fn equal_beginnings_are_found_in_the_cache() {
 
 #[test]
 fn a_turn_quotes_what_was_said_before_and_waits_for_it() {
-    let shape = Shape::Sessions { turns: 3, pause: Nanos(500 * MS), prefix: 0 };
+    let shape = LoadPattern::Sessions { turns: 3, pause: Nanos(500 * MS), prefix: 0 };
     let lengths = Lengths { input_tokens: 8, output_tokens: 5, cv: 0.0 };
     let workload = Workload::synthetic(shape, lengths, 1.0, 3, 1);
     let report = simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap();
@@ -95,7 +95,7 @@ fn a_turn_quotes_what_was_said_before_and_waits_for_it() {
 
 #[test]
 fn sessions_share_what_all_of_them_begin_with() {
-    let shape = Shape::Sessions { turns: 2, pause: Nanos(500 * MS), prefix: 16 };
+    let shape = LoadPattern::Sessions { turns: 2, pause: Nanos(500 * MS), prefix: 16 };
     let lengths = Lengths { input_tokens: 8, output_tokens: 5, cv: 0.0 };
     let workload = Workload::synthetic(shape, lengths, 0.1, 4, 1);
     assert_eq!(workload.arrivals.iter().map(Arrival::input_tokens).collect::<Vec<_>>(), [24, 37, 24, 37]);
@@ -107,7 +107,7 @@ fn sessions_share_what_all_of_them_begin_with() {
 /// An agent's sessions: each turn appends 700 tokens to the conversation. A thirtieth of the sent tokens is computed.
 #[test]
 fn an_agents_sessions_are_nearly_all_hits() {
-    let shape = Shape::Sessions { turns: 43, pause: Nanos(1000 * MS), prefix: 0 };
+    let shape = LoadPattern::Sessions { turns: 43, pause: Nanos(1000 * MS), prefix: 0 };
     let lengths = Lengths { input_tokens: 700, output_tokens: 444, cv: 0.0 };
     let workload = Workload::synthetic(shape, lengths, 0.01, 43, 1);
     let mut big = instance();
@@ -151,10 +151,10 @@ fn a_target_that_is_not_set_is_not_met() {
 #[test]
 fn one_seed_gives_one_report_and_one_log() {
     let shapes = [
-        Shape::Poisson,
-        Shape::Bursty { cv: 3.0 },
-        Shape::SharedPrefix { prefixes: 3, tokens: 40 },
-        Shape::Sessions { turns: 4, pause: Nanos(50 * MS), prefix: 20 },
+        LoadPattern::Poisson,
+        LoadPattern::Bursty { cv: 3.0 },
+        LoadPattern::SharedPrefix { prefixes: 3, tokens: 40 },
+        LoadPattern::Sessions { turns: 4, pause: Nanos(50 * MS), prefix: 20 },
     ];
     let lengths = Lengths { input_tokens: 12, output_tokens: 6, cv: 0.5 };
     let run = |shape, seed| {
@@ -175,7 +175,7 @@ fn one_seed_gives_one_report_and_one_log() {
 #[test]
 fn a_fleet_sends_equal_prefixes_to_one_instance() {
     // Long prefixes, so that computing one again costs far more than a short wait.
-    let shape = Shape::SharedPrefix { prefixes: 2, tokens: 80 };
+    let shape = LoadPattern::SharedPrefix { prefixes: 2, tokens: 80 };
     let lengths = Lengths { input_tokens: 4, output_tokens: 2, cv: 0.0 };
     let workload = Workload::synthetic(shape, lengths, 60.0, 200, 3);
     let mut fleet = Fleet::of(2, &instance());

@@ -38,7 +38,7 @@ pub struct PrepareStats {
 #[derive(Default)]
 pub struct HttpMetrics {
     answers: Mutex<BTreeMap<(&'static str, u16), u64>>,
-    pub connections: AtomicUsize,
+    pub connections: Arc<AtomicUsize>,
     pub thoughts: Arc<ThoughtTimes>,
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use figures::random::Random;
 use protocol::Nanos;
-use sim::workload::{Lengths, Piece, Shape, Workload};
+use sim::workload::{Lengths, LoadPattern, Piece, Workload};
 
 /// A prompt: token ids where the server takes them, words where it wants text.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +87,7 @@ pub enum Dataset {
         /// Tokens of answers.
         output: usize,
     },
-    /// Conversations, as the simulator has them ([`sim::Shape::Sessions`]).
+    /// Conversations, as the simulator has them ([`sim::LoadPattern::Sessions`]).
     Sessions {
         /// Turns of each.
         turns: usize,
@@ -217,7 +217,7 @@ fn sessions(
     if count == 0 {
         return Err(PlanError::Empty);
     }
-    let shape = Shape::Sessions { turns, pause: Nanos(pause.as_nanos() as u64), prefix };
+    let shape = LoadPattern::Sessions { turns, pause: Nanos(pause.as_nanos() as u64), prefix };
     let lengths = Lengths { input_tokens: input, output_tokens: output, cv };
     let load = Workload::synthetic(shape, lengths, rate, count, seed).arrivals;
     let mut asks: Vec<PlannedRequest> = Vec::with_capacity(load.len());
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(ids(0)[..40], ids(3)[..40]);
         assert_ne!(ids(0)[40..], ids(3)[40..]);
         // The same moments, pauses and lengths as `sim` with these numbers.
-        let shape = Shape::Sessions { turns: 3, pause: Nanos(2_000_000_000), prefix: 40 };
+        let shape = LoadPattern::Sessions { turns: 3, pause: Nanos(2_000_000_000), prefix: 40 };
         let lengths = Lengths { input_tokens: 10, output_tokens: 7, cv: 0.0 };
         let imagined = Workload::synthetic(shape, lengths, 10.0, 7, 5);
         for (ask, arrival) in load.iter().zip(&imagined.arrivals) {

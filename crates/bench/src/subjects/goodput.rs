@@ -11,7 +11,7 @@ use protocol::{Nanos, Priority, Targets};
 use roofline::{Machine, ModelShape};
 use scheduler::Limits;
 use serde_json::json;
-use sim::workload::{Lengths, Shape};
+use sim::workload::{Lengths, LoadPattern};
 use sim::{Fleet, Instance, Workload, simulate};
 
 use crate::rows::Rows;
@@ -97,17 +97,17 @@ fn workload(setting: &Setting, load: &str, rate: f64, seed: u64) -> Workload {
     let targets = Targets { ttft: ms(setting.ttft_ms), tpot: ms(setting.tpot_ms) };
     let requests = |rate: f64| (rate * setting.seconds) as usize;
     let chat = Lengths { input_tokens: 180, output_tokens: 90, cv: 0.9 };
-    let mut all = Workload::synthetic(Shape::Poisson, chat, rate, requests(rate), seed).with_targets(targets);
+    let mut all = Workload::synthetic(LoadPattern::Poisson, chat, rate, requests(rate), seed).with_targets(targets);
     if load == "documents" {
         let long = Lengths { input_tokens: 4000, output_tokens: 100, cv: 0.5 };
         let patient = Targets { ttft: ms(8 * setting.ttft_ms), ..targets };
-        let some = Workload::synthetic(Shape::Poisson, long, rate / 9.0, requests(rate / 9.0), seed + 100);
+        let some = Workload::synthetic(LoadPattern::Poisson, long, rate / 9.0, requests(rate / 9.0), seed + 100);
         all.arrivals.extend(some.with_targets(patient).arrivals);
     }
     if load == "batch" {
         let long = Lengths { input_tokens: 500, output_tokens: 150, cv: 0.7 };
         let count = requests(rate / 4.0);
-        let mut jobs = Workload::synthetic(Shape::Poisson, long, 1e6, count, seed + 200);
+        let mut jobs = Workload::synthetic(LoadPattern::Poisson, long, 1e6, count, seed + 200);
         jobs.arrivals.iter_mut().for_each(|job| job.priority = Priority(10));
         all.arrivals.extend(jobs.arrivals);
     }

@@ -1,9 +1,9 @@
 //! `twostroke batch`: a file of requests, a file of answers.
 
+use batches::{BatchInput, BatchOutput, BatchRun, Counts, InputError, Local, Stopped};
 use engine::Engine;
 use launch::Settings;
 use serde_json::json;
-use server::batch::{BatchInput, BatchOutput, BatchRun, Counts, InputError, Local, Stopped};
 use server::{ParserOptions, ServerOptions};
 
 use crate::console::{Progress, note, put_line};
@@ -44,7 +44,7 @@ fn finish(flags: &BatchFlags, engine: Engine, input: &BatchInput, output: BatchO
     let bar = Progress::counting("answering", "requests");
     runtime.block_on(async {
         let mut ends = Ends::listen()?;
-        let local = Local::new(engine, &options).map_err(Failure::usage)?;
+        let local = Local::new(server::local(engine, &options).map_err(Failure::usage)?);
         let mut run = BatchRun::new(local, input, output, None).map_err(|error| input_failure(flags, &error))?;
         let finished = tokio::select! {
             finished = run.finish(|counts| bar.at(counts.done as u64, counts.total as u64)) => Some(finished),

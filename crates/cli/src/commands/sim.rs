@@ -17,7 +17,7 @@ use protocol::{Nanos, Targets};
 use roofline::Machine;
 use scheduler::Limits;
 use serde_json::json;
-use sim::workload::{Lengths, Shape};
+use sim::workload::{Lengths, LoadPattern};
 use sim::{Acceptance, Curve, Disaggregation, Fleet, Instance, Link, Observer, RefuseWhen, Workload};
 
 use crate::console::{Progress, put_line};
@@ -138,14 +138,14 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
     let targets = Targets { ttft: flags.ttft_slo.map(nanos), tpot: flags.tpot_slo.map(nanos) };
     let workload = if flags.trace.is_empty() {
         let shape = match flags.workload {
-            Kind::Poisson => Shape::Poisson,
-            Kind::Bursty => Shape::Bursty { cv: flags.burst_cv },
+            Kind::Poisson => LoadPattern::Poisson,
+            Kind::Bursty => LoadPattern::Bursty { cv: flags.burst_cv },
             Kind::SharedPrefix => {
-                Shape::SharedPrefix { prefixes: flags.prefixes, tokens: flags.prefix_tokens.unwrap_or(PREFIX) }
+                LoadPattern::SharedPrefix { prefixes: flags.prefixes, tokens: flags.prefix_tokens.unwrap_or(PREFIX) }
             }
             Kind::Sessions => {
                 let prefix = flags.prefix_tokens.unwrap_or(0);
-                Shape::Sessions { turns: flags.turns, pause: nanos(flags.pause), prefix }
+                LoadPattern::Sessions { turns: flags.turns, pause: nanos(flags.pause), prefix }
             }
         };
         let SimFlags { input_tokens, output_tokens, length_cv: cv, .. } = *flags;

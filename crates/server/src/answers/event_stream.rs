@@ -11,12 +11,12 @@ use telemetry::access;
 use telemetry::otel::Guard;
 use telemetry::thinking::Thought;
 use telemetry::timeline::{RequestOrigin, RequestTrace};
+use transport::error::ApiError;
 
 use super::ResponsePlan;
 use crate::app::App;
 use crate::charge::{self, Charge};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
 use crate::openai::late::LatencyBoundWatch;
 
 /// Outputs of each answer of a stream that may wait to be read, beyond what the connection's buffers hold.
@@ -73,7 +73,7 @@ impl EventStream {
             streams.iter().flatten().for_each(|stream: &Stream| stream.limit_unread(most_unread(plan)));
         }
         let requests: Vec<_> = streams.iter().flatten().map(Stream::id).collect();
-        let response_id = app.ids.response_id(plan.endpoint);
+        let response_id = app.ids.response_id(plan.endpoint.prefix());
         let trace = Arc::new(RequestTrace {
             tenant: origin.tenant,
             key: origin.key,

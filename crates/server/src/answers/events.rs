@@ -9,10 +9,10 @@ use std::task::{Context, Poll};
 use engine::Event;
 use hyper::body::{Body, Bytes, Frame};
 use telemetry::timeline::RequestTrace;
+use transport::error::ApiError;
 
 use super::EventStream;
 use crate::app::App;
-use crate::error::ApiError;
 use crate::openai::late::LatencyBoundWatch;
 
 /// Writes what a stream says, in the format of one API.

@@ -6,12 +6,12 @@ use dialect::AnswerPart;
 use engine::receipt::Receipt;
 use engine::{Event, TokenLogprob};
 use telemetry::timeline::RequestTrace;
+use transport::error::{ApiError, ApiResult};
 
 use super::{EventStream, FinishInfo, Parsed, ResponsePlan, StreamParser, Totals};
 use crate::app::App;
 use crate::charge::Charge;
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
 
 /// One answer of one prompt, while it grows.
 #[derive(Default)]

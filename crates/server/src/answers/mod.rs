@@ -23,10 +23,10 @@ use axum::response::Response;
 use engine::receipt::{Provenance, Receipt, Unsealed};
 use engine::{FinishReason, Timings, ValidatedRequest};
 use serde_json::Value;
+use transport::error::ApiError;
 
 use crate::app::App;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
 use crate::openai::beams::Beams;
 
 pub(crate) use self::event_stream::EventStream;

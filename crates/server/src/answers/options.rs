@@ -3,9 +3,8 @@
 use engine::{RawRequest, ServiceClass, SignedAddress, ValidatedRequest, fit_schema};
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::error::{ApiError, ApiResult};
-use crate::openai::hints::Hints;
+use transport::error::{ApiError, ApiResult};
+use transport::hints::Hints;
 
 /// How an answer is to be delivered.
 #[derive(Clone, Default)]
@@ -55,7 +54,7 @@ impl ResponseOptions {
 /// What was settled otherwise than a client may think. The answer says so, in its headers and beside `timings`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Adjustments {
-    /// Fields that were taken and change nothing ([`crate::openai::hints`]), and places of schemas that are not kept to.
+    /// Fields that were taken and change nothing ([`transport::hints`]), and places of schemas that are not kept to.
     #[serde(skip_serializing_if = "Hints::is_empty")]
     pub(crate) hints: Hints,
     /// What `max_tokens` was cut to; of several prompts, the least.

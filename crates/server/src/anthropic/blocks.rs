@@ -8,12 +8,12 @@
 
 use engine::ChatMessage;
 use serde_json::{Map, Value, json};
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
+use transport::hints::Hints;
 
 use super::shapes::BLOCK;
 use crate::conversation::{insert_thought, told_call};
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
-use crate::openai::hints::Hints;
 
 /// Blocks that only their maker can read: not passed to the model.
 const REDACTED: &str = "messages[].content[].redacted_thinking";

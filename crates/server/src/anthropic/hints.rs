@@ -1,8 +1,8 @@
 //! Anthropic's fields that change no token, by their own definition.
 
-use crate::openai::hints::{Hint, Kind, hint};
+use transport::hints::{Hint, Kind, hint};
 
-/// All of them: the list is closed ([`crate::openai::hints`]).
+/// All of them: the list is closed ([`transport::hints`]).
 pub(crate) static HINTS: &[Hint] = &[
     hint("metadata", Kind::Object, "who is behind a request, for its vendor's records"),
     hint("cache_control", Kind::Object, "that the prompt is to be cached; here every block may be"),

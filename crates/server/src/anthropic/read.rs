@@ -5,6 +5,11 @@ use std::sync::Arc;
 use dialect::Tool;
 use engine::{Chat, Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
+use transport::auth::Tenant;
+use transport::error::{ApiError, ApiResult};
+use transport::fields::{Fields, wrong_type};
+use transport::hints;
+use transport::shape::Shape;
 
 use super::HINTS;
 use super::blocks::Messages;
@@ -12,17 +17,13 @@ use super::shapes;
 use super::write::Anthropic;
 use crate::answers::{Adjustments, PreparedRequest, ResponseOptions, ResponsePlan};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::conversation::{self, Thinking, ToolChoice, ToolOptions};
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
-use crate::fields::{Fields, wrong_type};
 use crate::openai::chat::template_kwargs;
 use crate::openai::params;
+use crate::openai::structured;
 use crate::openai::tools::Offer;
-use crate::openai::{hints, structured};
 use crate::sampling;
-use crate::shape::Shape;
 
 /// Tools that are their maker's own, by what their dated names begin with: the model is not told of them.
 const ELSEWHERE: [(&str, &str); 10] = [

@@ -4,15 +4,15 @@ use axum::response::Response;
 use engine::UnixNanos;
 use serde_json::{Value, json};
 use telemetry::time_format::rfc3339;
+use transport::error::{ApiError, ApiResult};
+use transport::fields::wrong_type;
+use transport::json::json_body;
+use transport::query;
 
 use super::read::{BETA, count, read};
 use crate::app::App;
 use crate::ask::{JsonRequest, answer};
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
-use crate::fields::wrong_type;
-use crate::json::json_body;
-use crate::query;
 
 /// Models on a page.
 const MOST_LISTED: u64 = 1000;

@@ -1,9 +1,10 @@
-//! What the bodies of Anthropic's routes may hold ([`crate::shape`]).
+//! What the bodies of Anthropic's routes may hold ([`transport::shape`]).
+
+use transport::shape::Constant::{NoFields, Texts};
+use transport::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
+use transport::shape::{Field, Shape, field, only, required};
 
 use crate::openai::shapes::{DRAWN, MODEL, SCHEMA, TURN};
-use crate::shape::Constant::{NoFields, Texts};
-use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
-use crate::shape::{Field, Shape, field, only, required};
 
 /// An answer is wanted.
 pub(crate) static MESSAGES: Shape = Shape {

@@ -14,16 +14,16 @@ use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use telemetry::timeline::RequestTrace;
+use transport::error::{ApiError, ErrorFormat};
+use transport::json::{self, json_body};
+use transport::sse::framed;
 
 use crate::answers::{
     self, CollectedAnswer, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser,
     StreamWriter, Totals,
 };
 use crate::app::App;
-use crate::error::{ApiError, ErrorFormat};
-use crate::json::{self, json_body};
 use crate::openai::format::timings;
-use crate::sse::framed;
 
 pub(super) struct Anthropic;
 

@@ -16,11 +16,11 @@ use telemetry::live_events::{self as events, Names, Prices};
 use telemetry::live_thoughts::Told;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
+use transport::auth::Tenant;
+use transport::error::ApiError;
 
 use crate::app::App;
 use crate::app::MOST_READERS;
-use crate::auth::Tenant;
-use crate::error::ApiError;
 
 /// Between two looks at the log.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -18,10 +18,10 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::json;
 use tokio::time::Instant;
+use transport::error::ApiError;
+use transport::json::json_body;
 
 use crate::app::{App, MOST_READERS};
-use crate::error::ApiError;
-use crate::json::json_body;
 
 /// Between two looks at who still watches.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -10,9 +10,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
+use transport::error::ApiError;
 
 use crate::app::App;
-use crate::error::ApiError;
 
 const FILES: [(&str, &str, &[u8]); 4] = [
     ("/", "text/html; charset=utf-8", include_bytes!("../../ui/index.html")),

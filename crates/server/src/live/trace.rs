@@ -13,13 +13,13 @@ use engine::{LogCursor, LoggedStep, RequestId, Timeline};
 use protocol::Nanos;
 use replay::{TraceWriter, Traced};
 use telemetry::live_wire::Name;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::json::json_body;
+use transport::query;
 
 use crate::app::App;
 use crate::ask::{Caller, blocking};
-use crate::auth::Tenant;
-use crate::error::ApiError;
-use crate::json::json_body;
-use crate::query;
 
 /// Default seconds.
 const SECONDS: u64 = 10;

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use telemetry::live_events::{self as events, Names, Prices};
 use telemetry::time_format;
 use tokio::sync::oneshot;
+use transport::error::ApiError;
+use transport::json::json_body;
+use transport::query;
 
 use crate::app::App;
-use crate::error::ApiError;
-use crate::json::json_body;
-use crate::query;
 
 /// Minutes that may be asked about.
 const MOST_MINUTES: u64 = 60;

@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 
 use engine::ModelInfo;
 use serde_json::Value;
-
-use crate::error::ApiError;
-use crate::fields::{number, wrong_type};
-use crate::json::shortened;
+use transport::error::ApiError;
+use transport::fields::{number, wrong_type};
+use transport::json::shortened;
 
 const FIELD: &str = "logit_bias";
 /// What `false` is: the least that validation takes, which no token of a model outweighs.
@@ -62,6 +61,6 @@ fn ids(token: Value, model: &ModelInfo) -> Result<Vec<i64>, ApiError> {
             })?;
             Ok(tokens.into_iter().map(i64::from).collect())
         }
-        id => Ok(vec![crate::fields::integer(&id, || FIELD.to_owned())?]),
+        id => Ok(vec![transport::fields::integer(&id, || FIELD.to_owned())?]),
     }
 }

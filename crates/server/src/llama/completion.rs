@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use engine::{Prompt, RawRequest};
 use serde_json::Value;
+use transport::auth::Tenant;
+use transport::error::{ApiError, ApiResult};
+use transport::fields::{Fields, wrong_type};
+use transport::shape::Shape;
 
 use super::shapes::COMPLETION;
 use super::write::Llama;
 use super::{bias, sampler};
 use crate::answers::{PreparedRequest, ResponseOptions, ResponsePlan};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
-use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
 use crate::openai::{hints, structured};
 use crate::sampling;
-use crate::shape::Shape;
 
 /// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<PreparedRequest> {

@@ -8,8 +8,7 @@
 
 use engine::{ModelInfo, Prompt, RawRequest};
 use text::tokenizer::{TextError, Tokenizer};
-
-use crate::error::ApiError;
+use transport::error::ApiError;
 
 /// Names of the three marks; no third one: what is behind comes first, and the prefix is gone on with.
 type Names = (&'static str, &'static str, Option<&'static str>);

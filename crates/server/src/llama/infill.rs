@@ -2,16 +2,16 @@
 
 use engine::Prompt;
 use serde_json::Value;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::Fields;
 
 use super::completion::Begun;
 use super::fim::{self, Gap};
 use super::shapes::INFILL;
 use crate::answers::PreparedRequest;
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::openai::params;
 
 /// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.

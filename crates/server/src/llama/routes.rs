@@ -12,15 +12,15 @@ use serde_json::{Map, Value, json};
 use telemetry::requests::RequestLine;
 use telemetry::timeline::RequestTrace;
 use text::chat_template::TemplateOptions;
+use transport::error::{ApiError, ApiResult};
+use transport::fields::{Fields, as_written, wrong_type};
+use transport::json::json_body;
 
 use super::shapes::SCALE;
 use super::{completion, infill as gaps};
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest};
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
-use crate::fields::{Fields, as_written, wrong_type};
-use crate::json::json_body;
 use crate::openai::{chat, hints, params, shapes, tools};
 
 /// `POST /completion`.

@@ -4,11 +4,11 @@
 
 use engine::sampling::{PENALTIES, Sampling};
 use engine::{ModelInfo, RawRequest, ValidatedRequest};
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
+use transport::hints::Hints;
 
 use super::shapes::{REFINES, SAMPLERS};
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
-use crate::openai::hints::Hints;
 use crate::openai::params;
 use crate::sampling;
 

@@ -1,12 +1,12 @@
-//! What the bodies of llama-server's routes may hold ([`crate::shape`]), and the options that Ollama shares with it.
+//! What the bodies of llama-server's routes may hold ([`transport::shape`]), and the options that Ollama shares with it.
 
 use engine::sampling::PENALTIES;
+use transport::shape::Constant::{Boolean as Is, Number as Exactly, Texts};
+use transport::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Object, Text};
+use transport::shape::{Field, Shape, field, missing, only, required};
 
 use crate::openai::shapes::{ASKER, DRAWN, MODEL, PROMPTS, STRUCTURED};
 use crate::sampling::{self, Names};
-use crate::shape::Constant::{Boolean as Is, Number as Exactly, Texts};
-use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Object, Text};
-use crate::shape::{Field, Shape, field, missing, only, required};
 use crate::vectors::shapes::READ;
 
 pub(crate) static COMPLETION: Shape = Shape {

@@ -8,18 +8,18 @@ use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use telemetry::timeline::RequestTrace;
+use transport::error::ApiError;
+use transport::json::json_body;
+use transport::sse::event;
 
 use crate::answers::{
     self, CollectedAnswer, EventStream, Finish, FinishInfo, ResponsePlan, ResponseWriter, StreamWriter, Totals,
 };
 use crate::app::App;
-use crate::error::ApiError;
-use crate::json::json_body;
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::WireProgress;
-use crate::sse::event;
 
 /// Log probabilities of an answer's tokens.
 const PROBABILITIES: &str = "completion_probabilities";

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use engine::{Chat, ChatMessage, Prompt};
 use serde_json::{Map, Value};
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::Fields;
 
 use super::Asked;
 use super::options::{self, Begun};
@@ -11,11 +14,8 @@ use super::shapes::CHAT;
 use super::write::{Kind, Ollama};
 use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::conversation::{ToolOptions, insert_thought, told_call};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::openai::chat::logprobs;
 use crate::openai::{params, tools};
 

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use engine::{Chat, ChatMessage, Prompt, RawRequest};
 use serde_json::{Map, Value};
+use transport::auth::Tenant;
+use transport::error::ApiError;
 
 use super::Asked;
 use super::options::{self, Begun};
@@ -18,10 +20,8 @@ use super::shapes::GENERATE;
 use super::write::{Kind, Ollama};
 use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::conversation::{ToolChoice, ToolOptions};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
 use crate::llama::fim::{self, Gap};
 use crate::openai::{chat, params};
 

@@ -1,8 +1,8 @@
 //! Ollama's fields that change no token here: how long a model stays, and what machine it runs on.
 
-use crate::openai::hints::{Hint, Kind, hint};
+use transport::hints::{Hint, Kind, hint};
 
-/// All of them: the list is closed ([`crate::openai::hints`]).
+/// All of them: the list is closed ([`transport::hints`]).
 pub(crate) static HINTS: &[Hint] = &[
     hint("keep_alive", Kind::Time, "how long a model stays loaded; here until the server ends"),
     hint("options.num_keep", Kind::Number, "what stays of a prompt that is cut; here none is"),

@@ -10,12 +10,12 @@ use engine::sampling::{SamplingOption, options};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use telemetry::time_format;
+use transport::error::ApiError;
+use transport::fields::{Fields, as_written};
 
 use super::options::{served, tagged};
 use super::shapes::SHOW;
 use crate::app::App;
-use crate::error::ApiError;
-use crate::fields::{Fields, as_written};
 use crate::llama::fim::Marks;
 
 /// `GET /api/tags`.

@@ -2,17 +2,17 @@
 
 use engine::{RawRequest, Rule};
 use serde_json::{Map, Value};
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
+use transport::hints::{self, Hints};
+use transport::shape::Shape;
 
 use crate::answers::{Adjustments, ResponseOptions};
 use crate::app::App;
 use crate::conversation::Thinking;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 use crate::llama::sampler::{self, Window};
-use crate::openai::hints::{self, Hints};
 use crate::openai::structured;
 use crate::sampling;
-use crate::shape::Shape;
 
 /// Names of a model have a tag behind a colon, and this one by default.
 const TAG: &str = ":latest";

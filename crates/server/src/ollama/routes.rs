@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
+use transport::auth::Tenant;
+use transport::error::{ApiError, ApiResult};
+use transport::json::json_body;
 
 use super::{Asked, models};
 use crate::app::App;
 use crate::ask::{JsonRequest, answer};
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
-use crate::json::json_body;
 
 /// `GET /api/version`.
 pub(crate) async fn version() -> Response {

@@ -1,10 +1,11 @@
-//! What the bodies of Ollama's routes may hold ([`crate::shape`]).
+//! What the bodies of Ollama's routes may hold ([`transport::shape`]).
+
+use transport::shape::Constant::{Boolean as Is, Text as Only, Texts};
+use transport::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Settings, Text, Word};
+use transport::shape::{Field, Shape, all_missing, field, missing, only, required};
 
 use crate::llama::shapes::SAMPLERS;
 use crate::openai::shapes::{ASKER, DRAWN, MODEL, TOOLS};
-use crate::shape::Constant::{Boolean as Is, Text as Only, Texts};
-use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Settings, Text, Word};
-use crate::shape::{Field, Shape, all_missing, field, missing, only, required};
 use crate::vectors::shapes::READ;
 
 pub(crate) static CHAT: Shape = Shape {

@@ -10,14 +10,14 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 use telemetry::time_format::rfc3339;
 use telemetry::timeline::RequestTrace;
+use transport::error::{ApiError, ErrorFormat};
+use transport::json::{self, json_body};
 
 use crate::answers::{
     self, CollectedAnswer, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser,
     StreamWriter, Totals,
 };
 use crate::app::App;
-use crate::error::{ApiError, ErrorFormat};
-use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};

@@ -5,22 +5,23 @@ use std::sync::Arc;
 use engine::{Chat, ChatMessage, ModelInfo, Prompt};
 use serde_json::{Map, Value, json};
 use text::chat_template::ChatTemplate;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
+use transport::hints::take_of;
+use transport::json;
 
 use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::conversation::{ToolOptions, insert_thought, told_call};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
-use crate::json;
 use crate::openai::format::OpenAi;
 use crate::openai::parts::text_of_parts;
 use crate::openai::{beams, hints, params, shapes, structured, thoughts, tools, transfer};
 
 /// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
-    let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
+    let hints = take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let offer = tools::read(&mut fields)?.fitted(&app.model.tool_format.dialect, &mut delivery.adjustments)?;

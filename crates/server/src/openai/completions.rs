@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use engine::{Prompt, RawRequest};
 use serde_json::Value;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
 
 use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 use crate::llama::fim::{self, Gap};
 use crate::openai::format::OpenAi;
 use crate::openai::{beams, hints, params, shapes, structured, transfer};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use engine::{ServiceClass, TokenLogprob};
 use serde::Serialize;
 use telemetry::timeline::RequestTrace;
+use transport::json::json_body;
 
 use crate::answers::{self, Answer, CollectedAnswer, EventStream, ResponsePlan, ResponseWriter, StreamWriter, Totals};
 use crate::app::App;
 use crate::endpoint::Endpoint;
-use crate::json::json_body;
 use crate::openai::beams::Beams;
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs, TokenTexts};
 use crate::openai::said::Said;

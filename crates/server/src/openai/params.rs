@@ -2,13 +2,13 @@
 
 use engine::{RawRequest, ServiceClass};
 use serde_json::Value;
+use transport::error::ApiError;
+use transport::fields::{Fields, integer, number, wrong_type};
+use transport::hints::Hints;
+use transport::json::shortened;
 
 use crate::answers::{Adjustments, ResponseOptions};
 use crate::app::App;
-use crate::error::ApiError;
-use crate::fields::{Fields, integer, number, wrong_type};
-use crate::json::shortened;
-use crate::openai::hints::Hints;
 use crate::openai::parts::text_of_parts;
 use crate::sampling;
 

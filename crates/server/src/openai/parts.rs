@@ -1,9 +1,9 @@
 //! Messages whose content comes in parts.
 
 use serde_json::Value;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
 
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 use crate::openai::shapes;
 
 /// Text parts stand on lines of their own, as vLLM joins them.

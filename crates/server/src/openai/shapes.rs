@@ -1,11 +1,11 @@
-//! What the bodies of OpenAI's routes may hold ([`crate::shape`]).
+//! What the bodies of OpenAI's routes may hold ([`transport::shape`]).
 
 use engine::sampling::FILTERS;
+use transport::shape::Constant::{self, Boolean as Is, Texts};
+use transport::shape::Kind::{self, Boolean, Either, Integer, List, Map, Number, Object, Settings, Text, Word};
+use transport::shape::{Field, Shape, field, missing, only, required};
 
 use crate::sampling::{self, Names};
-use crate::shape::Constant::{self, Boolean as Is, Texts};
-use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Number, Object, Settings, Text, Word};
-use crate::shape::{Field, Shape, field, missing, only, required};
 
 const NOTHING: Constant = Texts(&[]);
 /// A text, or several.

@@ -9,16 +9,16 @@ use engine::{Event, PromptProgress, TokenLogprob};
 use hyper::body::Bytes;
 use serde_json::Value;
 use telemetry::timeline::RequestTrace;
+use transport::error::ApiError;
+use transport::sse::{event, framed};
 
 use crate::answers::{EventStream, FinishInfo, ResponsePlan, StreamParser, StreamWriter, Totals};
 use crate::app::App;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
 use crate::openai::format::{Format, json};
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::said::Said;
 use crate::openai::wire::{ChatChunk, Delta, Envelope, TextChoice, WireProgress, WireTimings, WireUsage};
-use crate::sse::{event, framed};
 
 /// One choice of a stream.
 #[derive(Default)]

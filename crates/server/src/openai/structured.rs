@@ -9,10 +9,10 @@
 
 use engine::Rule;
 use serde_json::Value;
+use transport::error::{ApiError, ApiResult};
+use transport::fields::{Fields, wrong_type};
 
 use crate::answers::Adjustments;
-use crate::error::{ApiError, ApiResult};
-use crate::fields::{Fields, wrong_type};
 
 /// A rule, and the field that it was in.
 pub(crate) struct Asked {

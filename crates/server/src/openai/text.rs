@@ -7,12 +7,13 @@ use serde_json::{Map, Value, json};
 use text::chat_template::TemplateOptions;
 use text::tokenizer::TextError;
 use text::yield_point::yield_point;
+use transport::error::ApiError;
+use transport::fields::Fields;
+use transport::hints::Hints;
 
 use crate::app::App;
-use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::llama::shapes::TOKENIZE;
-use crate::openai::hints::{self, Hints};
+use crate::openai::hints;
 use crate::openai::{chat, params, shapes, tools};
 
 #[derive(Serialize)]

@@ -11,12 +11,12 @@
 //! ```
 
 use serde_json::{Map, Value};
+use transport::error::ApiError;
+use transport::fields::Fields;
 
 use crate::answers::Adjustments;
 use crate::app::App;
 use crate::conversation::{Thinking, thought_tokens};
-use crate::error::ApiError;
-use crate::fields::Fields;
 
 /// Reads all of them. `kwargs`: what the template is told.
 pub(crate) fn read(

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use dialect::{Choice, Dialect, Tool};
 use engine::{Rule, RuleError, check_rule};
 use serde_json::{Value, json};
+use transport::error::{ApiError, ApiResult};
+use transport::fields::{Fields, wrong_type};
+use transport::json::shortened;
 
 use crate::answers::Adjustments;
 use crate::conversation::{ToolChoice, definition};
-use crate::error::{ApiError, ApiResult};
-use crate::fields::{Fields, wrong_type};
-use crate::json::shortened;
 use crate::openai::shapes;
 
 /// Most tools of a request. Agents bring some tens.

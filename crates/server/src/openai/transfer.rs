@@ -10,11 +10,11 @@
 
 use engine::{RemoteRole, SignedAddress};
 use serde::Serialize;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
 
 use crate::answers::ResponseOptions;
 use crate::app::App;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 
 /// What a worker that has read a prompt says of it.
 #[derive(Serialize)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! routes::TABLE ----- every one has an operation, and no other --+
-//! crate::shape::Shape (what readers read by), hints -------------+--> the document --> /openapi.json
+//! transport::shape::Shape (what readers read by), hints -------------+--> the document --> /openapi.json
 //! answers (schemas, which Schemathesis holds answers to) --------+              \---> /docs
 //! ```
 //! The document is OpenAPI 3.1. It speaks of names, types and fixed words; which values go together the reference in
@@ -20,22 +20,22 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+use transport::hints::Hint;
+use transport::json::json_body;
+use transport::query::QueryParameter;
+use transport::shape::{Kind, Shape};
 
 pub(crate) use self::cached::CachedDocument;
 
 use self::operations::{Answer, Body, OPERATIONS, Operation};
 use crate::app::App;
-use crate::json::json_body;
-use crate::openai::hints::Hint;
-use crate::query::Parameter;
-use crate::shape::{Kind, Shape};
 
 /// Paths of the document and its page.
 pub(crate) const PATHS: [&str; 2] = ["/openapi.json", "/docs"];
 
 /// What the URL of a route may ask. The files of the page and what is refused whatever it asks have no operation, and
 /// know no names.
-pub(crate) fn query(method: &Method, path: &str) -> &'static [Parameter] {
+pub(crate) fn query(method: &Method, path: &str) -> &'static [QueryParameter] {
     let operation = OPERATIONS.iter().find(|operation| operation.path == path && operation.method == method.as_str());
     operation.map_or(&[], |operation| operation.query)
 }
@@ -157,8 +157,8 @@ fn in_path(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| Some(part.strip_prefix('{')?.strip_suffix('}')?.trim_start_matches('*')))
 }
 
-fn in_query(parameter: &Parameter) -> Value {
-    let Parameter { name, kind, about } = parameter;
+fn in_query(parameter: &QueryParameter) -> Value {
+    let QueryParameter { name, kind, about } = parameter;
     json!({"name": name, "in": "query", "required": false, "description": about, "schema": kind.schema()})
 }
 

@@ -1,9 +1,10 @@
 //! What each route is for, reads and answers.
 
-use crate::openai::hints::Hint;
+use transport::hints::Hint;
+use transport::query::{QueryParameter, parameter};
+use transport::shape::{Kind, Shape};
+
 use crate::openai::{self, shapes as openai_shapes};
-use crate::query::{Parameter, parameter};
-use crate::shape::{Kind, Shape};
 use crate::{anthropic, llama, ollama, responses, vectors};
 
 pub(super) struct Operation {
@@ -13,7 +14,7 @@ pub(super) struct Operation {
     pub(super) tag: &'static str,
     pub(super) about: &'static str,
     /// What its URL may ask: every other name is refused ([`super::query`]).
-    pub(super) query: &'static [Parameter],
+    pub(super) query: &'static [QueryParameter],
     pub(super) body: Body,
     pub(super) answer: Answer,
 }
@@ -86,7 +87,7 @@ const fn delete(path: &'static str, tag: &'static str, about: &'static str, answ
 }
 
 impl Operation {
-    const fn asked(mut self, query: &'static [Parameter]) -> Operation {
+    const fn asked(mut self, query: &'static [QueryParameter]) -> Operation {
         self.query = query;
         self
     }
@@ -97,20 +98,20 @@ const CONVERSE: Body = Body::Json(&[&openai_shapes::CHAT], CHAT_HINTS);
 const EMBEDDING: Body = Body::Json(&[&llama::shapes::EMBEDDING], HINTS);
 const SCORE: Body = Body::Json(&[&vectors::shapes::SCORE], HINTS);
 const RERANK: Body = Body::Json(&[&vectors::shapes::RERANK], HINTS);
-const PAGE: &[Parameter] = &[
+const PAGE: &[QueryParameter] = &[
     parameter("limit", Kind::Integer, "maximum number"),
     parameter("after", Kind::Text, "those behind the one of this name"),
 ];
 
 /// What a response was asked to include when it was made is there.
-const INCLUDE: Parameter =
+const INCLUDE: QueryParameter =
     parameter("include", Kind::List(&Kind::Text), "changes nothing: what the answer was made with is told");
-const INCLUDED: Parameter = parameter("include[]", Kind::List(&Kind::Text), "the same, as lists are written");
+const INCLUDED: QueryParameter = parameter("include[]", Kind::List(&Kind::Text), "the same, as lists are written");
 
 /// Anthropic's clients write it into the URL of whatever is new to them.
-const BETA: &[Parameter] =
+const BETA: &[QueryParameter] =
     &[parameter("beta", Kind::Text, "changes nothing: every field says itself what it asks for")];
-const MODELS: &[Parameter] = &[
+const MODELS: &[QueryParameter] = &[
     parameter("limit", Kind::Integer, "maximum number, Anthropic's form"),
     parameter("after_id", Kind::Text, "in Anthropic's words: those behind the one of this name"),
     parameter("before_id", Kind::Text, "in Anthropic's words: those before it"),
@@ -355,11 +356,11 @@ pub(super) static OPERATIONS: &[Operation] = &[
 ];
 
 /// What may be planned, as who reads it knows it.
-static PLANNED: [Parameter; plan::PARAMETERS.len()] = planned(0);
+static PLANNED: [QueryParameter; plan::PARAMETERS.len()] = planned(0);
 /// The same where the body is the model, which stands first.
-static PLANNED_OF_CONFIG: [Parameter; plan::PARAMETERS.len() - 1] = planned(1);
+static PLANNED_OF_CONFIG: [QueryParameter; plan::PARAMETERS.len() - 1] = planned(1);
 
-const fn planned<const COUNT: usize>(first: usize) -> [Parameter; COUNT] {
+const fn planned<const COUNT: usize>(first: usize) -> [QueryParameter; COUNT] {
     let mut all = [const { parameter("", Kind::Text, "") }; COUNT];
     let mut at = 0;
     while at < COUNT {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use serde_json::Value;
+use transport::drain::InBackground;
+use transport::error::ApiError;
+use transport::json::json_body;
 
 use super::running::{Replay, Running, Source};
 use super::store::Content;
 use super::write::{ResponseEcho, Writing};
 use crate::answers::{EventStream, ResponsePlan};
 use crate::app::App;
-use crate::drain::InBackground;
-use crate::error::ApiError;
-use crate::json::json_body;
 
 /// Goes on computing when its client has gone. The answer is in the store when it has ended.
 pub(super) fn begin(

@@ -16,9 +16,9 @@ use engine::ChatMessage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use telemetry::time_format::unix_seconds;
+use transport::auth::{Tenant, hex, of_hex};
 
 use super::growing::Delta;
-use crate::auth::{Tenant, hex, of_hex};
 
 /// Longest first line: one with the names of some thousand items.
 const MOST_HEAD: u64 = 1 << 18;

@@ -8,11 +8,11 @@
 //! ```
 //! A reader has a place of its own ([`Teller`]) in what is there ([`Told`]), whether that grows or has ended.
 
-use crate::sse::framed;
 use std::ops::Range;
 
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
+use transport::sse::framed;
 
 use super::growing::{Delta, Growing, Kind};
 use super::store::Content;

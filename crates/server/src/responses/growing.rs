@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use dialect::AnswerPart;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use transport::ids::Ids;
 
 use crate::answers::Parsed;
-use crate::ids::Ids;
 use crate::openai::logprobs::TokenTexts;
 
 /// What a delta adds to its item: bytes of its text, and the number of tokens with log probabilities.

@@ -8,12 +8,12 @@
 
 use engine::ChatMessage;
 use serde_json::{Map, Value, json};
+use transport::error::ApiError;
+use transport::fields::{Fields, check_short, wrong_type};
+use transport::json;
 
 use super::shapes::{ITEM, PART};
 use crate::conversation::{insert_thought, told_call};
-use crate::error::ApiError;
-use crate::fields::{Fields, check_short, wrong_type};
-use crate::json;
 
 /// Messages from the items of one input after another.
 #[derive(Default)]

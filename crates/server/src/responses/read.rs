@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
+use transport::auth::Tenant;
+use transport::error::{ApiError, ApiResult};
+use transport::fields::{Fields, wrong_type};
 
 use super::items::{self, Messages};
 use super::shapes::{CHOICE, CREATE, FORMAT, TOOL};
@@ -11,11 +14,8 @@ use super::write::{ResponseEcho, Responses};
 use super::{references, truncation};
 use crate::answers::{Adjustments, PreparedRequest, ResponsePlan};
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::conversation::{Thinking, ToolChoice, ToolOptions};
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
-use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
 use crate::openai::tools::{self, Offer};
 use crate::openai::{hints, structured, thoughts};

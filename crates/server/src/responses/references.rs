@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::Fields;
 
 use super::Store;
 use super::shapes::ITEM;
-use crate::auth::Tenant;
-use crate::error::ApiError;
-use crate::fields::Fields;
 
 /// The input with the items themselves. None may be named twice: so an input is never larger than itself and what is
 /// kept, however many names it has.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::response::Response;
 use serde_json::{Value, json};
+use transport::error::{ApiError, ApiResult};
+use transport::json::json_body;
+use transport::query::{self, PAGE, Page};
 
 use super::running::{Replay, Source};
 use super::{Store, background, count, included, read};
 use crate::app::App;
 use crate::ask::{self, Caller, JsonRequest, blocking};
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ApiResult};
-use crate::json::json_body;
-use crate::query::{self, PAGE, Page};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(mut request: JsonRequest) -> ApiResult<Response> {

@@ -1,10 +1,11 @@
-//! What the bodies of OpenAI's responses may hold ([`crate::shape`]).
+//! What the bodies of OpenAI's responses may hold ([`transport::shape`]).
+
+use transport::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
+use transport::shape::{Field, Shape, field, missing, required};
 
 use crate::openai::shapes::{
     ALLOWED_TOOLS, ASKER, DELIVERY, DRAWN, OF_A_FUNCTION, OF_A_SCHEMA, PENALTIES, SCHEMA, SWITCHES, TURN,
 };
-use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
-use crate::shape::{Field, Shape, field, missing, required};
 
 pub(crate) static CREATE: Shape =
     Shape { name: "ResponseRequest", groups: &[OWN, SWITCHES, ASKER, DELIVERY, DRAWN, PENALTIES, TURN, ABSENT] };

@@ -24,9 +24,9 @@ pub(super) use super::disk::Content;
 use super::disk::{Disk, Head};
 use super::growing::Delta;
 use super::running::{Running, Source};
-use crate::auth::Tenant;
-use crate::error::ApiError;
 use telemetry::time_format::unix_seconds;
+use transport::auth::Tenant;
+use transport::error::ApiError;
 
 /// Bytes of all responses together, and seconds for which one is kept.
 #[derive(Clone, Copy, Debug)]

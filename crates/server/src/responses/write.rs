@@ -13,6 +13,9 @@ use engine::{ChatMessage, Event};
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 use telemetry::timeline::RequestTrace;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::json::{self, json_body};
 
 use super::events::{Teller, Told};
 use super::growing::Growing;
@@ -22,10 +25,7 @@ use crate::answers::{
     self, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser, StreamWriter, Totals,
 };
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::conversation::insert_thought;
-use crate::error::ApiError;
-use crate::json::{self, json_body};
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::wire::WireUsage;

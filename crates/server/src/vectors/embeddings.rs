@@ -6,16 +6,17 @@ use base64::prelude::BASE64_STANDARD;
 use engine::Prompt;
 use serde::Serialize;
 use serde_json::Value;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
+use transport::hints::Hints;
 
 use super::shapes::EMBEDDINGS;
 use super::{Asked, Texts, normalised};
 use crate::app::App;
 use crate::ask::JsonRequest;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
-use crate::openai::hints::{self, Hints};
+use crate::openai::hints;
 use crate::openai::params;
 
 /// How the vectors are to look.

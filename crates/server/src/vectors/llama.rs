@@ -3,15 +3,15 @@
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
 
 use super::embeddings::input;
 use super::{Asked, Texts, normalised};
 use crate::app::App;
 use crate::ask::JsonRequest;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 use crate::llama::shapes::EMBEDDING;
 use crate::openai::hints;
 

@@ -22,6 +22,11 @@ use axum::response::Response;
 use engine::{Prompt, RawRequest, ValidatedRequest};
 use serde::Serialize;
 use serde_json::{Value, json};
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
+use transport::hints::Hints;
+use transport::json::json_body;
 
 pub(crate) use self::embeddings::embed;
 pub(crate) use self::score::{rerank, score};
@@ -29,13 +34,8 @@ use self::shapes::TEXT;
 use crate::answers::{Adjustments, ResponseOptions, ResponsePlan, gather};
 use crate::app::App;
 use crate::ask::{self, Caller};
-use crate::auth::Tenant;
 use crate::charge::Charge;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
-use crate::json::json_body;
-use crate::openai::hints::Hints;
 use crate::openai::params;
 
 /// Most texts in one request, as with OpenAI.
@@ -137,7 +137,7 @@ impl Texts {
             tokens += gathered.totals.usage.prompt_tokens;
             cached_tokens += gathered.totals.usage.cached_tokens;
         }
-        let id = id.unwrap_or_else(|| app.ids.response_id(endpoint));
+        let id = id.unwrap_or_else(|| app.ids.response_id(endpoint.prefix()));
         Ok(Vectors { id, delivery, list, tokens, cached_tokens, _charge: charge })
     }
 }

@@ -6,17 +6,17 @@ use axum::response::Response;
 use engine::Prompt;
 use serde::Serialize;
 use serde_json::Value;
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
+use transport::hints;
 
 use super::{Asked, Texts, normalised};
 use crate::app::App;
 use crate::ask::JsonRequest;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 use crate::ollama::shapes::{EMBED, EMBED_ONE};
 use crate::ollama::{HINTS, of_vectors, served, uncut};
-use crate::openai::hints;
 
 #[derive(Serialize)]
 struct Embeddings {

@@ -4,15 +4,15 @@
 use axum::response::Response;
 use engine::Prompt;
 use serde_json::{Value, json};
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
 
 use super::shapes::{RERANK, SCORE};
 use super::{Asked, Texts, cosine, note, text};
 use crate::app::App;
 use crate::ask::JsonRequest;
-use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 use crate::openai::hints;
 
 /// Pairs of texts: one with each of the others, or as many on both sides.

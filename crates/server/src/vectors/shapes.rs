@@ -1,9 +1,10 @@
-//! What the bodies of the routes of vectors may hold ([`crate::shape`]).
+//! What the bodies of the routes of vectors may hold ([`transport::shape`]).
+
+use transport::shape::Constant::{Boolean as Is, Text as Only};
+use transport::shape::Kind::{self, Boolean, Either, Integer, List, Number, Object, Text, Word};
+use transport::shape::{Field, Shape, field, only, required};
 
 use crate::openai::shapes::{ASKER, PROMPTS};
-use crate::shape::Constant::{Boolean as Is, Text as Only};
-use crate::shape::Kind::{self, Boolean, Either, Integer, List, Number, Object, Text, Word};
-use crate::shape::{Field, Shape, field, only, required};
 
 pub(crate) static EMBEDDINGS: Shape = Shape {
     name: "EmbeddingsRequest",

@@ -6,12 +6,12 @@
 use engine::sampling::{FILTERS, PENALTIES};
 use engine::{ModelInfo, RawRequest, RemoteRole};
 use serde_json::Value;
+use transport::error::ApiError;
+use transport::fields::{Fields, wrong_type};
 
 use super::Beams;
 use super::search::BeamParams;
 use crate::answers::ResponseOptions;
-use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
 
 /// Most beams: a round looks at twice as many candidates for each, which takes 64 of them about a millisecond, on a
 /// thread that serves others' connections too.

@@ -1,8 +1,8 @@
 //! What connections come over: TCP, TLS on TCP, or a Unix socket.
 //!
 //! ```text
-//! --host, --port ----> TcpListener --accept--> Arrival --+--(--ssl-certfile)--> handshake --+--> Peer
-//! --uds PATH --------> UnixListener --accept--> Arrival -+----------------------------------+
+//! --host, --port ----> TcpListener --accept--> NewConnection --+--(--ssl-certfile)--> handshake --+--> Peer
+//! --uds PATH --------> UnixListener --accept--> NewConnection -+----------------------------------+
 //! ```
 //!
 //! The handshake is the connection's own work, with the time that a request's head has: a slow one keeps no
@@ -79,12 +79,12 @@ pub struct TlsFiles {
 }
 
 /// What is wrong with them: which file, and why.
-pub(crate) struct BadTls {
-    pub(crate) file: PathBuf,
-    pub(crate) problem: String,
+pub struct BadTls {
+    pub file: PathBuf,
+    pub problem: String,
 }
 
-pub(crate) fn acceptor(names: &TlsFiles) -> Result<TlsAcceptor, BadTls> {
+pub fn acceptor(names: &TlsFiles) -> Result<TlsAcceptor, BadTls> {
     let wrong = |file: &Path, problem: String| BadTls { file: file.to_owned(), problem };
     let read = |file: &Path| files::read(file, MAX_PEM_BYTES).map_err(|error| wrong(file, error.to_string()));
     let certificates = CertificateDer::pem_slice_iter(&read(&names.certificates)?).collect::<Result<Vec<_>, _>>();
@@ -127,7 +127,7 @@ fn pem(error: &rustls::pki_types::pem::Error) -> String {
 }
 
 /// A socket that listens.
-pub(crate) struct Socket {
+pub struct Socket {
     kind: Kind,
     tls: Option<TlsAcceptor>,
 }
@@ -163,12 +163,12 @@ impl Drop for File {
 }
 
 impl Socket {
-    pub(crate) async fn tcp(addresses: &[SocketAddr], tls: Option<TlsAcceptor>) -> io::Result<Socket> {
+    pub async fn tcp(addresses: &[SocketAddr], tls: Option<TlsAcceptor>) -> io::Result<Socket> {
         Ok(Socket { kind: Kind::Tcp(TcpListener::bind(addresses).await?), tls })
     }
 
     /// A stale socket file of this name is replaced; anything else is left alone.
-    pub(crate) async fn unix(path: &Path) -> io::Result<Socket> {
+    pub async fn unix(path: &Path) -> io::Result<Socket> {
         let found = fs::symlink_metadata(path).ok();
         if found.as_ref().is_some_and(|found| !found.file_type().is_socket()) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what has this name is no socket"));
@@ -179,19 +179,19 @@ impl Socket {
         Ok(Socket { kind: Kind::Unix(UnixListener::bind(path)?, File::of(path)), tls: None })
     }
 
-    pub(crate) fn address(&self) -> io::Result<Address> {
+    pub fn address(&self) -> io::Result<Address> {
         match &self.kind {
             Kind::Tcp(listener) => Ok(Address::Tcp { at: listener.local_addr()?, tls: self.tls.is_some() }),
             Kind::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
         }
     }
 
-    pub(crate) async fn accept(&self) -> io::Result<Arrival> {
+    pub async fn accept(&self) -> io::Result<NewConnection> {
         let stream = match &self.kind {
             Kind::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
             Kind::Unix(listener, _) => Stream::Unix(listener.accept().await?.0),
         };
-        Ok(Arrival { stream, tls: self.tls.clone() })
+        Ok(NewConnection { stream, tls: self.tls.clone() })
     }
 }
 
@@ -205,14 +205,14 @@ enum Stream {
 }
 
 /// A connection that was accepted and not yet spoken on.
-pub(crate) struct Arrival {
+pub struct NewConnection {
     stream: Stream,
     tls: Option<TlsAcceptor>,
 }
 
-impl Arrival {
+impl NewConnection {
     /// Sets options and shakes hands; `patience` bounds the latter, and a write without progress `write_timeout`.
-    pub(crate) async fn peer(self, patience: Duration, write_timeout: Duration) -> io::Result<Peer> {
+    pub async fn peer(self, patience: Duration, write_timeout: Duration) -> io::Result<Peer> {
         let socket = match self.stream {
             Stream::Unix(socket) => return Ok(Peer::Unix(socket)),
             Stream::Tcp(socket) => socket,
@@ -239,7 +239,7 @@ fn set_options(socket: &TcpStream, write_timeout: Duration) {
 }
 
 /// Who is at the other end.
-pub(crate) enum Peer {
+pub enum Peer {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),

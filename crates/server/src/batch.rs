@@ -10,22 +10,21 @@ use axum::body::Body;
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use batches::{BATCH_ROUTES, BatchNote, BatchStore, FileNote, MOST_FILE_BYTES, Status, unwritable};
 use http_body_util::BodyDataStream;
 use hyper::body::{Body as HttpBody, Bytes, Frame};
 use multer::Multipart;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use transport::arriving::{Arriving, Unread};
+use transport::error::{ApiError, ApiResult};
+use transport::fields::{Fields, wrong_type};
+use transport::json::json_body;
+use transport::query::{FILES_PAGE, PAGE, Page};
 
-use super::BATCH_ROUTES;
-use super::store::{BatchNote, BatchStore, FileNote, MOST_FILE_BYTES, Status, unwritable};
 use crate::app::App;
-use crate::arriving::{Arriving, Unread};
 use crate::ask::{Caller, JsonRequest, blocking};
-use crate::error::{ApiError, ApiResult};
-use crate::fields::{Fields, wrong_type};
-use crate::json::json_body;
 use crate::openai::shapes;
-use crate::query::{FILES_PAGE, PAGE, Page};
 
 /// Bytes of a field beside the file.
 const FIELD_BYTES: u64 = 4096;

@@ -36,7 +36,7 @@ const EXPOSED: &str = "request-id, retry-after, server-timing, x-predicted-ttft-
 const PREFLIGHT_AGE: &str = "600";
 
 /// The names of this server and the origins whose pages may ask it.
-pub(crate) struct OriginPolicy {
+pub struct OriginPolicy {
     names: Vec<String>,
     origins: Vec<HeaderValue>,
     checks_names: bool,
@@ -44,24 +44,24 @@ pub(crate) struct OriginPolicy {
 }
 
 /// What a server is told about itself at its start.
-pub(crate) struct Told<'a> {
+pub struct OriginOptions<'a> {
     /// What it listens on: a name or an address.
-    pub(crate) host: &'a str,
-    pub(crate) allowed_hosts: &'a [String],
-    pub(crate) allowed_origins: &'a [String],
+    pub host: &'a str,
+    pub allowed_hosts: &'a [String],
+    pub allowed_origins: &'a [String],
     /// Whether requests bring keys.
-    pub(crate) has_keys: bool,
+    pub has_keys: bool,
 }
 
 /// A name or an origin that no request could have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub enum Unusable {
     Host(String),
     Origin(String),
 }
 
 impl OriginPolicy {
-    pub(crate) fn new(told: &Told<'_>) -> Result<OriginPolicy, Unusable> {
+    pub fn new(told: &OriginOptions<'_>) -> Result<OriginPolicy, Unusable> {
         let own = Some(told.host).filter(|host| matches!(parse_host(host), Some(Host::Name(_))));
         let mut names = Vec::new();
         for given in told.allowed_hosts.iter().map(String::as_str).chain(own) {
@@ -83,7 +83,7 @@ impl OriginPolicy {
 
     /// Whether the request is to a name of this server. HTTP/1.1 has exactly one `Host` (RFC 9112, section 3.2); an
     /// absolute URI counts as well as the header.
-    pub(crate) fn check_name<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
+    pub fn check_name<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let host = match (hosts.next(), hosts.next()) {
             (Some(host), None) => Some(host.to_str().map_err(|_| ApiError::bad_host())?),
@@ -108,7 +108,7 @@ impl OriginPolicy {
     }
 
     /// Whether it is not the page of another site that makes a browser ask.
-    pub(crate) fn check_origin<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
+    pub fn check_origin<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
         let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
         let passes = !self.checks_origins
             || only_reads && !request.uri().path().starts_with("/live/")
@@ -124,7 +124,7 @@ impl OriginPolicy {
     }
 
     /// The answer to a browser that asks whether a page of an allowed origin may ask; `None` for any other request.
-    pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response> {
+    pub fn preflight<B>(&self, request: &Request<B>) -> Option<Response> {
         let headers = request.headers();
         let method = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
         if request.method() != Method::OPTIONS || self.allowed_origin(headers).is_none() {
@@ -143,7 +143,7 @@ impl OriginPolicy {
 
     /// Lets the scripts of an allowed origin read an answer: call it with the request's headers before the request is
     /// gone, and what it returns with the answer.
-    pub(crate) fn sharing(&self, headers: &HeaderMap) -> impl FnOnce(&mut Response) + use<> {
+    pub fn sharing(&self, headers: &HeaderMap) -> impl FnOnce(&mut Response) + use<> {
         let (depends, origin) = (!self.origins.is_empty(), self.allowed_origin(headers).cloned());
         move |answer| {
             let headers = answer.headers_mut();
@@ -243,7 +243,7 @@ mod tests {
     fn policy(host: &str, hosts: &[&str], origins: &[&str], has_keys: bool) -> Result<OriginPolicy, Unusable> {
         let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
         let (allowed_hosts, allowed_origins) = (&owned(hosts)[..], &owned(origins)[..]);
-        OriginPolicy::new(&Told { host, allowed_hosts, allowed_origins, has_keys })
+        OriginPolicy::new(&OriginOptions { host, allowed_hosts, allowed_origins, has_keys })
     }
 
     #[test]

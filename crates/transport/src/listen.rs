@@ -12,18 +12,19 @@
 //! A peer that closes its sending side counts as gone: that is how a disconnect is noticed while the answer is still
 //! being computed, and dropping the handler is what cancels its requests.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Uri, header};
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -35,9 +36,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower::ServiceExt;
 
-use crate::app::App;
-use crate::routes::settle_path;
-use crate::socket::{Arrival, Peer, Socket};
+use crate::socket::{NewConnection, Peer, Socket};
 
 /// From the first byte of a request to the end of its headers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,9 +66,11 @@ const MAX_BUFFER_BYTES: usize = 64 << 10;
 const OTHER_FILES: usize = 64;
 
 /// The listening socket and the connections that came from it.
-pub(crate) struct Listener {
+pub struct Listener {
     socket: Socket,
     seats: Arc<Semaphore>,
+    root_path: Arc<str>,
+    count: Arc<AtomicUsize>,
     connections: JoinSet<()>,
     /// Requests being answered, over all connections.
     open: watch::Sender<usize>,
@@ -78,12 +79,15 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn new(socket: Socket, max_connections: usize) -> Listener {
+    /// `root_path`: what paths may begin with and routes do not. `count`: where open connections are counted.
+    pub fn new(socket: Socket, max_connections: usize, root_path: &str, count: Arc<AtomicUsize>) -> Listener {
         // A connection needs a file descriptor; running out of them would stop the accept loop, or a model file's read.
         let files = open_file_limit().map_or(usize::MAX, |limit| limit.saturating_sub(OTHER_FILES).max(1));
         Listener {
             socket,
             seats: Arc::new(Semaphore::new(max_connections.min(files).clamp(1, Semaphore::MAX_PERMITS))),
+            root_path: root_path.into(),
+            count,
             connections: JoinSet::new(),
             open: watch::Sender::new(0),
             closing: watch::Sender::new(false),
@@ -91,20 +95,21 @@ impl Listener {
     }
 
     /// Accepts connections without end. Beyond the cap they wait in the system's queue; a failed accept is tried again.
-    pub(crate) async fn accept(&mut self, app: &Arc<App>, router: &Router) {
+    pub async fn accept(&mut self, router: &Router) {
         loop {
             while self.connections.try_join_next().is_some() {}
             let seat = self.seats.clone().acquire_owned().await.expect("the semaphore is never closed");
             match self.socket.accept().await {
-                Ok(arrival) => {
+                Ok(accepted) => {
                     let connection = Connection {
-                        app: app.clone(),
+                        root_path: self.root_path.clone(),
+                        count: self.count.clone(),
                         router: router.clone(),
                         open: self.open.clone(),
                         closing: self.closing.subscribe(),
                         _seat: seat,
                     };
-                    self.connections.spawn(connection.serve(arrival));
+                    self.connections.spawn(connection.serve(accepted));
                 }
                 Err(error) => {
                     tracing::warn!(kind = ?error.kind(), "accepting a connection failed");
@@ -115,12 +120,12 @@ impl Listener {
     }
 
     /// A receiver of the number of requests being answered.
-    pub(crate) fn open(&self) -> watch::Receiver<usize> {
+    pub fn open(&self) -> watch::Receiver<usize> {
         self.open.subscribe()
     }
 
     /// Closes the connections: each finishes the answer it is writing, at most until `limit` is over.
-    pub(crate) async fn close(self, limit: Duration) {
+    pub async fn close(self, limit: Duration) {
         let Listener { socket, mut connections, closing, .. } = self;
         drop(socket);
         closing.send_replace(true);
@@ -139,7 +144,8 @@ fn open_file_limit() -> Option<usize> {
 
 /// What a connection needs, whatever is asked on it.
 struct Connection {
-    app: Arc<App>,
+    root_path: Arc<str>,
+    count: Arc<AtomicUsize>,
     router: Router,
     open: watch::Sender<usize>,
     closing: watch::Receiver<bool>,
@@ -147,9 +153,9 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, arrival: Arrival) {
-        let counted = ConnectionCount::new(self.app.clone());
-        let peer = match arrival.peer(HEAD_TIMEOUT, WRITE_TIMEOUT).await {
+    async fn serve(self, accepted: NewConnection) {
+        let counted = ConnectionCount::new(self.count.clone());
+        let peer = match accepted.peer(HEAD_TIMEOUT, WRITE_TIMEOUT).await {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::debug!(kind = ?error.kind(), "a connection ended before it was one");
@@ -158,7 +164,7 @@ impl Connection {
         };
         let state = Arc::new(State::default());
         let (router, open, service_state) = (self.router.clone(), self.open.clone(), state.clone());
-        let root_path = self.app.settings.root_path.clone();
+        let root_path = self.root_path.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let busy = Busy::new(service_state.clone(), open.clone());
             Box::pin(respond(router.clone(), root_path.clone(), request, busy))
@@ -217,6 +223,42 @@ async fn respond(
     Ok(response.map(|body| Body::new(Held { body, _busy: busy })))
 }
 
+/// `/v1/models/` is `/v1/models`, and so is `//v1//models`: some clients put a slash behind or before whatever they are
+/// told. Said by a redirect it would reach only those that follow one with a body.
+///
+/// A proxy that serves this server under a prefix may leave the prefix in the path (`root_path`): it is taken off.
+fn settle_path(uri: &mut Uri, root_path: &str) {
+    let (whole, query) = (uri.path(), uri.query());
+    let path = with_single_slashes(whole);
+    let path = path.strip_prefix(root_path).filter(|rest| rest.starts_with('/')).unwrap_or(&path);
+    let path = match path.strip_suffix('/') {
+        Some(shorter) if !shorter.is_empty() => shorter,
+        _ => path,
+    };
+    if path.len() == whole.len() {
+        return;
+    }
+    let target = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = target.try_into().ok();
+    if let Ok(shorter) = Uri::from_parts(parts) {
+        *uri = shorter;
+    }
+}
+
+fn with_single_slashes(path: &str) -> Cow<'_, str> {
+    if !path.contains("//") {
+        return Cow::Borrowed(path);
+    }
+    let mut single = String::with_capacity(path.len());
+    for next in path.chars() {
+        if next != '/' || !single.ends_with('/') {
+            single.push(next);
+        }
+    }
+    Cow::Owned(single)
+}
+
 /// Says goodbye and lets the peer finish its sentence: closing with unread bytes would make the system throw away the
 /// answer that was just written.
 async fn linger(mut peer: Peer) {
@@ -236,18 +278,18 @@ async fn linger(mut peer: Peer) {
     let _ = tokio::time::timeout(LINGER, discard).await;
 }
 
-struct ConnectionCount(Arc<App>);
+struct ConnectionCount(Arc<AtomicUsize>);
 
 impl ConnectionCount {
-    fn new(app: Arc<App>) -> ConnectionCount {
-        app.telemetry.http.connections.fetch_add(1, Ordering::Relaxed);
-        ConnectionCount(app)
+    fn new(count: Arc<AtomicUsize>) -> ConnectionCount {
+        count.fetch_add(1, Ordering::Relaxed);
+        ConnectionCount(count)
     }
 }
 
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
-        self.0.telemetry.http.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

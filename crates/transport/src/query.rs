@@ -9,37 +9,37 @@ use crate::fields::wrong_type;
 use crate::shape::Kind;
 
 /// Names and values, as they were meant.
-pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+pub fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.map(|(name, value)| (decoded(name), decoded(value)))
 }
 
-pub(crate) fn number(name: &str, value: &str) -> Result<u64, ApiError> {
+pub fn number(name: &str, value: &str) -> Result<u64, ApiError> {
     let wrong = || ApiError::bad_request(format!("{name} must be a whole number, 0 or more.")).with_param(name);
     value.parse().map_err(|_| wrong())
 }
 
 /// `true` or `false`.
-pub(crate) fn boolean(name: &str, value: &str) -> Result<bool, ApiError> {
+pub fn boolean(name: &str, value: &str) -> Result<bool, ApiError> {
     value.parse().map_err(|_| wrong_type(name, "true or false"))
 }
 
 /// A name in a URL's query.
 #[derive(Clone, Copy)]
-pub(crate) struct Parameter {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) about: &'static str,
+pub struct QueryParameter {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub about: &'static str,
 }
 
-pub(crate) const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, about }
+pub const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> QueryParameter {
+    QueryParameter { name, kind, about }
 }
 
 /// Refuses a query with a name that is none of these, or that stands there twice and is no list: one of the two would be
 /// dropped in silence.
-pub(crate) fn check(query: &str, known: &[Parameter]) -> Result<(), ApiError> {
+pub fn check(query: &str, known: &[QueryParameter]) -> Result<(), ApiError> {
     let mut seen = Vec::new();
     for (name, _) in pairs(query) {
         let parameter = known.iter().find(|parameter| parameter.name == name).ok_or_else(|| unknown(&name))?;
@@ -53,26 +53,26 @@ pub(crate) fn check(query: &str, known: &[Parameter]) -> Result<(), ApiError> {
 }
 
 /// Whether what a part of a URL stands for is text.
-pub(crate) fn is_text(part: &str) -> bool {
+pub fn is_text(part: &str) -> bool {
     std::str::from_utf8(&bytes(part)).is_ok()
 }
 
 /// A parameter that the route does not have. What cannot be the name of one is not repeated.
-pub(crate) fn unknown(name: &str) -> ApiError {
+pub fn unknown(name: &str) -> ApiError {
     let error = ApiError::bad_request("This URL does not know one of the parameters of its query.");
     let is_a_name = name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
     if is_a_name { error.with_param(name) } else { error }
 }
 
 /// What a page of a list has, and may have at most: OpenAI's numbers.
-pub(crate) const PAGE: Limits = (20, 100);
-pub(crate) const FILES_PAGE: Limits = (10_000, 10_000);
+pub const PAGE: Limits = (20, 100);
+pub const FILES_PAGE: Limits = (10_000, 10_000);
 
 /// If nothing is asked, and at most.
 type Limits = (usize, u64);
 
 /// Which part of a list.
-pub(crate) struct Page {
+pub struct Page {
     limit: usize,
     after: Option<String>,
     others: Vec<(String, String)>,
@@ -80,7 +80,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// `others`: what else the route knows.
-    pub(crate) fn read(query: &str, (usual, most): Limits, others: &[&str]) -> Result<Page, ApiError> {
+    pub fn read(query: &str, (usual, most): Limits, others: &[&str]) -> Result<Page, ApiError> {
         let mut page = Page { limit: usual, after: None, others: Vec::new() };
         for (name, value) in pairs(query) {
             match name.as_ref() {
@@ -96,13 +96,13 @@ impl Page {
         Ok(page)
     }
 
-    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+    pub fn take(&mut self, name: &str) -> Option<String> {
         let at = self.others.iter().position(|(other, _)| other == name)?;
         Some(self.others.remove(at).1)
     }
 
     /// Whether the oldest come first (`order`).
-    pub(crate) fn is_rising(&mut self) -> Result<bool, ApiError> {
+    pub fn is_rising(&mut self) -> Result<bool, ApiError> {
         match self.take("order").as_deref() {
             None | Some("desc") => Ok(false),
             Some("asc") => Ok(true),
@@ -111,7 +111,7 @@ impl Page {
     }
 
     /// That part of `all`, as a list. Behind what is not there is nothing that could be told from its end.
-    pub(crate) fn of(&self, all: Vec<Value>) -> Result<Value, ApiError> {
+    pub fn of(&self, all: Vec<Value>) -> Result<Value, ApiError> {
         let behind = |after: &String| {
             let at = all.iter().position(|item| item["id"] == **after);
             at.map(|at| at + 1).ok_or_else(|| wrong_type("after", "the name of something in this list"))

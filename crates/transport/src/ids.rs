@@ -3,26 +3,26 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::endpoint::Endpoint;
-
-pub(crate) struct Ids {
+pub struct Ids {
     /// Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
     boot: u64,
     next: AtomicU64,
 }
 
-impl Ids {
-    pub(crate) fn new() -> Ids {
+impl Default for Ids {
+    fn default() -> Ids {
         Ids { boot: RandomState::new().build_hasher().finish(), next: AtomicU64::new(0) }
     }
+}
 
+impl Ids {
     /// A name that no other answer has.
-    pub(crate) fn response_id(&self, endpoint: Endpoint) -> String {
-        format!("{}{}", endpoint.prefix(), self.unique())
+    pub fn response_id(&self, prefix: &str) -> String {
+        format!("{prefix}{}", self.unique())
     }
 
     /// A name for a call of a tool: nine letters and digits, which is what the strictest templates (Mistral's) take.
-    pub(crate) fn call_id(&self) -> String {
+    pub fn call_id(&self) -> String {
         const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         // A walk over all numbers of nine such digits, from a place of this process's own: none comes twice.
         const COUNT: u64 = 36u64.pow(9);
@@ -37,11 +37,11 @@ impl Ids {
     }
 
     /// A name for a request that brought none.
-    pub(crate) fn request_id(&self) -> String {
+    pub fn request_id(&self) -> String {
         format!("req-{}", self.unique())
     }
 
-    pub(crate) fn unique(&self) -> String {
+    pub fn unique(&self) -> String {
         format!("{:016x}{:x}", self.boot, self.next.fetch_add(1, Ordering::Relaxed))
     }
 }

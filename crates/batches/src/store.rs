@@ -9,6 +9,7 @@
 //! note, and is taken away at the next start. A note that cannot be read is told of and kept, with what it is about. A batch
 //! that was under way goes on, but one that was so at several ends in a row, none of which was asked for, is set aside:
 //! it may be why. What belongs to a key is as unknown to others as what never was.
+#![allow(missing_docs, reason = "the fields are those of OpenAI's files and batches")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
@@ -19,13 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Notify;
-
-use crate::auth::{Tenant, hex, of_hex};
-use crate::error::{ApiError, ApiResult};
-use crate::fields::wrong_type;
+use transport::auth::{Tenant, hex, of_hex};
+use transport::error::{ApiError, ApiResult};
+use transport::fields::wrong_type;
 
 /// Bytes of one file that is sent, as with OpenAI.
-pub(super) const MOST_FILE_BYTES: u64 = 200 << 20;
+pub const MOST_FILE_BYTES: u64 = 200 << 20;
 /// Bytes of all files of one key, sent and answered.
 const MOST_BYTES: u64 = 4 << 30;
 /// Files of one key.
@@ -37,7 +37,7 @@ const MOST_OVER: usize = 1000;
 /// Files that a key may be sending at a time.
 const MOST_SENDING: usize = 16;
 /// Bytes of a batch's labels, as they are written: what OpenAI allows, sixteen times 64 and 512 characters, and room.
-pub(super) const MOST_LABEL_BYTES: usize = 64 << 10;
+pub(crate) const MOST_LABEL_BYTES: usize = 64 << 10;
 /// Longest note that is read. What is accepted makes shorter ones: labels, a name of 255 characters, a problem.
 const NOTE_BYTES: u64 = 1 << 20;
 /// Characters of a problem that are kept.
@@ -47,21 +47,21 @@ const MOST_ENDS: u32 = 3;
 
 /// What is known of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct FileNote {
-    pub(super) id: String,
+pub struct FileNote {
+    pub id: String,
     /// Digest of the key that it belongs to, in hexadecimal digits; empty without keys.
     owner: Option<String>,
-    pub(super) filename: String,
+    pub filename: String,
     /// `batch`, or `batch_output`.
-    pub(super) purpose: String,
-    pub(super) bytes: u64,
-    pub(super) created_at: u64,
+    pub purpose: String,
+    pub bytes: u64,
+    pub created_at: u64,
 }
 
 /// Where a batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
+pub enum Status {
     Validating,
     InProgress,
     Finalizing,
@@ -72,29 +72,29 @@ pub(super) enum Status {
 }
 
 impl Status {
-    pub(super) fn is_open(self) -> bool {
+    pub fn is_open(self) -> bool {
         matches!(self, Status::Validating | Status::InProgress | Status::Finalizing | Status::Cancelling)
     }
 }
 
 /// What is known of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct BatchNote {
-    pub(super) id: String,
+pub struct BatchNote {
+    pub id: String,
     owner: Option<String>,
-    pub(super) endpoint: String,
-    pub(super) input_file_id: String,
-    pub(super) status: Status,
+    pub endpoint: String,
+    pub input_file_id: String,
+    pub status: Status,
     /// What is wrong with the input, and its line.
-    pub(super) problem: Option<(String, Option<usize>)>,
-    pub(super) output_file_id: Option<String>,
-    pub(super) error_file_id: Option<String>,
+    pub problem: Option<(String, Option<usize>)>,
+    pub output_file_id: Option<String>,
+    pub error_file_id: Option<String>,
     /// When each status was reached, in seconds since 1970.
-    pub(super) times: Vec<(Status, u64)>,
-    pub(super) total: usize,
-    pub(super) completed: usize,
-    pub(super) failed: usize,
-    pub(super) metadata: Value,
+    pub times: Vec<(Status, u64)>,
+    pub total: usize,
+    pub completed: usize,
+    pub failed: usize,
+    pub metadata: Value,
     /// Starts since one that ended as it was asked to, or brought an answer.
     #[serde(default)]
     starts: u32,
@@ -111,7 +111,7 @@ pub(super) struct BatchNote {
 
 impl BatchNote {
     /// One that has just been asked for.
-    pub(super) fn new(id: String, endpoint: String, input_file_id: String, metadata: Value, now: u64) -> BatchNote {
+    pub fn new(id: String, endpoint: String, input_file_id: String, metadata: Value, now: u64) -> BatchNote {
         BatchNote {
             id,
             owner: None,
@@ -134,7 +134,7 @@ impl BatchNote {
     }
 
     /// Of which name the file of its answers, or of its refusals, is: the same however often it is written.
-    pub(super) fn file_of(&self, is_errors: bool) -> String {
+    pub fn file_of(&self, is_errors: bool) -> String {
         let name = self.id.strip_prefix("batch_").unwrap_or(&self.id);
         format!("file-{name}-{}", if is_errors { "error" } else { "output" })
     }
@@ -153,7 +153,7 @@ impl BatchNote {
         self.since(Status::Validating)
     }
 
-    pub(super) fn since(&self, status: Status) -> Option<u64> {
+    pub fn since(&self, status: Status) -> Option<u64> {
         self.times.iter().find(|(reached, _)| *reached == status).map(|(_, at)| *at)
     }
 }
@@ -176,14 +176,14 @@ pub struct Counts {
 }
 
 /// See the module's words.
-pub(crate) struct BatchStore {
+pub struct BatchStore {
     place: PathBuf,
     state: Mutex<State>,
     /// Held while notes are written: they are on disk in the order of what they say. Never taken under `state`, which
     /// threads that serve wait for.
     writing: Mutex<()>,
     /// Some batch was made, or is to end.
-    pub(super) changed: Notify,
+    pub changed: Notify,
     /// Held as long as this lives.
     _lock: File,
 }
@@ -234,7 +234,7 @@ impl State {
 
 impl BatchStore {
     /// Opens or makes the directory.
-    pub(crate) fn open(place: &Path) -> io::Result<Arc<BatchStore>> {
+    pub fn open(place: &Path) -> io::Result<Arc<BatchStore>> {
         files::private_directory(place)?;
         for part in ["files", "batches"] {
             files::force_private_directory(&place.join(part))?;
@@ -267,17 +267,17 @@ impl BatchStore {
     }
 
     /// Where a file's contents are.
-    pub(super) fn path(&self, id: &str) -> PathBuf {
+    pub fn path(&self, id: &str) -> PathBuf {
         self.place.join("files").join(id)
     }
 
     /// Where all answers of a batch are, before they are told apart.
-    pub(super) fn answers(&self, id: &str) -> PathBuf {
+    pub fn answers(&self, id: &str) -> PathBuf {
         self.place.join("batches").join(format!("{id}.answers"))
     }
 
     /// A place for a file that is being sent, if its owner may have one more.
-    pub(super) fn begin_file(self: &Arc<BatchStore>, tenant: Option<Tenant>, id: &str) -> ApiResult<(Sending, File)> {
+    pub fn begin_file(self: &Arc<BatchStore>, tenant: Option<Tenant>, id: &str) -> ApiResult<(Sending, File)> {
         let owner = owner(tenant);
         let mut state = self.lock();
         let account = state.account(&owner);
@@ -312,21 +312,21 @@ impl BatchStore {
         Ok(note)
     }
 
-    pub(super) fn file(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<FileNote> {
+    pub fn file(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<FileNote> {
         let owner = owner(tenant);
         let state = self.lock();
         state.files.get(id).filter(|file| file.owner == owner).cloned().ok_or_else(|| ApiError::unknown_object("file"))
     }
 
     /// The newest first.
-    pub(super) fn files(&self, tenant: Option<Tenant>) -> Vec<FileNote> {
+    pub fn files(&self, tenant: Option<Tenant>) -> Vec<FileNote> {
         let owner = owner(tenant);
         let mut own: Vec<_> = self.lock().files.values().filter(|file| file.owner == owner).cloned().collect();
         own.sort_by(|a, b| (b.created_at, &b.id).cmp(&(a.created_at, &a.id)));
         own
     }
 
-    pub(super) fn delete_file(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<()> {
+    pub fn delete_file(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<()> {
         self.file(tenant, id)?;
         let _writing = self.order();
         let mut state = self.lock();
@@ -347,7 +347,7 @@ impl BatchStore {
     }
 
     /// Makes a batch of a file that is there, if its owner may have one more.
-    pub(super) fn begin_batch(&self, tenant: Option<Tenant>, mut note: BatchNote) -> ApiResult<BatchNote> {
+    pub fn begin_batch(&self, tenant: Option<Tenant>, mut note: BatchNote) -> ApiResult<BatchNote> {
         note.owner = owner(tenant);
         let labels = note.metadata.to_string().len();
         if labels > MOST_LABEL_BYTES {
@@ -388,7 +388,7 @@ impl BatchStore {
         Ok(note)
     }
 
-    pub(super) fn batch(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<BatchNote> {
+    pub fn batch(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<BatchNote> {
         let owner = owner(tenant);
         let state = self.lock();
         let own = state.batches.get(id).filter(|batch| batch.owner == owner && !batch.is_new).cloned();
@@ -396,7 +396,7 @@ impl BatchStore {
     }
 
     /// The newest first.
-    pub(super) fn batches(&self, tenant: Option<Tenant>) -> Vec<BatchNote> {
+    pub fn batches(&self, tenant: Option<Tenant>) -> Vec<BatchNote> {
         let owner = owner(tenant);
         let mut own: Vec<_> =
             self.lock().batches.values().filter(|batch| batch.owner == owner && !batch.is_new).cloned().collect();
@@ -405,7 +405,7 @@ impl BatchStore {
     }
 
     /// Asks for the end of one that is under way; one that is over stays what it is.
-    pub(super) fn cancel(&self, tenant: Option<Tenant>, id: &str, now: u64) -> ApiResult<BatchNote> {
+    pub fn cancel(&self, tenant: Option<Tenant>, id: &str, now: u64) -> ApiResult<BatchNote> {
         let batch = self.batch(tenant, id)?;
         if !batch.status.is_open() {
             let message = "This batch is over: there is nothing to cancel.";
@@ -418,11 +418,7 @@ impl BatchStore {
 
     /// Of each key its oldest batch that is not over, with the tenant whose it is; but of no key of which one is under way
     /// (`running`), and none that has to wait (`later`).
-    pub(super) fn next(
-        &self,
-        running: &BTreeSet<String>,
-        later: impl Fn(&str) -> bool,
-    ) -> Vec<(BatchNote, Option<Tenant>)> {
+    pub fn next(&self, running: &BTreeSet<String>, later: impl Fn(&str) -> bool) -> Vec<(BatchNote, Option<Tenant>)> {
         let state = self.lock();
         let busy: BTreeSet<_> = running.iter().filter_map(|id| Some(&state.batches.get(id)?.owner)).collect();
         let mut oldest: BTreeMap<&Option<String>, &BatchNote> = BTreeMap::new();
@@ -439,12 +435,12 @@ impl BatchStore {
     }
 
     /// Whether it is to be cancelled.
-    pub(super) fn is_cancelled(&self, id: &str) -> bool {
+    pub fn is_cancelled(&self, id: &str) -> bool {
         self.lock().batches.get(id).is_none_or(|batch| batch.status == Status::Cancelling)
     }
 
     /// Whether its answers leave its key no room.
-    pub(super) fn is_full(&self, id: &str) -> bool {
+    pub fn is_full(&self, id: &str) -> bool {
         let mut state = self.lock();
         let Some((owner, own)) = state.batches.get(id).map(|batch| (batch.owner.clone(), batch.bytes)) else {
             return false;
@@ -453,7 +449,7 @@ impl BatchStore {
     }
 
     /// How far it is; a restart counts again.
-    pub(super) fn count(&self, id: &str, counts: Counts) {
+    pub fn count(&self, id: &str, counts: Counts) {
         if let Some(batch) = self.lock().batches.get_mut(id) {
             (batch.total, batch.completed, batch.failed) = (counts.total, counts.done - counts.failed, counts.failed);
             batch.bytes = counts.bytes;
@@ -461,7 +457,7 @@ impl BatchStore {
     }
 
     /// It begins, with this number of answers present.
-    pub(super) fn started(&self, id: &str, answered: usize, now: u64) -> io::Result<()> {
+    pub fn started(&self, id: &str, answered: usize, now: u64) -> io::Result<()> {
         self.change(id, |batch| {
             batch.starts = if answered > batch.answered { 1 } else { batch.starts + 1 };
             batch.answered = answered;
@@ -470,17 +466,17 @@ impl BatchStore {
     }
 
     /// The server ends as it was asked to, and it goes on with the next one.
-    pub(super) fn rests(&self, id: &str) -> io::Result<()> {
+    pub fn rests(&self, id: &str) -> io::Result<()> {
         self.change(id, |batch| batch.starts = 0)
     }
 
     /// A status that was reached. What is to be cancelled does not go back.
-    pub(super) fn advance(&self, id: &str, status: Status, now: u64) -> io::Result<()> {
+    pub fn advance(&self, id: &str, status: Status, now: u64) -> io::Result<()> {
         self.change(id, |batch| batch.reach(status, now))
     }
 
     /// It cannot be answered, or no further.
-    pub(super) fn fail(&self, id: &str, problem: &str, line: Option<usize>, now: u64) -> io::Result<()> {
+    pub fn fail(&self, id: &str, problem: &str, line: Option<usize>, now: u64) -> io::Result<()> {
         let problem: String = problem.chars().take(MOST_PROBLEM).collect();
         self.change(id, |batch| {
             batch.problem.get_or_insert_with(|| (problem.clone(), line));
@@ -489,7 +485,7 @@ impl BatchStore {
     }
 
     /// A file of answers that is whole.
-    pub(super) fn keep_answers(&self, batch: &BatchNote, is_errors: bool, now: u64) -> io::Result<()> {
+    pub fn keep_answers(&self, batch: &BatchNote, is_errors: bool, now: u64) -> io::Result<()> {
         let (id, file_id) = (&batch.id, batch.file_of(is_errors));
         let name = format!("{id}_{}.jsonl", if is_errors { "error" } else { "output" });
         self.note_file(batch.owner.clone(), &file_id, name, "batch_output", now)?;
@@ -532,14 +528,14 @@ impl BatchStore {
 
 /// A file that is being sent. What is not kept is gone, and its account is free, when this is dropped: also when its
 /// sender has left.
-pub(super) struct Sending {
+pub struct Sending {
     store: Arc<BatchStore>,
     id: String,
 }
 
 impl Sending {
     /// Charges bytes that have arrived.
-    pub(super) fn grow(&self, bytes: u64) -> ApiResult<()> {
+    pub fn grow(&self, bytes: u64) -> ApiResult<()> {
         let mut state = self.store.lock();
         let State { sending, accounts, .. } = &mut *state;
         let Some((owner, own)) = sending.get_mut(&self.id) else { return Err(ApiError::internal()) };
@@ -552,7 +548,7 @@ impl Sending {
     }
 
     /// Keeps it. All of it is on the disk.
-    pub(super) fn keep(self, filename: String, now: u64) -> ApiResult<FileNote> {
+    pub fn keep(self, filename: String, now: u64) -> ApiResult<FileNote> {
         let owner = self.store.lock().sending.get(&self.id).and_then(|(owner, _)| owner.clone());
         let kept = self.store.note_file(owner, &self.id, filename, "batch", now);
         kept.map_err(|error| unwritable(&error))
@@ -635,7 +631,7 @@ fn owner(tenant: Option<Tenant>) -> Option<String> {
 }
 
 /// The disk's fault: the log has it, the client does not.
-pub(super) fn unwritable(error: &io::Error) -> ApiError {
+pub fn unwritable(error: &io::Error) -> ApiError {
     tracing::error!(%error, "files of batches cannot be written");
     ApiError::unwritable()
 }

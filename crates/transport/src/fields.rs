@@ -1,5 +1,5 @@
 //! A JSON object read field by field, so that every field ends in one of three ways: used, refused by name, or refused
-//! as unknown. Nothing is dropped in silence; [`crate::openai::hints`] are taken out before, and named in the answer.
+//! as unknown. Nothing is dropped in silence; [`crate::hints`] are taken out before, and named in the answer.
 //!
 //! ```text
 //! let mut fields = Fields::of(body, &SHAPE)?;   // names and types are those of its table (`crate::shape`)
@@ -10,12 +10,12 @@
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::hints;
 use crate::json::shortened;
-use crate::openai::hints;
 use crate::shape::{Constant, Kind, Shape};
 
 /// What is left of an object, and where the object stands in the body.
-pub(crate) struct Fields {
+pub struct Fields {
     map: Map<String, Value>,
     path: String,
     shape: &'static Shape,
@@ -23,7 +23,7 @@ pub(crate) struct Fields {
 
 impl Fields {
     /// The body of a request: it must be an object of this shape.
-    pub(crate) fn of(body: Value, shape: &'static Shape) -> Result<Fields, ApiError> {
+    pub fn of(body: Value, shape: &'static Shape) -> Result<Fields, ApiError> {
         match body {
             Value::Object(map) => Fields { map, path: String::new(), shape }.checked(),
             _ => Err(ApiError::bad_request("The request body must be a JSON object.")),
@@ -31,7 +31,7 @@ impl Fields {
     }
 
     /// An object inside the body, `path` being its place, such as `messages[2]`.
-    pub(crate) fn nested(value: Value, path: String, shape: &'static Shape) -> Result<Fields, ApiError> {
+    pub fn nested(value: Value, path: String, shape: &'static Shape) -> Result<Fields, ApiError> {
         match value {
             Value::Object(map) => Fields { map, path, shape }.checked(),
             _ => Err(wrong_type(path, "an object")),
@@ -68,35 +68,35 @@ impl Fields {
     }
 
     /// The full name of a field of this object.
-    pub(crate) fn name(&self, field: &str) -> String {
+    pub fn name(&self, field: &str) -> String {
         if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
     }
 
     /// Whether the table has such a field.
-    pub(crate) fn has(&self, field: &str) -> bool {
+    pub fn has(&self, field: &str) -> bool {
         self.shape.field(field).is_some()
     }
 
     /// Takes a field out; `null` is the same as not there, and so is what the table does not have.
-    pub(crate) fn take(&mut self, field: &str) -> Option<Value> {
+    pub fn take(&mut self, field: &str) -> Option<Value> {
         self.shape.field(field)?;
         // The order of what is left does not matter, its speed with a million unknown keys does.
         self.map.swap_remove(field).filter(|value| !value.is_null())
     }
 
     /// A whole number that `i64` holds. `5.0` is one, as in JSON Schema; `1.5` and `"5"` are not.
-    pub(crate) fn integer(&mut self, field: &str) -> Result<Option<i64>, ApiError> {
+    pub fn integer(&mut self, field: &str) -> Result<Option<i64>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::Integer))?;
         self.take(field).map(|value| integer(&value, || self.name(field))).transpose()
     }
 
-    pub(crate) fn number(&mut self, field: &str) -> Result<Option<f64>, ApiError> {
+    pub fn number(&mut self, field: &str) -> Result<Option<f64>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::Number))?;
         self.take(field).map(|value| number(&value, || self.name(field))).transpose()
     }
 
     /// `true` or `false`.
-    pub(crate) fn boolean(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
+    pub fn boolean(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::Boolean | Kind::Only(Constant::Boolean(_))))?;
         match self.take(field) {
             None => Ok(None),
@@ -105,7 +105,7 @@ impl Fields {
         }
     }
 
-    pub(crate) fn string(&mut self, field: &str) -> Result<Option<String>, ApiError> {
+    pub fn string(&mut self, field: &str) -> Result<Option<String>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::Text | Kind::Word(_)))?;
         match self.take(field) {
             None => Ok(None),
@@ -115,18 +115,18 @@ impl Fields {
     }
 
     /// A string that templates take for a name.
-    pub(crate) fn short(&mut self, field: &str) -> Result<Option<String>, ApiError> {
+    pub fn short(&mut self, field: &str) -> Result<Option<String>, ApiError> {
         let text = self.string(field)?;
         text.as_ref().map_or(Ok(()), |text| check_short(text, || self.name(field)))?;
         Ok(text)
     }
 
     /// A string that must be there.
-    pub(crate) fn text(&mut self, field: &str) -> Result<String, ApiError> {
+    pub fn text(&mut self, field: &str) -> Result<String, ApiError> {
         self.string(field)?.ok_or_else(|| wrong_type(self.name(field), "a string"))
     }
 
-    pub(crate) fn list(&mut self, field: &str) -> Result<Option<Vec<Value>>, ApiError> {
+    pub fn list(&mut self, field: &str) -> Result<Option<Vec<Value>>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::List(_)))?;
         match self.take(field) {
             None => Ok(None),
@@ -136,13 +136,13 @@ impl Fields {
     }
 
     /// A list of whole numbers.
-    pub(crate) fn integers(&mut self, field: &str) -> Result<Vec<i64>, ApiError> {
+    pub fn integers(&mut self, field: &str) -> Result<Vec<i64>, ApiError> {
         let items = self.list(field)?.unwrap_or_default();
         items.iter().enumerate().map(|(at, item)| integer(item, || format!("{}[{at}]", self.name(field)))).collect()
     }
 
     /// An object, as fields of its own.
-    pub(crate) fn object(&mut self, field: &str) -> Result<Option<Fields>, ApiError> {
+    pub fn object(&mut self, field: &str) -> Result<Option<Fields>, ApiError> {
         let Some(Kind::Object(shape) | Kind::Settings(shape)) = self.shape.field(field).map(|field| field.kind) else {
             return self.expect(field, |_| false).map(|()| None);
         };
@@ -151,12 +151,12 @@ impl Fields {
     }
 
     /// An object that must be there.
-    pub(crate) fn inner(&mut self, field: &str) -> Result<Fields, ApiError> {
+    pub fn inner(&mut self, field: &str) -> Result<Fields, ApiError> {
         self.object(field)?.ok_or_else(|| wrong_type(self.name(field), "an object"))
     }
 
     /// Objects in a list, each as fields of its own.
-    pub(crate) fn objects(&mut self, field: &str) -> Result<Vec<Fields>, ApiError> {
+    pub fn objects(&mut self, field: &str) -> Result<Vec<Fields>, ApiError> {
         let Some(Kind::List(Kind::Object(shape))) = self.shape.field(field).map(|field| field.kind) else {
             return self.expect(field, |_| false).map(|()| Vec::new());
         };
@@ -166,7 +166,7 @@ impl Fields {
     }
 
     /// An object whose names are the caller's own.
-    pub(crate) fn map(&mut self, field: &str) -> Result<Option<Map<String, Value>>, ApiError> {
+    pub fn map(&mut self, field: &str) -> Result<Option<Map<String, Value>>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::Map))?;
         match self.take(field) {
             None => Ok(None),
@@ -176,7 +176,7 @@ impl Fields {
     }
 
     /// A field that may only have the one value that changes nothing, in this place.
-    pub(crate) fn only(&mut self, field: &str, allowed: &Value, why: &str) -> Result<(), ApiError> {
+    pub fn only(&mut self, field: &str, allowed: &Value, why: &str) -> Result<(), ApiError> {
         match self.take(field) {
             Some(value) if value != *allowed => Err(ApiError::unsupported(self.name(field), why)),
             _ => Ok(()),
@@ -184,7 +184,7 @@ impl Fields {
     }
 
     /// A field that has no meaning in this place: it may be there without anything in it.
-    pub(crate) fn nothing(&mut self, field: &str, why: &str) -> Result<(), ApiError> {
+    pub fn nothing(&mut self, field: &str, why: &str) -> Result<(), ApiError> {
         match self.take(field) {
             Some(Value::String(text)) if text.is_empty() => Ok(()),
             Some(Value::Array(items)) if items.is_empty() => Ok(()),
@@ -194,13 +194,13 @@ impl Fields {
     }
 
     /// Every field has been looked at: one that is left has no meaning here, unless it is `null`, which says nothing.
-    pub(crate) fn finish(self) -> Result<(), ApiError> {
+    pub fn finish(self) -> Result<(), ApiError> {
         self.left().next().map_or(Ok(()), |key| Err(self.unknown(key)))
     }
 
     /// The names of what is left of an object inside the body: what its table has for objects of other types changes
     /// nothing in this one. `place`: where such objects stand.
-    pub(crate) fn rest(self, place: &str) -> Vec<String> {
+    pub fn rest(self, place: &str) -> Vec<String> {
         self.left().map(|key| hints::inside(place, key)).collect()
     }
 
@@ -221,7 +221,7 @@ impl Fields {
 }
 
 /// A whole number that `i64` holds; `name` is called on an error only.
-pub(crate) fn integer(value: &Value, name: impl FnOnce() -> String) -> Result<i64, ApiError> {
+pub fn integer(value: &Value, name: impl FnOnce() -> String) -> Result<i64, ApiError> {
     const EXACT: f64 = (1u64 << 53) as f64;
     if let Some(whole) = value.as_i64() {
         return Ok(whole);
@@ -238,17 +238,17 @@ pub(crate) fn integer(value: &Value, name: impl FnOnce() -> String) -> Result<i6
 }
 
 /// A number; `name` is called on an error only.
-pub(crate) fn number(value: &Value, name: impl FnOnce() -> String) -> Result<f64, ApiError> {
+pub fn number(value: &Value, name: impl FnOnce() -> String) -> Result<f64, ApiError> {
     value.as_f64().ok_or_else(|| wrong_type(name(), "a number"))
 }
 
 /// A number as it was written, not as `f64` has it: 0.7 and not 0.699999988079071.
-pub(crate) fn as_written(value: f32) -> Value {
+pub fn as_written(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
 /// The engine's limit of names in messages, in the words of an API that writes messages otherwise.
-pub(crate) fn check_short(text: &str, name: impl Fn() -> String) -> Result<(), ApiError> {
+pub fn check_short(text: &str, name: impl Fn() -> String) -> Result<(), ApiError> {
     if text.len() <= engine::MAX_NAME_BYTES {
         return Ok(());
     }
@@ -257,7 +257,7 @@ pub(crate) fn check_short(text: &str, name: impl Fn() -> String) -> Result<(), A
 }
 
 /// 400 for a value of another type than the field's.
-pub(crate) fn wrong_type(param: impl Into<String>, expected: &str) -> ApiError {
+pub fn wrong_type(param: impl Into<String>, expected: &str) -> ApiError {
     let param = param.into();
     ApiError::bad_request(format!("'{param}' must be {expected}.")).with_param(param)
 }

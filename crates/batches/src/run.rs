@@ -1,6 +1,5 @@
 //! All lines of a file, answered.
 
-use super::Counts;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -9,9 +8,9 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::input::{Line, Lines, MAX_LINE_BYTES, member};
-use super::local::{Answered, permits};
-use super::{BatchInput, BatchOutput, InputError, Local, OutputError};
+use crate::input::{Line, Lines, MAX_LINE_BYTES, member};
+use crate::local::{Answered, permits};
+use crate::{BatchInput, BatchOutput, Counts, InputError, Local, OutputError};
 
 /// A status that says "not now".
 const NOT_NOW: [u16; 2] = [429, 503];
@@ -88,7 +87,7 @@ impl BatchRun {
         tell(self.counts);
         let (mut room, mut is_read) = (None, false);
         loop {
-            let has_seat = !is_read && self.answers.len() < self.local.fills();
+            let has_seat = !is_read && self.answers.len() < self.local.server.fills;
             // Kept while answers come: asking again would mean the last place in the queue.
             let asked =
                 room.get_or_insert_with(|| Box::pin(Room::of([self.own_lines.clone(), self.local.lines.clone()])));
@@ -178,7 +177,7 @@ fn answer(
         loop {
             let answered = local.post(&url, body.clone()).await;
             match answered.retry_after {
-                Some(later) if NOT_NOW.contains(&answered.status) && !local.is_stopping() => {
+                Some(later) if NOT_NOW.contains(&answered.status) && !local.server.drain.has_begun() => {
                     tokio::time::sleep(later).await;
                 }
                 _ => return (custom_id, answered),
@@ -189,8 +188,8 @@ fn answer(
 
 #[cfg(test)]
 mod tests {
-    use super::super::local::lines_room;
     use super::*;
+    use crate::local::lines_room;
 
     #[test]
     fn a_line_that_names_no_tier_gets_one() {

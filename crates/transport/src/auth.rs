@@ -9,15 +9,15 @@ use subtle::ConstantTimeEq;
 
 use crate::error::ApiError;
 
-pub(crate) use telemetry::timeline::Tenant;
+pub use telemetry::timeline::Tenant;
 
 /// A tenant in hexadecimal digits, as files have it.
-pub(crate) fn hex(tenant: &Tenant) -> String {
+pub fn hex(tenant: &Tenant) -> String {
     tenant.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The tenant of these digits; `None`: they are none.
-pub(crate) fn of_hex(digits: &str) -> Option<Tenant> {
+pub fn of_hex(digits: &str) -> Option<Tenant> {
     let mut tenant = [0; 32];
     for (at, byte) in tenant.iter_mut().enumerate() {
         *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
@@ -59,7 +59,7 @@ impl std::fmt::Debug for ApiKey {
 
 /// What not every key may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Right {
+pub enum Right {
     Urgency,
     Adapters,
     Role,
@@ -77,7 +77,7 @@ impl Right {
 }
 
 /// The keys that are accepted. Empty: no authentication.
-pub(crate) struct ApiKeys(HashMap<Tenant, Known>);
+pub struct ApiKeys(HashMap<Tenant, Known>);
 
 struct Known {
     number: usize,
@@ -85,7 +85,7 @@ struct Known {
 }
 
 impl ApiKeys {
-    pub(crate) fn new(keys: &[ApiKey]) -> ApiKeys {
+    pub fn new(keys: &[ApiKey]) -> ApiKeys {
         let mut known = HashMap::with_capacity(keys.len());
         for (at, key) in keys.iter().enumerate() {
             let rights = [
@@ -102,12 +102,12 @@ impl ApiKeys {
     }
 
     /// Whether `tenant`, which has passed [`tenant`](Self::tenant), may do what not all may.
-    pub(crate) fn may(&self, right: Right, tenant: Option<&Tenant>) -> bool {
+    pub fn may(&self, right: Right, tenant: Option<&Tenant>) -> bool {
         tenant.is_none_or(|tenant| self.0.get(tenant).is_some_and(|known| known.rights.contains(&right)))
     }
 
     /// 403 for who may not.
-    pub(crate) fn check(&self, right: Right, tenant: Option<&Tenant>) -> Result<(), ApiError> {
+    pub fn check(&self, right: Right, tenant: Option<&Tenant>) -> Result<(), ApiError> {
         if self.may(right, tenant) {
             return Ok(());
         }
@@ -117,23 +117,23 @@ impl ApiKeys {
     }
 
     /// Whether there are several, so that what one changes is another's too.
-    pub(crate) fn are_several(&self) -> bool {
+    pub fn are_several(&self) -> bool {
         self.0.len() > 1
     }
 
     /// Whether any is asked for.
-    pub(crate) fn are_wanted(&self) -> bool {
+    pub fn are_wanted(&self) -> bool {
         !self.0.is_empty()
     }
 
     /// The number of `tenant`'s key in the order in which keys were given, counted from 1: it names a key and does not
     /// show it.
-    pub(crate) fn number(&self, tenant: Option<&Tenant>) -> Option<usize> {
+    pub fn number(&self, tenant: Option<&Tenant>) -> Option<usize> {
         self.0.get(tenant?).map(|known| known.number)
     }
 
     /// Whose request this is: `Ok(None)` where no keys are asked for, `Err` for a missing or wrong one.
-    pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<Option<Tenant>, WrongKey> {
+    pub fn tenant(&self, headers: &HeaderMap) -> Result<Option<Tenant>, WrongKey> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -144,18 +144,18 @@ impl ApiKeys {
 }
 
 /// The token that allows pausing the engine: one secret of one start.
-pub(crate) struct HoldToken(Tenant);
+pub struct HoldToken(Tenant);
 
 /// The header that brings it. A header of our own, so that no form and no picture of another site can send one.
-pub(crate) const HOLD_TOKEN: HeaderName = HeaderName::from_static("x-hold-token");
+pub const HOLD_TOKEN: HeaderName = HeaderName::from_static("x-hold-token");
 
 impl HoldToken {
-    pub(crate) fn new(token: &str) -> HoldToken {
+    pub fn new(token: &str) -> HoldToken {
         HoldToken(digest(token.as_bytes()))
     }
 
     /// Whether the request brings it. In constant time, like keys.
-    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
+    pub fn is_in(&self, headers: &HeaderMap) -> bool {
         let mut values = headers.get_all(HOLD_TOKEN).iter();
         let offered = values.next().map_or(&b""[..], |value| value.as_bytes());
         values.next().is_none() && bool::from(self.0.ct_eq(&digest(offered)))
@@ -164,7 +164,7 @@ impl HoldToken {
 
 /// No key, or one that is not accepted.
 #[derive(Debug)]
-pub(crate) struct WrongKey;
+pub struct WrongKey;
 
 fn digest(key: &[u8]) -> Tenant {
     Sha256::digest(key).into()

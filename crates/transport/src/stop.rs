@@ -7,24 +7,24 @@ use tokio::sync::watch;
 
 /// How far the end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Ending {
+pub enum StopStage {
     Running,
     Draining,
     Now,
 }
 
-/// Tells a [`crate::Server`] when to end. Dropping every [`StopHandle`] without using it leaves the server running.
+/// Tells a server when to end. Dropping every [`StopHandle`] without using it leaves the server running.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<Ending>);
+pub struct Stop(watch::Receiver<StopStage>);
 
 /// The other end of a [`Stop`].
 #[derive(Debug)]
-pub struct StopHandle(watch::Sender<Ending>);
+pub struct StopHandle(watch::Sender<StopStage>);
 
 impl Stop {
     /// A stop that is pulled by hand.
     pub fn by_hand() -> (StopHandle, Stop) {
-        let (sender, receiver) = watch::channel(Ending::Running);
+        let (sender, receiver) = watch::channel(StopStage::Running);
         (StopHandle(sender), Stop(receiver))
     }
 
@@ -38,7 +38,7 @@ impl Stop {
         let mut hangups = hangups()?;
         let (handle, stop) = Stop::by_hand();
         tokio::spawn(async move {
-            for ending in [Ending::Draining, Ending::Now] {
+            for ending in [StopStage::Draining, StopStage::Now] {
                 let hangup = async {
                     match &mut hangups {
                         Some(hangups) => _ = hangups.recv().await,
@@ -58,7 +58,7 @@ impl Stop {
     }
 
     /// Waits until the end has come at least as far as `ending`.
-    pub(crate) async fn reached(&mut self, ending: Ending) {
+    pub async fn reached(&mut self, ending: StopStage) {
         if self.0.wait_for(|now| *now >= ending).await.is_err() {
             // The sender is gone.
             std::future::pending::<()>().await;
@@ -84,9 +84,9 @@ impl StopHandle {
     /// Take nothing new, finish what runs.
     pub fn drain(&self) {
         self.0.send_if_modified(|ending| {
-            let first = *ending == Ending::Running;
+            let first = *ending == StopStage::Running;
             if first {
-                *ending = Ending::Draining;
+                *ending = StopStage::Draining;
             }
             first
         });
@@ -94,7 +94,7 @@ impl StopHandle {
 
     /// End what runs, too.
     pub fn now(&self) {
-        self.0.send_replace(Ending::Now);
+        self.0.send_replace(StopStage::Now);
     }
 }
 

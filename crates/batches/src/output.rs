@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::BatchInput;
-use super::input::Names;
+use crate::BatchInput;
+use crate::input::Names;
 
 /// Why there is no place for answers.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ pub enum OutputError {
 /// Longest line that is read again: no answer whose numbers fit into memory is as long.
 const MOST_ANSWER: u64 = 1 << 30;
 /// How every line begins.
-pub(super) const BEGIN: &str = "{\"id\":\"batch_req_";
+pub(crate) const BEGIN: &str = "{\"id\":\"batch_req_";
 
 /// What of a line is looked at.
 #[derive(Deserialize)]
@@ -146,16 +146,16 @@ impl BatchOutput {
     }
 
     /// Bytes of all answers.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(super) fn has(&self, custom_id: &str) -> bool {
+    pub(crate) fn has(&self, custom_id: &str) -> bool {
         self.done.has(custom_id)
     }
 
     /// One more answer, on the disk as far as this process can see to it.
-    pub(super) fn add(&mut self, custom_id: &str, line: &str, has_failed: bool) -> Result<(), OutputError> {
+    pub(crate) fn add(&mut self, custom_id: &str, line: &str, has_failed: bool) -> Result<(), OutputError> {
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         written.map_err(|source| OutputError::File { path: self.path.clone(), source })?;
         self.bytes += line.len() as u64 + 1;
@@ -165,7 +165,7 @@ impl BatchOutput {
     }
 
     /// Waits until the disk has all of it.
-    pub(super) fn finish(&self) -> Result<(), OutputError> {
+    pub(crate) fn finish(&self) -> Result<(), OutputError> {
         self.file.sync_all().map_err(|source| OutputError::File { path: self.path.clone(), source })
     }
 }

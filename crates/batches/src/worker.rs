@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use telemetry::time_format::unix_seconds;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use transport::auth::Tenant;
 
-use super::local::lines_room;
-use super::store::{BatchNote, BatchStore, Status};
-use super::{BatchInput, BatchOutput, BatchRun, InputError, Local, OutputError, Stopped};
-use crate::app::App;
-use crate::auth::Tenant;
+use crate::local::{LocalServer, lines_room};
+use crate::store::{BatchNote, BatchStore, Status};
+use crate::{BatchInput, BatchOutput, BatchRun, InputError, Local, OutputError, Stopped};
 
 /// Between two looks at whether the server goes down, or a batch is to end.
 const LOOK: Duration = Duration::from_millis(500);
@@ -39,25 +39,25 @@ impl From<io::Error> for Pause {
 }
 
 /// Starts it. It ends when the server goes down; what is under way goes on at the next start.
-pub(crate) fn start(app: Arc<App>, store: Arc<BatchStore>) -> io::Result<()> {
+pub fn start(server: LocalServer, store: Arc<BatchStore>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("batches".to_owned()).spawn(move || runtime.block_on(work(app, store)))?;
+    std::thread::Builder::new().name("batches".to_owned()).spawn(move || runtime.block_on(work(server, store)))?;
     Ok(())
 }
 
-async fn work(app: Arc<App>, store: Arc<BatchStore>) {
+async fn work(server: LocalServer, store: Arc<BatchStore>) {
     let (lines, mut running, mut tasks) = (lines_room(), BTreeSet::new(), JoinSet::new());
     let mut later: HashMap<String, Instant> = HashMap::new();
     let mut names: HashMap<tokio::task::Id, String> = HashMap::new();
     loop {
         later.retain(|_, until| *until > Instant::now());
-        if !app.drain.has_begun() {
+        if !server.drain.has_begun() {
             for (batch, tenant) in store.next(&running, |id| later.contains_key(id)) {
                 running.insert(batch.id.clone());
-                let (app, store, lines) = (app.clone(), store.clone(), lines.clone());
+                let (server, store, lines) = (server.clone(), store.clone(), lines.clone());
                 let name = batch.id.clone();
                 let task = tasks.spawn(async move {
-                    let ended = answer(&app, &store, &batch, tenant, lines).await;
+                    let ended = answer(server, &store, &batch, tenant, lines).await;
                     (batch.id, ended)
                 });
                 names.insert(task.id(), name);
@@ -87,7 +87,7 @@ async fn work(app: Arc<App>, store: Arc<BatchStore>) {
                 tracing::error!(%error, "a batch was given up");
                 if let Some(id) = names.remove(&error.id()) {
                     running.remove(&id);
-                    if store.fail(&id, "An internal error ended this batch.", None, app.now()).is_err() {
+                    if store.fail(&id, "An internal error ended this batch.", None, unix_seconds()).is_err() {
                         later.insert(id, Instant::now() + LATER);
                     }
                 }
@@ -97,7 +97,7 @@ async fn work(app: Arc<App>, store: Arc<BatchStore>) {
 }
 
 async fn answer(
-    app: &Arc<App>,
+    server: LocalServer,
     store: &Arc<BatchStore>,
     batch: &BatchNote,
     tenant: Option<Tenant>,
@@ -106,11 +106,11 @@ async fn answer(
     let id = batch.id.as_str();
     let is_begun = batch.since(Status::InProgress).is_some();
     if store.is_cancelled(id) && !is_begun {
-        return Ok(store.advance(id, Status::Cancelled, app.now())?);
+        return Ok(store.advance(id, Status::Cancelled, unix_seconds())?);
     }
     // What was set aside at the start, or was being written down.
     if batch.status == Status::Finalizing {
-        return finish(app, store, batch, batch.problem.clone()).await;
+        return finish(store, batch, batch.problem.clone()).await;
     }
     let (path, endpoint) = (store.path(&batch.input_file_id), batch.endpoint.clone());
     let checked = aside(move || Ok(BatchInput::check(&path, Some(&endpoint)))).await?;
@@ -120,8 +120,8 @@ async fn answer(
             let answers = store.answers(id);
             match aside(move || Ok(BatchOutput::open(&answers, &input).map(|output| (input, output)))).await? {
                 Ok((input, output)) => {
-                    let local = Local::of(app.clone(), tenant, lines);
-                    return run(app, store, batch, local, &input, output).await;
+                    let local = Local::of(server, tenant, lines);
+                    return run(store, batch, local, &input, output).await;
                 }
                 Err(OutputError::File { source, .. }) if !is_lost(&source) => return Err(source.into()),
                 Err(OutputError::File { .. }) => ("The answers so far cannot be read.".to_owned(), None),
@@ -138,8 +138,8 @@ async fn answer(
     };
     match is_of_input {
         // What was answered before is kept.
-        true => finish(app, store, batch, Some((problem, line))).await,
-        false => Ok(store.fail(id, &problem, line, app.now())?),
+        true => finish(store, batch, Some((problem, line))).await,
+        false => Ok(store.fail(id, &problem, line, unix_seconds())?),
     }
 }
 
@@ -155,7 +155,6 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 
 }
 
 async fn run(
-    app: &Arc<App>,
     store: &Arc<BatchStore>,
     batch: &BatchNote,
     local: Local,
@@ -163,7 +162,7 @@ async fn run(
     output: BatchOutput,
 ) -> Result<(), Pause> {
     let id = batch.id.as_str();
-    store.started(id, output.len(), app.now())?;
+    store.started(id, output.len(), unix_seconds())?;
     let mut run = BatchRun::new(local, input, output, Some("flex")).map_err(io::Error::other)?;
     let unwanted = async {
         while !store.is_cancelled(id) && !store.is_full(id) {
@@ -184,31 +183,30 @@ async fn run(
         }
         Some(Err(Stopped::Output(error))) => return Err(io::Error::other(error).into()),
     }
-    finish(app, store, batch, batch.problem.clone()).await
+    finish(store, batch, batch.problem.clone()).await
 }
 
 /// Writes down what there is, and how it ended.
 async fn finish(
-    app: &Arc<App>,
     store: &Arc<BatchStore>,
     batch: &BatchNote,
     problem: Option<(String, Option<usize>)>,
 ) -> Result<(), Pause> {
     let id = batch.id.as_str();
     let (is_full, is_cancelled) = (store.is_full(id), store.is_cancelled(id));
-    store.advance(id, Status::Finalizing, app.now())?;
-    let (app, store, batch) = (app.clone(), store.clone(), batch.clone());
+    store.advance(id, Status::Finalizing, unix_seconds())?;
+    let (store, batch) = (store.clone(), batch.clone());
     aside(move || {
         let id = batch.id.as_str();
-        part(&app, &store, &batch)?;
+        part(&store, &batch)?;
         match &problem {
-            Some((problem, line)) if !is_cancelled => store.fail(id, problem, *line, app.now())?,
-            _ if is_cancelled => store.advance(id, Status::Cancelled, app.now())?,
+            Some((problem, line)) if !is_cancelled => store.fail(id, problem, *line, unix_seconds())?,
+            _ if is_cancelled => store.advance(id, Status::Cancelled, unix_seconds())?,
             _ if is_full => {
                 let problem = "The files of this key leave no room for more answers: delete some.";
-                store.fail(id, problem, None, app.now())?;
+                store.fail(id, problem, None, unix_seconds())?;
             }
-            _ => store.advance(id, Status::Completed, app.now())?,
+            _ => store.advance(id, Status::Completed, unix_seconds())?,
         }
         let _ = std::fs::remove_file(store.answers(id)); // both parts of it are kept
         Ok(())
@@ -230,7 +228,7 @@ struct Coded {
 
 /// Answers into one file and refusals into another, as OpenAI does; a file without a line is none. Their names follow
 /// from the batch's: what a kill has left of them is written again.
-fn part(app: &App, store: &BatchStore, batch: &BatchNote) -> io::Result<()> {
+fn part(store: &BatchStore, batch: &BatchNote) -> io::Result<()> {
     for is_errors in [false, true] {
         let path = store.path(&batch.file_of(is_errors));
         let _ = std::fs::remove_file(&path); // it may not exist
@@ -250,7 +248,7 @@ fn part(app: &App, store: &BatchStore, batch: &BatchNote) -> io::Result<()> {
         if lines == 0 {
             std::fs::remove_file(&path)?;
         } else {
-            store.keep_answers(batch, is_errors, app.now())?;
+            store.keep_answers(batch, is_errors, unix_seconds())?;
         }
     }
     Ok(())

@@ -12,17 +12,15 @@
 mod input;
 mod local;
 mod output;
-pub(crate) mod routes;
 mod run;
 mod store;
-pub(crate) mod worker;
+pub mod worker;
 
 pub use input::{BatchInput, InputError};
-pub use local::Local;
+pub use local::{Local, LocalServer};
 pub use output::{BatchOutput, OutputError};
 pub use run::{BatchRun, Stopped};
-pub(crate) use store::BatchStore;
-pub use store::Counts;
+pub use store::{BatchNote, BatchStore, Counts, FileNote, MOST_FILE_BYTES, Sending, Status, unwritable};
 
 /// The routes that a line may ask.
 pub const BATCH_ROUTES: [&str; 6] =

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
 
 /// What a server that goes down has to know of.
 #[derive(Default)]
-pub(crate) struct Drain {
+pub struct Drain {
     begun: AtomicBool,
     /// Has a receiver for each answer that is written though no connection waits for it.
     background: watch::Sender<()>,
@@ -16,37 +16,37 @@ pub(crate) struct Drain {
 }
 
 /// Something is done for which no connection waits, until this is dropped.
-pub(crate) type InBackground = watch::Receiver<()>;
+pub type InBackground = watch::Receiver<()>;
 
 /// Requests are still to be made of the engine, until this is dropped.
-pub(crate) type Asking = OwnedRwLockReadGuard<()>;
+pub type Asking = OwnedRwLockReadGuard<()>;
 
 impl Drain {
     /// Nothing new is taken from now on.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn in_background(&self) -> InBackground {
+    pub fn in_background(&self) -> InBackground {
         self.background.subscribe()
     }
 
-    pub(crate) async fn background_ended(&self) {
+    pub async fn background_ended(&self) {
         self.background.closed().await;
     }
 
     /// `None` where a drain has begun.
-    pub(crate) fn asking(&self) -> Option<Asking> {
+    pub fn asking(&self) -> Option<Asking> {
         // A writer that waits lets no further reader in.
         self.asking.clone().try_read_owned().ok()
     }
 
     /// An engine that drains refuses what is asked of it, so it is told when all has been asked.
-    pub(crate) async fn asking_ended(&self) {
+    pub async fn asking_ended(&self) {
         drop(self.asking.write().await);
     }
 }

@@ -26,7 +26,7 @@ const BYTE_NANOS: u64 = 50;
 
 /// Shared by all handlers.
 #[derive(Clone)]
-pub(crate) struct PreparePool(Arc<Shared>);
+pub struct PreparePool(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
@@ -42,20 +42,20 @@ struct State {
 
 impl PreparePool {
     /// `largest_body`: bytes of one body, for which there is always room.
-    pub(crate) fn new(workers: usize, largest_body: usize) -> PreparePool {
+    pub fn new(workers: usize, largest_body: usize) -> PreparePool {
         let queue = FairQueue::new(workers, MOST_BYTES, largest_body);
         let state = Mutex::new(State { queue, calls: Default::default() });
         PreparePool(Arc::new(Shared { state, working_nanos: AtomicU64::new(0), waiting_nanos: AtomicU64::new(0) }))
     }
 
     /// Room for a body that is about to arrive.
-    pub(crate) fn room(&self, payer: Payer) -> Room {
+    pub fn room(&self, payer: Payer) -> Room {
         Room { pool: self.clone(), payer, bytes: 0 }
     }
 
     /// Runs `work` when its turn comes, on a thread of its own. The room is given back when the work is over, also when
     /// its client is gone.
-    pub(crate) async fn run<T: Send + 'static>(
+    pub async fn run<T: Send + 'static>(
         &self,
         room: Room,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -92,7 +92,7 @@ impl PreparePool {
         thread.await.unwrap_or_else(|_| Err(ApiError::internal()))
     }
 
-    pub(crate) fn stats(&self) -> PrepareStats {
+    pub fn stats(&self) -> PrepareStats {
         let read = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
         PrepareStats {
             jobs: self.lock().queue.len(),
@@ -120,7 +120,7 @@ impl State {
 }
 
 /// Bytes of a body, held until the work on it is over.
-pub(crate) struct Room {
+pub struct Room {
     pool: PreparePool,
     payer: Payer,
     bytes: usize,
@@ -128,7 +128,7 @@ pub(crate) struct Room {
 
 impl Room {
     /// Takes room for bytes that have arrived; 503 where there is none.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+    pub fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
         self.pool.lock().queue.reserve(self.payer, bytes).map_err(|Full| ApiError::overloaded(1))?;
         self.bytes += bytes;
         Ok(())

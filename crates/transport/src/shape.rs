@@ -12,54 +12,54 @@ use serde_json::{Value, json};
 
 /// An object of a request.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// What the document calls it.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Its fields; several shapes share some of the lists.
-    pub(crate) groups: &'static [&'static [Field]],
+    pub groups: &'static [&'static [Field]],
 }
 
 impl Shape {
-    pub(crate) fn fields(&self) -> impl Iterator<Item = &'static Field> {
+    pub fn fields(&self) -> impl Iterator<Item = &'static Field> {
         self.groups.iter().flat_map(|group| group.iter())
     }
 
-    pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
+    pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields().find(|field| field.name == name)
     }
 }
 
 /// A field of an object.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Field {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+pub struct Field {
+    pub name: &'static str,
+    pub kind: Kind,
     /// What it does, in a line.
-    pub(crate) about: &'static str,
-    pub(crate) is_required: bool,
+    pub about: &'static str,
+    pub is_required: bool,
 }
 
-pub(crate) const fn field(name: &'static str, kind: Kind, about: &'static str) -> Field {
+pub const fn field(name: &'static str, kind: Kind, about: &'static str) -> Field {
     Field { name, kind, about, is_required: false }
 }
 
 /// A field that must be there.
-pub(crate) const fn required(name: &'static str, kind: Kind, about: &'static str) -> Field {
+pub const fn required(name: &'static str, kind: Kind, about: &'static str) -> Field {
     Field { name, kind, about, is_required: true }
 }
 
 /// A field of the API that may only have the one value that changes nothing, and why.
-pub(crate) const fn only(name: &'static str, value: Constant, why: &'static str) -> Field {
+pub const fn only(name: &'static str, value: Constant, why: &'static str) -> Field {
     field(name, Kind::Only(value), why)
 }
 
 /// A field of the API that this server does not have, and why.
-pub(crate) const fn missing(name: &'static str, why: &'static str) -> Field {
+pub const fn missing(name: &'static str, why: &'static str) -> Field {
     field(name, Kind::Missing, why)
 }
 
 /// The same fields in a body that has none of them.
-pub(crate) const fn all_missing<const N: usize>(fields: &[Field], why: &'static str) -> [Field; N] {
+pub const fn all_missing<const N: usize>(fields: &[Field], why: &'static str) -> [Field; N] {
     assert!(fields.len() == N);
     let mut missed = [missing("", why); N];
     let mut at = 0;
@@ -72,7 +72,7 @@ pub(crate) const fn all_missing<const N: usize>(fields: &[Field], why: &'static 
 
 /// What a value must be. `null` is the same as not there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     Boolean,
     /// A whole number that `i64` holds; `5.0` is one.
     Integer,
@@ -82,7 +82,7 @@ pub(crate) enum Kind {
     Word(&'static [&'static str]),
     /// A list of these.
     List(&'static Kind),
-    /// In the object what the shape does not have changes nothing: it is a hint ([`crate::openai::hints`]).
+    /// In the object what the shape does not have changes nothing: it is a hint ([`crate::hints`]).
     Object(&'static Shape),
     /// The same, where a name that the shape does not have is refused: each might change the answer.
     Settings(&'static Shape),
@@ -97,7 +97,7 @@ pub(crate) enum Kind {
 
 /// A value that a table can hold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Constant {
+pub enum Constant {
     Boolean(bool),
     Number(f64),
     Text(&'static str),
@@ -107,7 +107,7 @@ pub(crate) enum Constant {
 }
 
 impl Constant {
-    pub(crate) fn json(self) -> Value {
+    pub fn json(self) -> Value {
         match self {
             Constant::Boolean(value) => value.into(),
             Constant::Number(value) if value.fract() == 0.0 => json!(value as i64),
@@ -119,7 +119,7 @@ impl Constant {
     }
 
     /// Whether the value is this; `1` and `1.0` are one number.
-    pub(crate) fn is(self, value: &Value) -> bool {
+    pub fn is(self, value: &Value) -> bool {
         match self {
             Constant::Number(number) => value.as_f64() == Some(number),
             other => *value == other.json(),
@@ -129,7 +129,7 @@ impl Constant {
 
 impl Kind {
     /// Whether a value is of this kind, seen from outside: what is in a list or an object is read for itself.
-    pub(crate) fn has(self, value: &Value) -> bool {
+    pub fn has(self, value: &Value) -> bool {
         match self {
             Kind::Boolean => value.is_boolean(),
             Kind::Integer => value.as_f64().is_some_and(|number| number.fract() == 0.0),
@@ -146,7 +146,7 @@ impl Kind {
     }
 
     /// `a string or a list of integers`: what a value must be.
-    pub(crate) fn in_words(self) -> String {
+    pub fn in_words(self) -> String {
         match self {
             Kind::Boolean => "true or false".to_owned(),
             Kind::Integer => "an integer".to_owned(),
@@ -175,7 +175,7 @@ impl Kind {
     }
 
     /// As JSON Schema has it.
-    pub(crate) fn schema(self) -> Value {
+    pub fn schema(self) -> Value {
         match self {
             Kind::Boolean => json!({"type": "boolean"}),
             Kind::Integer => json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX}),
@@ -200,7 +200,7 @@ impl Kind {
 
 impl Shape {
     /// As JSON Schema has it, with the objects within in their places.
-    pub(crate) fn schema(&self) -> Value {
+    pub fn schema(&self) -> Value {
         let property = |field: &Field| {
             let mut schema = field.kind.schema();
             if !field.is_required && !matches!(field.kind, Kind::Json | Kind::Missing) {
@@ -226,7 +226,7 @@ impl Shape {
 }
 
 /// `one of 'a', 'b' and 'c'`.
-pub(crate) fn one_of(words: &[&str]) -> String {
+pub fn one_of(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     match quoted.split_last() {
         Some((last, [])) => last.clone(),

@@ -20,11 +20,11 @@ const NO_THREADS: &str = "thread_unsupported_request";
 const MOST_PLACE: usize = 300;
 
 /// What readers of requests and handlers return.
-pub(crate) type ApiResult<T> = Result<T, ApiError>;
+pub type ApiResult<T> = Result<T, ApiError>;
 
 /// An answer that is not the one asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct ApiError {
+pub struct ApiError {
     kind: Kind,
     message: String,
     param: Option<String>,
@@ -78,164 +78,164 @@ impl ApiError {
     }
 
     /// 400: the request says something that cannot be done.
-    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+    pub fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::BadRequest, None, message)
     }
 
     /// 400: what is wrong at a place of a sender's schema, which may be of any length.
-    pub(crate) fn of_schema(place: &str, problem: &dyn Display) -> ApiError {
+    pub fn of_schema(place: &str, problem: &dyn Display) -> ApiError {
         let place: String = place.chars().take(MOST_PLACE).collect();
         ApiError::bad_request(format!("{place}: {problem}.")).with_param(place)
     }
 
     /// 404: no response of this name is kept for this key.
-    pub(crate) fn unknown_response() -> ApiError {
+    pub fn unknown_response() -> ApiError {
         let message = "No response of this name is kept for this key (they are kept for a time, in bounded room).";
         ApiError::new(Kind::NotFound, Some("response_not_found"), message)
     }
 
     /// 404: there was one, and what is left of it on disk is not it.
-    pub(crate) fn damaged_response() -> ApiError {
+    pub fn damaged_response() -> ApiError {
         let message = "What this server has on its disk of this response cannot be read any more.";
         ApiError::new(Kind::NotFound, Some("response_not_found"), message)
     }
 
     /// 404: the same of the contents of a file.
-    pub(crate) fn damaged_file() -> ApiError {
+    pub fn damaged_file() -> ApiError {
         let message = "What this server has on its disk of this file is gone, or was changed there: send it again.";
         ApiError::new(Kind::NotFound, Some("not_found"), message)
     }
 
     /// 400: a conversation is to be kept by Anthropic's API. Its clients read the code, and send all of it without.
-    pub(crate) fn no_threads() -> ApiError {
+    pub fn no_threads() -> ApiError {
         let message = "This server keeps no threads: send the whole conversation, without 'thread'.";
         ApiError::bad_request(message).with_param("thread").with_code(NO_THREADS)
     }
 
     /// 404: no kept answer of this key has an item of this name.
-    pub(crate) fn unknown_item() -> ApiError {
+    pub fn unknown_item() -> ApiError {
         let message = "No kept response of this key has an item of this name: send the item itself.";
         ApiError::new(Kind::NotFound, Some("item_not_found"), message)
     }
 
     /// 404: no file or batch of this name, for this key.
-    pub(crate) fn unknown_object(what: &'static str) -> ApiError {
+    pub fn unknown_object(what: &'static str) -> ApiError {
         ApiError::new(Kind::NotFound, Some("not_found"), format!("No {what} of this name is kept for this key."))
     }
 
     /// 400: a field that exists in the API and not in this server.
-    pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::BadRequest, Some("unsupported_parameter"), message).with_param(param)
     }
 
     /// 400: a field that this server has never heard of.
-    pub(crate) fn unknown_parameter(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+    pub fn unknown_parameter(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::BadRequest, Some("unknown_parameter"), message).with_param(param)
     }
 
     /// 401: no key, or one that is not ours. The same answer for both.
-    pub(crate) fn unauthorized() -> ApiError {
+    pub fn unauthorized() -> ApiError {
         let message = "Missing or incorrect API key: send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'.";
         ApiError::new(Kind::Unauthorized, Some("invalid_api_key"), message)
     }
 
     /// 403: not allowed by the server's options.
-    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> ApiError {
+    pub fn forbidden(code: &'static str, message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::Forbidden, Some(code), message)
     }
 
     /// 400: HTTP/1.1 wants one `Host`, and it must name something.
-    pub(crate) fn bad_host() -> ApiError {
+    pub fn bad_host() -> ApiError {
         let message = "A request needs exactly one 'Host' header that names this server.";
         ApiError::new(Kind::BadRequest, Some("bad_host"), message)
     }
 
     /// 403: a name that is not this server's. It is not repeated.
-    pub(crate) fn unknown_host() -> ApiError {
+    pub fn unknown_host() -> ApiError {
         let message = "The 'Host' of this request is not a name that this server knows: ask by IP address or as localhost, or \
             start the server with --allowed-host NAME (or with keys, --api-key, which serve every name).";
         ApiError::forbidden("unknown_host", message)
     }
 
     /// 403: a browser asks on behalf of another site's page.
-    pub(crate) fn cross_origin() -> ApiError {
+    pub fn cross_origin() -> ApiError {
         let message =
             "A page of another origin asked for this: start the server with --allowed-origin ORIGIN if it may.";
         ApiError::forbidden("cross_origin", message)
     }
 
     /// 404: a model that is not served here. Its name is not repeated: it may be a megabyte long.
-    pub(crate) fn unknown_model() -> ApiError {
+    pub fn unknown_model() -> ApiError {
         let message = "This server does not serve the model asked for; GET /v1/models lists what it serves.";
         ApiError::new(Kind::NotFound, Some("model_not_found"), message).with_param("model")
     }
 
     /// 404: no such route.
-    pub(crate) fn unknown_route() -> ApiError {
+    pub fn unknown_route() -> ApiError {
         ApiError::new(Kind::NotFound, Some("unknown_url"), "There is nothing at this URL.")
     }
 
     /// 404: a route of an API that this server speaks in part, and what to do instead.
-    pub(crate) fn absent_route(message: &'static str) -> ApiError {
+    pub fn absent_route(message: &'static str) -> ApiError {
         ApiError::new(Kind::NotFound, Some("unknown_url"), message)
     }
 
     /// 404: a request that is not, or no longer, known to this caller. Its name is not repeated.
-    pub(crate) fn unknown_request() -> ApiError {
+    pub fn unknown_request() -> ApiError {
         let message = "No request of this name is known: give the 'id' of an answer or its X-Request-Id, of one of the \
             last requests made with the same API key.";
         ApiError::new(Kind::NotFound, Some("request_not_found"), message)
     }
 
     /// 405: the route exists, the method does not.
-    pub(crate) fn method_not_allowed() -> ApiError {
+    pub fn method_not_allowed() -> ApiError {
         let message = "This URL does not take this method.";
         ApiError::new(Kind::MethodNotAllowed, Some("method_not_supported"), message)
     }
 
     /// 408: the body did not arrive in time.
-    pub(crate) fn slow_body(limit_s: u64) -> ApiError {
+    pub fn slow_body(limit_s: u64) -> ApiError {
         let message = format!("The request body did not arrive within {limit_s} seconds.");
         ApiError::new(Kind::SlowBody, Some("request_timeout"), message)
     }
 
     /// 408: none of the body came for so long.
-    pub(crate) fn quiet_body(limit_s: u64) -> ApiError {
+    pub fn quiet_body(limit_s: u64) -> ApiError {
         let message = format!("Nothing of the request body arrived for {limit_s} seconds.");
         ApiError::new(Kind::SlowBody, Some("request_timeout"), message)
     }
 
     /// 429: files that one key sends at a time.
-    pub(crate) fn too_many_sent(most: usize) -> ApiError {
+    pub fn too_many_sent(most: usize) -> ApiError {
         let message = format!("This API key is sending {most} files already: wait for one to end.");
         ApiError::new(Kind::TooMany { retry_after_s: 5 }, Some("too_many_files"), message)
     }
 
     /// 413: the body is longer than the limit.
-    pub(crate) fn body_too_large(limit_bytes: usize) -> ApiError {
+    pub fn body_too_large(limit_bytes: usize) -> ApiError {
         let message = format!("The request body is larger than this server's limit of {limit_bytes} bytes.");
         ApiError::new(Kind::TooLarge, Some("request_too_large"), message)
     }
 
     /// 415: not JSON, or JSON in some wrapping.
-    pub(crate) fn unsupported_media_type(message: &'static str) -> ApiError {
+    pub fn unsupported_media_type(message: &'static str) -> ApiError {
         ApiError::new(Kind::UnsupportedMediaType, Some("unsupported_media_type"), message)
     }
 
     /// 500: a bug of ours.
-    pub(crate) fn internal() -> ApiError {
+    pub fn internal() -> ApiError {
         ApiError::new(Kind::Internal, None, "An internal error ended this request.")
     }
 
     /// 507: an answer that has to be kept cannot be written.
-    pub(crate) fn not_kept() -> ApiError {
+    pub fn not_kept() -> ApiError {
         let message = "The answer cannot be kept: the server cannot write to its store. Send 'store': false to get \
                        answers that are not kept.";
         ApiError::new(Kind::NoStorage, Some("not_kept"), message)
     }
 
     /// 507: an answer that is larger than all that is kept.
-    pub(crate) fn too_large_to_keep(most: usize) -> ApiError {
+    pub fn too_large_to_keep(most: usize) -> ApiError {
         let message = format!(
             "The answer and its conversation are larger than all that this server keeps ({} MiB): begin a new \
              conversation, or send 'store': false.",
@@ -245,56 +245,56 @@ impl ApiError {
     }
 
     /// 507: the directory of files and batches cannot be written.
-    pub(crate) fn unwritable() -> ApiError {
+    pub fn unwritable() -> ApiError {
         let message = "This cannot be kept: the server cannot write to its directory of files and batches.";
         ApiError::new(Kind::NoStorage, Some("not_kept"), message)
     }
 
     /// 500: the digest of the weights cannot be taken.
-    pub(crate) fn no_receipts() -> ApiError {
+    pub fn no_receipts() -> ApiError {
         let message = "The files of this server's weights have changed or are gone, so it can give no receipts.";
         ApiError::new(Kind::Internal, Some("no_receipts"), message).with_param("receipt")
     }
 
     /// 501: models come and go with the server, not by a request.
-    pub(crate) fn fixed_models() -> ApiError {
+    pub fn fixed_models() -> ApiError {
         let message =
             "This server serves the model that it was started with: start it with another one (-m) to serve that.";
         ApiError::new(Kind::NotImplemented, Some("models_are_fixed"), message)
     }
 
-    pub(crate) fn shutting_down() -> ApiError {
+    pub fn shutting_down() -> ApiError {
         let kind = Kind::ShuttingDown { retry_after_s: 5 };
         ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")
     }
 
     /// 503: a prefill-only worker.
-    pub(crate) fn only_reads() -> ApiError {
+    pub fn only_reads() -> ApiError {
         let message = "This worker reads prompts for others (its role is prefill): send requests to one that answers.";
         ApiError::new(Kind::Unavailable { retry_after_s: 60 }, Some("only_reads"), message)
     }
 
     /// 503: more work than fits.
-    pub(crate) fn overloaded(retry_after_s: u64) -> ApiError {
+    pub fn overloaded(retry_after_s: u64) -> ApiError {
         let kind = Kind::Unavailable { retry_after_s };
         ApiError::new(kind, Some("overloaded"), "This server's queue is full.")
     }
 
     /// 429: as much waits for this key as may, and others still get in.
-    pub(crate) fn share_taken(waiting_requests: usize, retry_after_s: u64) -> ApiError {
+    pub fn share_taken(waiting_requests: usize, retry_after_s: u64) -> ApiError {
         let kind = Kind::TooMany { retry_after_s };
         let message = format!("{waiting_requests} requests of this API key wait, which is its share of the queue.");
         ApiError::new(kind, Some("rate_limit_exceeded"), message)
     }
 
     /// 429: this key's open answers take as much memory as they leave free for those of others.
-    pub(crate) fn answers_share_taken(retry_after_s: u64) -> ApiError {
+    pub fn answers_share_taken(retry_after_s: u64) -> ApiError {
         let message = "The open answers of this API key hold its share of the memory for answers.";
         ApiError::new(Kind::TooMany { retry_after_s }, Some("rate_limit_exceeded"), message)
     }
 
     /// 400: more than this server ever sets aside for one request.
-    pub(crate) fn answer_too_large(bytes: u64, most: u64) -> ApiError {
+    pub fn answer_too_large(bytes: u64, most: u64) -> ApiError {
         let message = format!(
             "The answers may take {} MiB and this server sets aside {} MiB at most: ask for fewer answers, tokens or log \
              probabilities ('n', 'max_tokens', 'top_logprobs'), or for a stream.",
@@ -305,30 +305,30 @@ impl ApiError {
     }
 
     /// 503: as many watch already as may.
-    pub(crate) fn too_many_readers(most: usize) -> ApiError {
+    pub fn too_many_readers(most: usize) -> ApiError {
         let kind = Kind::Unavailable { retry_after_s: 10 };
         ApiError::new(kind, Some("too_many_readers"), format!("{most} feeds are open already: close one of them."))
     }
 
     /// 503: the machine had no processor, thread or process for it.
-    pub(crate) fn machine_busy(message: impl Into<String>) -> ApiError {
+    pub fn machine_busy(message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::Unavailable { retry_after_s: 2 }, Some("machine_busy"), message)
     }
 
     /// 503: one simulation at a time.
-    pub(crate) fn simulating() -> ApiError {
+    pub fn simulating() -> ApiError {
         let kind = Kind::Unavailable { retry_after_s: 2 };
         ApiError::new(kind, Some("simulating"), "Another simulation is running: one at a time.")
     }
 
     /// 503: one trace at a time.
-    pub(crate) fn tracing() -> ApiError {
+    pub fn tracing() -> ApiError {
         let kind = Kind::Unavailable { retry_after_s: 2 };
         ApiError::new(kind, Some("tracing"), "Another trace is being written: one at a time.")
     }
 
     /// 503: that its first token comes in time cannot be promised now.
-    pub(crate) fn late(likely: Duration, promised: Duration, target: Duration, retry_after: Duration) -> ApiError {
+    pub fn late(likely: Duration, promised: Duration, target: Duration, retry_after: Duration) -> ApiError {
         // Rounded up: who comes back a moment too early is refused again.
         let retry_after_s = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
         let kind = Kind::Unavailable { retry_after_s };
@@ -343,20 +343,20 @@ impl ApiError {
     }
 
     /// Names the field at fault.
-    pub(crate) fn with_param(mut self, param: impl Into<String>) -> ApiError {
+    pub fn with_param(mut self, param: impl Into<String>) -> ApiError {
         self.param = Some(param.into());
         self
     }
 
     /// Names the kind of fault.
-    pub(crate) fn with_code(mut self, code: &'static str) -> ApiError {
+    pub fn with_code(mut self, code: &'static str) -> ApiError {
         self.code = Some(code);
         self
     }
 
     /// Renames the field at fault, where `RawRequest` calls it by another name than the API. What is said of it most often
     /// begins with its name.
-    pub(crate) fn rename_param(mut self, from: &str, to: &str) -> ApiError {
+    pub fn rename_param(mut self, from: &str, to: &str) -> ApiError {
         if self.param.as_deref() == Some(from) {
             self.param = Some(to.to_owned());
             if let Some(rest) = self.message.strip_prefix(from).filter(|rest| rest.starts_with([' ', ':'])) {
@@ -367,7 +367,7 @@ impl ApiError {
     }
 
     /// What a log says of it: the kind of fault and the field, and nothing that a client wrote at length.
-    pub(crate) fn short_reason(&self) -> String {
+    pub fn short_reason(&self) -> String {
         let code = self.code.unwrap_or(if self.kind == Kind::BadRequest { "bad_request" } else { "error" });
         match &self.param {
             Some(param) => format!("{code}: {}", param.chars().take(64).collect::<String>()),
@@ -375,18 +375,16 @@ impl ApiError {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn message(&self) -> &str {
+    pub fn message(&self) -> &str {
         &self.message
     }
 
-    #[cfg(test)]
-    pub(crate) fn param(&self) -> Option<&str> {
+    pub fn param(&self) -> Option<&str> {
         self.param.as_deref()
     }
 
     /// The status of its answer.
-    pub(crate) fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         match self.kind {
             Kind::BadRequest => StatusCode::BAD_REQUEST,
             Kind::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -406,12 +404,12 @@ impl ApiError {
     }
 
     /// The body, as one line of JSON: also what an event of a stream carries once headers are gone.
-    pub(crate) fn json(&self) -> String {
+    pub fn json(&self) -> String {
         self.json_in(ErrorFormat::OpenAi)
     }
 
     /// The same in the format of one API.
-    pub(crate) fn json_in(&self, format: ErrorFormat) -> String {
+    pub fn json_in(&self, format: ErrorFormat) -> String {
         let error = match format {
             ErrorFormat::OpenAi => {
                 let r#type = match self.kind {
@@ -455,7 +453,7 @@ impl ApiError {
     }
 
     /// The answer in the format of one API.
-    pub(crate) fn render_as(self, format: ErrorFormat) -> Response {
+    pub fn render_as(self, format: ErrorFormat) -> Response {
         let mut response = (self.status(), self.json_in(format)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -482,7 +480,7 @@ impl ApiError {
 
 /// The API in whose format an error is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorFormat {
+pub enum ErrorFormat {
     OpenAi,
     Anthropic,
     Ollama,
@@ -490,7 +488,7 @@ pub(crate) enum ErrorFormat {
 
 impl ErrorFormat {
     /// The error format of the API that has this path, if it is not OpenAI's.
-    pub(crate) fn of(path: &str, headers: &HeaderMap) -> Option<ErrorFormat> {
+    pub fn of(path: &str, headers: &HeaderMap) -> Option<ErrorFormat> {
         let is = |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
         match () {
             () if is("/v1/messages") => Some(ErrorFormat::Anthropic),
@@ -501,7 +499,7 @@ impl ErrorFormat {
     }
 
     /// Whether a client of Anthropic's asks, of a path that several APIs have.
-    pub(crate) fn are_anthropics(headers: &HeaderMap) -> bool {
+    pub fn are_anthropics(headers: &HeaderMap) -> bool {
         headers.contains_key("anthropic-version")
     }
 }

@@ -30,7 +30,7 @@ const MOST_PLACE_BYTES: usize = 128;
 /// Errors name the place in lines and columns, and the field when parsing had got that far. Nothing of the input is
 /// repeated but the key at fault, shortened. A body of more than `most_values` values is refused when that many are
 /// read.
-pub(crate) fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError> {
+pub fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError> {
     let state = RefCell::new(State { left: most_values, ..State::default() });
     let bytes = whole_characters(bytes);
     let mut deserializer = serde_json::Deserializer::from_slice(&bytes);
@@ -42,13 +42,13 @@ pub(crate) fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError>
 }
 
 /// A response of JSON.
-pub(crate) fn json_body(json: impl Into<Body>) -> Response {
+pub fn json_body(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }
 
 /// What a text in JSON stands for, such as the arguments of a call; `None`: it is no JSON. A number beyond all that a
 /// double holds is the largest one with its sign: where arguments are text they are as the model wrote them.
-pub(crate) fn of_text(text: &str) -> Option<Value> {
+pub fn of_text(text: &str) -> Option<Value> {
     let json = whole_characters(text.as_bytes());
     serde_json::from_slice(&json).ok().or_else(|| serde_json::from_str(&finite(std::str::from_utf8(&json).ok()?)).ok())
 }
@@ -81,7 +81,7 @@ fn finite(json: &str) -> String {
 }
 
 /// JSON in which each escape of half a character is one of U+FFFD, which is as long.
-pub(crate) fn whole_characters(json: &[u8]) -> Cow<'_, [u8]> {
+pub fn whole_characters(json: &[u8]) -> Cow<'_, [u8]> {
     let mut json = Cow::Borrowed(json);
     let mut at = 0;
     // Backslashes stand in texts alone, or it is no JSON.
@@ -170,7 +170,7 @@ impl State {
 }
 
 /// A client's own key, fit to be shown back to it: at most 64 characters, none of them a control character.
-pub(crate) fn shortened(key: &str) -> String {
+pub fn shortened(key: &str) -> String {
     key.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

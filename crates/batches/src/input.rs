@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use transport::json::{shortened, whole_characters};
 
-use super::BATCH_ROUTES;
-use crate::json::{shortened, whole_characters};
+use crate::BATCH_ROUTES;
 
 /// Longest line in bytes: a request's body is not longer, elsewhere.
-pub(super) const MAX_LINE_BYTES: usize = 8 << 20;
+pub(crate) const MAX_LINE_BYTES: usize = 8 << 20;
 /// Longest `custom_id` in bytes.
 const MAX_ID_BYTES: usize = 512;
 
@@ -23,15 +23,15 @@ const MOST_SAID: usize = 200;
 
 /// A request of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// What its asker calls it, unlike every other's of the file.
-    pub(super) custom_id: String,
+    pub(crate) custom_id: String,
     /// Which route it is for.
-    pub(super) url: String,
+    pub(crate) url: String,
     /// What would be sent there: an object, as it stands in the file.
-    pub(super) body: String,
+    pub(crate) body: String,
     /// Whether it says itself how urgent it is.
-    pub(super) has_class: bool,
+    pub(crate) has_class: bool,
 }
 
 /// Why a file is no batch. Lines count from 1.
@@ -73,22 +73,22 @@ struct Written {
 
 /// Names of requests, eight bytes each whatever their length: a keyed hash, whose key the sender of names does not know.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     known: HashSet<u64>,
     hasher: RandomState,
 }
 
 impl Names {
     /// `false`: it is there already.
-    pub(super) fn insert(&mut self, name: &str) -> bool {
+    pub(crate) fn insert(&mut self, name: &str) -> bool {
         self.known.insert(self.hasher.hash_one(name))
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.known.contains(&self.hasher.hash_one(name))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.known.len()
     }
 }
@@ -130,12 +130,12 @@ impl BatchInput {
     }
 
     /// Whether a request is called so.
-    pub(super) fn has(&self, custom_id: &str) -> bool {
+    pub(crate) fn has(&self, custom_id: &str) -> bool {
         self.ids.has(custom_id)
     }
 
     /// From the first on.
-    pub(super) fn lines(&self) -> Result<Lines, InputError> {
+    pub(crate) fn lines(&self) -> Result<Lines, InputError> {
         let path = self.path.display().to_string();
         match files::open(&self.path) {
             Ok(file) => Ok(Lines { file: BufReader::new(file), path, number: 0, bytes: Vec::new() }),
@@ -145,7 +145,7 @@ impl BatchInput {
 }
 
 /// Requests, one after the other. Empty lines are none.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     file: BufReader<File>,
     path: String,
     number: usize,
@@ -153,7 +153,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn next(&mut self) -> Result<Option<Line>, InputError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Line>, InputError> {
         loop {
             self.bytes.clear();
             self.number += 1;
@@ -215,7 +215,7 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
 }
 
 /// Where the value of a member stands in the text of a JSON object, which is known to be one.
-pub(super) fn member(text: &str, name: &str) -> Option<Range<usize>> {
+pub(crate) fn member(text: &str, name: &str) -> Option<Range<usize>> {
     find_member(text, |key, _| key == name).map(|(_, place)| place)
 }
 

@@ -31,7 +31,7 @@ impl Default for Patience {
 }
 
 /// See the module's words.
-pub(crate) struct Arriving {
+pub struct Arriving {
     body: Body,
     left: u64,
     most: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Arriving {
 
 /// Why a body was not read to its end.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unread {
+pub enum Unread {
     #[error("more than {0} bytes")]
     TooLarge(u64),
     #[error("nothing came for {} seconds", .0.as_secs())]
@@ -68,7 +68,7 @@ impl From<&Unread> for ApiError {
 
 impl Arriving {
     /// Of at most `most` bytes, all of them there after `whole`.
-    pub(crate) fn new(
+    pub fn new(
         headers: &HeaderMap,
         body: Body,
         most: u64,
