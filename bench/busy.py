@@ -2,6 +2,7 @@
 """What a server says and does when the machine has other work. Standard library only; Linux with at least two cores.
 
     busy.py owner BINARY [-t THREADS] [--loops 1] [--core 0] [--tokens 8000]
+    busy.py prefill BINARY [-t THREADS] [--times 40] [--tokens 1024]
     busy.py promises BINARY [--requests 500] [--rate 4] [--ttft-slo 2s]
     busy.py late-step BINARY MODEL [--prompt-tokens 8192] [flags of serve ...]
     busy.py queue BINARY [--few 12] [--many 200]
@@ -12,6 +13,9 @@ else should run meanwhile, or the figures are of that as well. What each must sh
 
 owner      One stream quiet, then beside a busy loop: who owns what its tokens took longer? At least 90 % of the excess
            is `machine`, and `own_decode` of a token is within 10 % of quiet.
+prefill    The same prompt again and again, never from the cache: quiet, beside 1, 2 and 8 busy loops, and with a tenth of a
+           core (where this process may make control groups). The median of its own time is within 10 % of quiet, or the
+           interval that its `uncertain_ms` gives holds quiet's median in at least 90 %.
 promises   Mixed requests: quiet, beside one busy loop on core 1, and with a file of costs whose every number is 8 times
            too large. Of both promises 93 to 97 % are kept, and the median width is at most twice the spread of the
            truth; with the file, from the 51st request on. Then the same file with --refuse-late and 60 prompts one by
@@ -150,6 +154,65 @@ def owner(flags: argparse.Namespace) -> None:
     own = (busy["own_decode"] / quiet["own_decode"] - 1) * 100
     print(f"excess {excess:.1f} us a token, of which machine {machine:.1f} % (wanted: at least 90)")
     print(f"own_decode {own:+.1f} % (wanted: within 10)")
+
+
+# ---- prefill ----
+
+
+@contextlib.contextmanager
+def a_tenth_of_a_core(pid: int) -> Iterator[None]:
+    """Lets the process have 10 ms of CPU time in 100 ms, until the end of the `with` block (cgroup v1 or v2)."""
+    root = pathlib.Path("/sys/fs/cgroup")
+    old = root / "cpu"
+    group = (old if old.is_dir() else root) / f"twostroke-busy-{os.getpid()}"
+    group.mkdir()
+    try:
+        if old.is_dir():
+            (group / "cpu.cfs_period_us").write_text("100000")
+            (group / "cpu.cfs_quota_us").write_text("10000")
+        else:
+            (group / "cpu.max").write_text("10000 100000")
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        (group.parent / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+def prefills(server: Server, times: int, prompt: list[int]) -> list[dict]:
+    body = {"prompt": prompt, "max_tokens": 1, "timings_detail": True}
+    # Another salt for each: the cache knows none of them.
+    return [server.ask("/v1/completions", {**body, "cache_salt": f"{time.time()}"})["timings"] for _ in range(times)]
+
+
+def prefill(flags: argparse.Namespace) -> None:
+    threads = ["-t", flags.threads] if flags.threads else []
+    rng = random.Random(1)
+    prompt = [rng.randrange(1000, 2000) for _ in range(flags.tokens)]
+    with empty_cache() as cache, serving(flags.binary, cache, *threads) as server:
+        prefills(server, flags.times, prompt)  # the costs of steps settle
+        loads = {"quiet": loops([]), "1 loop": loops([0]), "2 loops": loops([0, 1]), "8 loops": loops([0, 1] * 4)}
+        loads["a tenth of a core"] = a_tenth_of_a_core(server.pid)
+        quiet = None
+        print(f"{'load':>18} {'prefill':>8} {'own':>8} {'of quiet':>8} {'p5':>7} {'p95':>7} {'+-':>7} {'held':>5}   ms")
+        for name, load in loads.items():
+            try:
+                with load:
+                    timings = prefills(server, flags.times, prompt)
+            except OSError as error:
+                print(f"{name:>18}: {error}")
+                continue
+            own = [timing["detail"][0]["ttft"]["own_prefill_ms"] for timing in timings]
+            width = [timing["detail"][0].get("uncertain_ms", 0) for timing in timings]
+            middle = percentile(own, 0.5)
+            quiet = quiet or middle
+            held = sum(abs(value - quiet) <= max(wide, quiet * 0.1) for value, wide in zip(own, width)) / len(own)
+            took = percentile([timing["ttft_ms"] for timing in timings], 0.5)
+            print(
+                f"{name:>18} {took:8.2f} {middle:8.2f} {middle / quiet * 100 - 100:+7.1f}% {percentile(own, 0.05):7.2f} "
+                f"{percentile(own, 0.95):7.2f} {percentile(width, 0.5):7.2f} {held * 100:4.0f}%   "
+                f"{len(own) - len(set(own))} equal to the digit"
+            )
 
 
 # ---- promises ----
@@ -513,7 +576,7 @@ def pool(flags: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    cases = {"owner": owner, "promises": promises, "late-step": late_step, "queue": queue, "pool": pool}
+    cases = {"owner": owner, "prefill": prefill, "promises": promises, "late-step": late_step, "queue": queue, "pool": pool}
     case = {name: commands.add_parser(name, allow_abbrev=False) for name in cases}
     for each in case.values():
         each.add_argument("binary")
@@ -521,6 +584,9 @@ def main() -> None:
     case["owner"].add_argument("--loops", type=int, default=1)
     case["owner"].add_argument("--core", type=int, default=0, help="that the loops are pinned to")
     case["owner"].add_argument("--tokens", type=int, default=8000)
+    case["prefill"].add_argument("-t", "--threads", help="of the server; default: its own")
+    case["prefill"].add_argument("--times", type=int, default=40)
+    case["prefill"].add_argument("--tokens", type=int, default=1024)
     case["promises"].add_argument("--requests", type=int, default=500)
     case["promises"].add_argument("--rate", type=float, default=4, help="requests per second")
     case["promises"].add_argument("--ttft-slo", default="2s", help="of the last part")
