@@ -203,7 +203,7 @@ def prefill(flags: argparse.Namespace) -> None:
                 print(f"{name:>18}: {error}")
                 continue
             own = [timing["detail"][0]["ttft"]["own_prefill_ms"] for timing in timings]
-            width = [timing["detail"][0].get("uncertain_ms", 0) for timing in timings]
+            width = [timing["detail"][0]["uncertain"]["ttft_ms"] for timing in timings]
             middle = percentile(own, 0.5)
             quiet = quiet or middle
             held = sum(abs(value - quiet) <= max(wide, quiet * 0.1) for value, wide in zip(own, width)) / len(own)

@@ -22,6 +22,11 @@ export function newest(steps: Step[], busy: number): Step[] {
   return steps.slice(i);
 }
 
+/** Whether the time that a step took is its own, as the server counts it: at most a fiftieth was others'. */
+export function isUndisturbed(step: { took: number; stolen?: number; uncertain?: number }): boolean {
+  return ((step.stolen ?? 0) + (step.uncertain ?? 0)) * 50 <= step.took;
+}
+
 /**
  * What a step took by itself: without the time in which the machine ran others. Limits are held against that. It is an estimate, which
  * proves nothing: it raises no limit, and a share of one ends at all of it.

@@ -87,6 +87,8 @@ at: number, took: number,
 predicted: number,
 /** What the machine took of it for others; absent: nothing. */
 stolen?: number,
+/** By how much that may be wrong; absent: by nothing. */
+uncertain?: number,
 /** And of the time before it. */
 stolen_before?: number, decode: Array<DecodeRow>, prefill: Array<PrefillRow>, preempted: Array<PreemptedRow>, waiting: number, waiting_tokens: number, blocked: "kv" | "seats" | "budget" | null, blocks: StepBlocks, recomputed: number,
 /** Floating-point operations, as the model's shapes ask for them. */

@@ -19,6 +19,7 @@ use crate::validate::ValidatedRequest;
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all facts are steps, and their buffers come back")]
 pub(crate) enum Fact {
     /// A request came in: as the scheduler has it, and as it passed validation, its seed resolved.
     Admitted {

@@ -169,11 +169,10 @@ impl Pool {
         self.set.meter.begin(0);
     }
 
-    /// Time that the threads lost to other processes since the last call; a barred worker counts as lost all of that time.
-    /// `None` where the system does not report it, and before [`Pool::pin_caller`]. Costs one system call per thread.
+    /// What other processes took of the threads' time since the last call. `None` where the system does not report it, and
+    /// before [`Pool::pin_caller`]. Costs two system calls per thread.
     pub fn lost(&self) -> Option<LostCpuTime> {
-        let (barred, absent) = self.set.num_missing();
-        self.set.meter.lost(self.threads(), barred, absent)
+        self.set.meter.lost(&self.set.waits, |thread| thread > 0 && self.set.is_away(thread - 1))
     }
 
     /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done. For work bound to each
@@ -320,6 +319,9 @@ impl Claim<'_> {
         }
         self.region(f, |worker, region, backoff| {
             while !pool.set.is_out(worker, region) {
+                if backoff.count >= SPINS {
+                    pool.set.waits[0].0.begin();
+                }
                 backoff.wait(&pool.set);
             }
         });
@@ -352,6 +354,7 @@ impl Claim<'_> {
                 }
                 if backoff.count >= SPINS && long.is_none() {
                     long = Some(sync::now());
+                    set.waits[0].0.begin();
                 }
                 backoff.wait(set);
             }
@@ -372,6 +375,7 @@ impl Claim<'_> {
         for worker in 0..workers.len() {
             leave(worker, region, &mut backoff);
         }
+        set.waits[0].0.end();
         let theirs = set.take_panic();
         drop(self); // a caller that catches the panic may run the next region
         if let Some(panic) = mine.err().or(theirs) {

@@ -303,6 +303,9 @@ pub struct Bill {
     /// The part of [`Owner::OwnDrafts`] in `gaps` due to rejected drafts: in each step their fraction of the drafts.
     /// Not an additional summand.
     pub rejected: Nanos,
+    /// By how much steal time in `ttft` and in `gaps` may be wrong; what it is wrong by is part of another owner. Not an
+    /// additional summand.
+    pub uncertain: [Nanos; 2],
     /// Time that it took from others.
     pub cost: Cost,
     /// Predicted time to compute the prefix-cache hits alone; not part of any sum. `None` without a cost model.
@@ -541,6 +544,8 @@ pub(crate) struct Meter {
     pub(crate) at: Clocks,
     /// Time since the last token, or since arrival.
     pub(crate) pending: Shares,
+    /// The part of `pending` that may belong to the machine or not.
+    pub(crate) uncertain: u64,
     /// Since the last token: requests that it waited for.
     pub(crate) others: Named,
     /// Since the last token: time of rejected drafts.
@@ -584,6 +589,7 @@ impl Meter {
         self.pending.merge(&shares);
         self.pending.add(Owner::Machine, clocks.stolen_between - self.at.stolen_between);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
+        self.uncertain += clocks.uncertain - self.at.uncertain;
         (self.upto, self.at) = (to, *clocks);
         shares
     }
@@ -597,6 +603,8 @@ pub(crate) struct Clocks {
     pub(crate) steps: [u64; 3],
     /// Steal time in steps.
     pub(crate) stolen: u64,
+    /// By how much `stolen` may be wrong.
+    pub(crate) uncertain: u64,
     /// Time between steps, without steal time.
     pub(crate) between: u64,
     /// Steal time between steps.

@@ -350,6 +350,7 @@ impl Ledger {
         };
         self.clocks.steps[cause] += took - stolen;
         self.clocks.stolen += stolen;
+        self.clocks.uncertain += record.stolen.uncertain.0.min(stolen);
         self.now = Nanos(from.0 + took);
         self.last_step = LastStep { began: from, cause, took, stolen };
         let prices = Prices::of(cost);
@@ -426,6 +427,7 @@ impl Ledger {
         }
         let meter = &account.answers[lead];
         (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.tally.named());
+        account.bill.uncertain[0] = Nanos(meter.uncertain);
     }
 
     /// Advances the clocks to `to`: the time was between steps.
@@ -618,6 +620,7 @@ impl Ledger {
                         meter.tally.add(prompt.request, prompt.nanos);
                     }
                 }
+                meter.uncertain += self.clocks.uncertain - meter.at.uncertain;
                 (meter.upto, meter.at) = (to, self.clocks);
                 meter.mid_prompt = item.samples == 0;
                 if has_token {
@@ -710,10 +713,12 @@ fn take_tokens(
     let meter = &mut account.answers[item.answer];
     let (shares, others) = (core::mem::take(&mut meter.pending), core::mem::take(&mut meter.others));
     let rejected = Nanos(core::mem::take(&mut meter.rejected));
+    let uncertain = core::mem::take(&mut meter.uncertain);
     if meter.tokens == 0 {
         if account.first_token.is_none() {
             account.first_token = Some(now);
             (account.bill.ttft, account.bill.ttft_others) = (shares, core::mem::take(&mut meter.tally).named());
+            account.bill.uncertain[0] = Nanos(uncertain);
             totals.ttft.merge(&shares);
         }
         // The other answers of the request begin here.
@@ -741,6 +746,7 @@ fn take_tokens(
     account.bill.gaps.merge(&shares);
     account.bill.gaps_others.merge(&others);
     account.bill.rejected.0 += rejected.0;
+    account.bill.uncertain[1].0 += uncertain;
     totals.gaps.merge(&shares);
     totals.rejected.0 += rejected.0;
     if keeps_gaps {

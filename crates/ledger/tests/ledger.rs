@@ -280,7 +280,8 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         let after = if rng.below(20) == 0 { rng.below(40 * MS) } else { rng.below(MS) };
         if is_busy && rng.below(3) == 0 {
             // Sometimes more than there was.
-            world.stolen = StealTime { before: Nanos(rng.below(2 * MS)), during: Nanos(rng.below(40 * MS)) };
+            let [before, during] = [2, 40].map(|most| Nanos(rng.below(most * MS)));
+            world.stolen = StealTime { before, during, uncertain: Nanos(during.0 / 4) };
         }
         world.step(rng.below(30 * MS), after);
     }
@@ -573,14 +574,14 @@ fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
     let mut world = World::new(Limits { max_num_seqs: 1, ..limits() }, None);
     world.admit(request(1, 100, 2, world.now));
     let began = world.now;
-    world.stolen = StealTime { before: Nanos(0), during: Nanos(5 * MS) };
+    world.stolen = StealTime { during: Nanos(5 * MS), ..StealTime::default() };
     world.step(10 * MS, 2 * MS);
     // It came 4 ms before the end of that step: half of that counts as steal time, taken as uniform.
     world.admit(request(2, 10, 1, Nanos(began.0 + 6 * MS)));
-    world.stolen = StealTime { before: Nanos(MS), during: Nanos(7 * MS) };
+    world.stolen = StealTime { before: Nanos(MS), during: Nanos(7 * MS), uncertain: Nanos(2 * MS) };
     world.step(10 * MS, 3 * MS);
     // Between two steps no more can be taken than there is.
-    world.stolen = StealTime { before: Nanos(9 * MS), during: Nanos(0) };
+    world.stolen = StealTime { before: Nanos(9 * MS), ..StealTime::default() };
     world.step(5 * MS, 0);
     let ttft = world.account(2).bill.ttft;
     let of = |owner| ttft.of(owner).0 / MS;

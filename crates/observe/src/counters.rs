@@ -119,11 +119,13 @@ pub struct Predictions {
     pub predicted_seconds: f64,
     /// What they took.
     pub measured_seconds: f64,
+    /// Steps that are not among them, because the machine took time of theirs.
+    pub disturbed: u64,
 }
 
 impl Default for Predictions {
     fn default() -> Predictions {
-        Predictions { error: Histogram::new(ERRORS), predicted_seconds: 0.0, measured_seconds: 0.0 }
+        Predictions { error: Histogram::new(ERRORS), predicted_seconds: 0.0, measured_seconds: 0.0, disturbed: 0 }
     }
 }
 
@@ -380,10 +382,10 @@ impl Stats {
         }
     }
 
-    /// Sets what the step was predicted to take beside what it took: time that the machine gives to others is not
-    /// predicted.
+    /// Sets what the step was predicted to take beside what it took, if that is its own: time that the machine gives to
+    /// others is not predicted, and not known to a nanosecond.
     fn judge(&mut self, record: &StepRecord) {
-        let (predicted, measured) = (record.predicted.as_secs_f64(), record.undisturbed().as_secs_f64());
+        let (predicted, measured) = (record.predicted.as_secs_f64(), record.took().as_secs_f64());
         if predicted <= 0.0 || measured <= 0.0 {
             return;
         }
@@ -393,6 +395,10 @@ impl Stats {
             (false, false) => 2,
         };
         let predictions = &mut self.predictions[phase];
+        if !record.is_undisturbed() {
+            predictions.disturbed += 1;
+            return;
+        }
         predictions.error.observe((predicted - measured).abs() / measured);
         predictions.predicted_seconds += predicted;
         predictions.measured_seconds += measured;

@@ -96,6 +96,11 @@ impl CostCorrector {
         CostCorrector { kept, windows: Default::default(), reported: [1.0; 2] }
     }
 
+    /// What a step of this work takes, as it is corrected so far.
+    pub(crate) fn predicted(&self, work: &Work) -> Nanos {
+        self.corrected().cost.step_time(work)
+    }
+
     /// Takes in a step that took `took`, without what others took of it. What is worth to be kept now, if anything.
     pub(crate) fn step(&mut self, work: &Work, took: Nanos) -> Option<CorrectedCost> {
         let predicted = self.kept.seconds(work);

@@ -86,7 +86,7 @@ impl CalibrationUpdater {
 
     /// Takes in a step.
     pub fn step(&mut self, record: &StepRecord) {
-        let took = record.computing();
+        let took = record.computing_like(self.corrector.predicted(&record.work));
         let Some(corrected) = self.corrector.step(&record.work, took) else { return };
         self.targets.set(self.defaults.on(Some(&corrected.cost)));
         let [decode, prompts] = corrected.cost.drift();

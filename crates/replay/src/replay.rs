@@ -22,9 +22,11 @@ pub struct Replayed {
     pub seconds: f64,
     /// Where it first went another way; nothing after that was looked at.
     pub difference: Option<Difference>,
-    /// `|predicted - taken| / taken` of the steps whose time was predicted, by [`Replayed::KINDS`]. What the machine
-    /// did for others meanwhile is not part of what a step took.
+    /// `|predicted - taken| / taken` of the steps whose time was predicted and is their own, by [`Replayed::KINDS`]: the
+    /// machine did next to nothing for others meanwhile.
     pub errors: [Vec<f64>; 3],
+    /// All steps whose time was predicted, by the same.
+    pub predicted: [u64; 3],
     /// The recording has no end: the engine was killed, the disk was full, or the file was truncated.
     pub was_cut_off: bool,
 }
@@ -67,10 +69,12 @@ impl Replayed {
             Entry::Step(step) => {
                 self.steps += 1;
                 self.tokens += step.tokens.iter().map(Vec::len).sum::<usize>() as u64;
-                let (predicted, took) = (step.predicted().as_secs_f64(), step.undisturbed().as_secs_f64());
-                if predicted > 0.0 && took > 0.0 {
+                let predicted = step.predicted().as_secs_f64();
+                if predicted > 0.0 {
                     let kind = if step.reads_prompts() { 2 } else { usize::from(!step.drafts.is_empty()) };
-                    self.errors[kind].push((predicted - took).abs() / took);
+                    let took = step.undisturbed().map(Nanos::as_secs_f64).filter(|took| *took > 0.0);
+                    self.predicted[kind] += 1;
+                    self.errors[kind].extend(took.map(|took| (predicted - took).abs() / took));
                 }
                 step.to
             }
@@ -379,8 +383,9 @@ mod tests {
             (r#""n":1,"guesses":[[5]]"#, Some((1, 0.1))),
             (r#""n":1,"prefill":[[1,0,8,0]]"#, Some((2, 0.1))),
             (r#""n":1,"prefill":[[1,0,8,0]],"guesses":[[5]]"#, Some((2, 0.1))),
-            (r#""n":1,"stolen":[70,40]"#, Some((0, 0.5))),
-            (r#""n":1,"stolen":[0,100]"#, None),
+            (r#""n":1,"stolen":[70,2]"#, Some((0, 0.1))),
+            (r#""n":1,"stolen":[70,40]"#, None),
+            (r#""n":1,"stolen":[0,2],"uncertain":1"#, None),
             (r#""n":1,"predicted":0"#, None),
         ];
         for (differs, wanted) in table {

@@ -87,7 +87,8 @@ impl Policy {
     pub(crate) fn learn(&mut self, record: &StepRecord) {
         self.steal.observe(record.undisturbed(), record.stolen.during);
         if let Some(cost) = &mut self.cost {
-            cost.observe(&record.work, record.computing());
+            let predicted = cost.step_time(&record.work);
+            cost.observe(&record.work, record.computing_like(predicted));
         }
     }
 }

@@ -150,8 +150,17 @@ pub struct RowOutput {
 pub struct StealTime {
     /// Between the end of the previous step and this plan.
     pub before: Nanos,
-    /// During the step.
+    /// During the step: the middle of what it can have been.
     pub during: Nanos,
+    /// By how much `during` may be wrong: what the kernel's counters leave open. Never more than `during`.
+    pub uncertain: Nanos,
+}
+
+impl StealTime {
+    /// Whether it is at most a fiftieth of a step that took so long, whatever is uncertain.
+    pub fn is_nothing(&self, took: Nanos) -> bool {
+        self.during.0.saturating_add(self.uncertain.0).saturating_mul(50) <= took.0
+    }
 }
 
 /// The results of a step.
@@ -404,8 +413,22 @@ impl StepRecord {
         self.took().since(self.stolen.during)
     }
 
-    /// That without transfers and drafting: what the cost model predicts.
-    pub fn computing(&self) -> Nanos {
-        self.undisturbed().since(self.transfers_took).since(self.drafting_took)
+    /// What it would have taken without steal time: at least, and at most.
+    pub fn undisturbed_within(&self) -> [Nanos; 2] {
+        let StealTime { during, uncertain, .. } = self.stolen;
+        [self.took().since(during).since(uncertain), self.took().since(during.since(uncertain))]
+    }
+
+    /// Whether the time that it took is its own: next to none was stolen.
+    pub fn is_undisturbed(&self) -> bool {
+        self.stolen.is_nothing(self.took())
+    }
+
+    /// What it says of its own time, without transfers and drafting, to a model that predicts this: the same, if steal time
+    /// leaves that open, and else the nearest time that it does not exclude.
+    pub fn computing_like(&self, predicted: Nanos) -> Nanos {
+        let [least, most] =
+            self.undisturbed_within().map(|own| own.since(self.transfers_took).since(self.drafting_took));
+        predicted.clamp(least, most)
     }
 }

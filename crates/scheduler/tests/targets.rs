@@ -70,7 +70,7 @@ impl Engine {
         }
         let took = self.machine.step_time(&work).0;
         self.now.0 += took + self.stolen.0;
-        let stolen = StealTime { before: Nanos(0), during: self.stolen };
+        let stolen = StealTime { during: self.stolen, ..StealTime::default() };
         let output = StepOutput { stolen, ..plans::answer(&step, 7) };
         let record = self.scheduler.complete(output, self.now).record;
         assert_eq!((record.work, record.undisturbed()), (work, Nanos(took)));

@@ -133,6 +133,7 @@ pub fn step<'a>(number: u64, record: &StepRecord, names: &'a Names, prices: &Pri
         took: micros(record.took()),
         predicted: micros(record.predicted),
         stolen: stolen(record.stolen.during),
+        uncertain: stolen(record.stolen.uncertain),
         stolen_before: stolen(record.stolen.before),
         decode: record.decode.iter().enumerate().map(decode).collect(),
         prefill: record.prefill.iter().enumerate().map(prefill).collect(),

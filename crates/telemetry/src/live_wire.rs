@@ -160,6 +160,10 @@ pub struct StepEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub stolen: Option<f64>,
+    /// By how much that may be wrong; absent: by nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub uncertain: Option<f64>,
     /// And of the time before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]

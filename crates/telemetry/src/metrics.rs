@@ -246,7 +246,12 @@ fn outlook(page: &mut Page<'_>, stats: &Stats) {
         page.buckets(name, &format!("phase=\"{phase}\""), &predictions.error);
     }
     type Of = fn(&Predictions) -> f64;
-    let seconds: [(&str, &str, Of); 2] = [
+    let seconds: [(&str, &str, Of); 3] = [
+        (
+            "twostroke_disturbed_steps_total",
+            "Steps whose prediction is not judged, because the machine ran other programs meanwhile.",
+            |p| p.disturbed as f64,
+        ),
         ("twostroke_step_predicted_seconds_total", "Predicted time of steps.", |p| p.predicted_seconds),
         ("twostroke_step_measured_seconds_total", "Measured time of the same steps.", |p| p.measured_seconds),
     ];

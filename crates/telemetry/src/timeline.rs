@@ -261,6 +261,8 @@ impl Reader<'_> {
         sums.insert("gaps".into(), owners(&bill.gaps, Some(&Owner::OF_GAP)));
         sums.insert("gaps_delayed_by".into(), self.others(&bill.gaps_others));
         sums.insert("rejected_drafts_ms".into(), ms(bill.rejected).into());
+        let [ttft, gaps] = bill.uncertain.map(ms);
+        sums.insert("uncertain".into(), json!({"ttft_ms": ttft, "gaps_ms": gaps}));
         sums.insert("saved_by_cache_ms".into(), bill.saved_by_cache.map(ms).into());
         let cost = &bill.cost;
         let cost = json!({

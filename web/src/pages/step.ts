@@ -7,7 +7,7 @@ import { add, el, say, show } from "../dom";
 import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
 import { KvMap } from "../kvmap";
-import { bound, own } from "../limits";
+import { bound, isUndisturbed, own } from "../limits";
 import { outputTokens, type Step } from "../log";
 import { PassView } from "../pass";
 import { count, ms, percent, short, shortName } from "../units";
@@ -227,10 +227,9 @@ class Costs {
     const alone = own(step);
     const stolen = step.took - alone;
     const error = step.predicted > 0 && alone > 0 ? (step.predicted - alone) / alone : null;
-    const it = stolen > 0 ? "that" : "it";
-    const prediction = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} ${it}.`;
+    const prediction = error == null ? "" : !isUndisturbed(step) ? " The cost model is not judged by it." : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} it.`;
     // For so long nothing of the machine bound it: it was not there.
-    const elsewhere = stolen > 0 ? ` For ${ms(stolen)} of its ${ms(step.took)} the machine ran other programs on the cores that it needs; by itself it took ${ms(alone)}.` : "";
+    const elsewhere = stolen > 0 ? ` For ${ms(stolen)} of its ${ms(step.took)} the machine ran other programs on the cores that it needs; by itself it took ${ms(alone)}${step.uncertain ? `, give or take ${ms(step.uncertain)}` : ""}.` : "";
     const work = `${short(step.flops)}FLOP over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} FLOP per byte.`;
     const binding = bound(step, this.app.info.limits);
     if (!binding) return `${work}${elsewhere}${prediction}`;

@@ -45,19 +45,25 @@ struct Ran {
 /// Relative errors of the predicted times of some steps.
 struct Prediction {
     steps: &'static str,
-    number: usize,
-    median: f64,
-    p95: f64,
+    /// All whose time was predicted, and those that are judged: the machine did nothing else meanwhile.
+    all: u64,
+    judged: usize,
+    /// Median and 95th percentile, where enough are judged.
+    error: Option<(f64, f64)>,
 }
+
+/// Of fewer steps nothing is said.
+const LEAST_JUDGED: usize = 30;
 
 impl Ran {
     /// How far off the predicted times of steps were, of each kind that there was.
     fn predictions(&self) -> impl Iterator<Item = Prediction> {
-        Replayed::KINDS.into_iter().zip(&self.replayed.errors).filter_map(|(steps, errors)| {
+        let kinds = Replayed::KINDS.into_iter().zip(self.replayed.predicted).zip(&self.replayed.errors);
+        kinds.filter(|((_, all), _)| *all > 0).map(|((steps, all), errors)| {
             let mut errors = errors.clone();
             errors.sort_by(f64::total_cmp);
-            let (median, p95) = percentile(&errors, 50.0).zip(percentile(&errors, 95.0))?;
-            Some(Prediction { steps, number: errors.len(), median, p95 })
+            let error = percentile(&errors, 50.0).zip(percentile(&errors, 95.0));
+            Prediction { steps, all, judged: errors.len(), error: error.filter(|_| errors.len() >= LEAST_JUDGED) }
         })
     }
 
@@ -103,8 +109,11 @@ fn as_text(flags: &ReplayFlags, ran: &Ran) -> String {
         ("steps", format!("{steps}, all equal")),
         ("tokens", format!("{tokens}{computed}")),
     ];
-    let predicted = ran.predictions().map(|Prediction { steps, number, median, p95 }| {
-        format!("{steps} {:.1} % off, p95 {:.1} %, of {number}", median * 100.0, p95 * 100.0)
+    let predicted = ran.predictions().map(|Prediction { steps, all, judged, error }| {
+        let error = error.map_or("not judged".to_owned(), |(median, p95)| {
+            format!("{:.1} % off, p95 {:.1} %", median * 100.0, p95 * 100.0)
+        });
+        format!("{steps} {error}, over {judged} undisturbed steps of {all}")
     });
     let predicted = predicted.collect::<Vec<_>>().join("; ");
     lines.extend((!predicted.is_empty()).then_some(("predicted", predicted)));
@@ -115,8 +124,9 @@ fn as_text(flags: &ReplayFlags, ran: &Ran) -> String {
 
 fn as_json(flags: &ReplayFlags, ran: &Ran) -> String {
     let replayed = &ran.replayed;
-    let predictions = ran.predictions().map(|Prediction { steps, number, median, p95 }| {
-        json!({ "steps": steps, "number": number, "median_error": median, "p95_error": p95 })
+    let predictions = ran.predictions().map(|Prediction { steps, all, judged, error }| {
+        let (median, p95) = error.unzip();
+        json!({ "steps": steps, "predicted": all, "number": judged, "median_error": median, "p95_error": p95 })
     });
     json!({
         "model": ran.model,

@@ -240,7 +240,7 @@ impl Forward for Fake {
     fn lost(&self) -> Option<LostCpuTime> {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let lost = Duration::from_nanos(std::mem::take(&mut faults.lost));
-        Some(LostCpuTime { caller: lost, most: lost, all: lost, unseen: Duration::ZERO })
+        Some(LostCpuTime { caller: lost, most: lost, delay: [lost; 2] })
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {

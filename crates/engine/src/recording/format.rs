@@ -301,6 +301,9 @@ pub struct StepEntry {
     /// What the machine took of the time before it and of its own, nanoseconds; left out where that is nothing.
     #[serde(default, skip_serializing_if = "is_zero")]
     stolen: [u64; 2],
+    /// By how much the second may be wrong.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    uncertain: u64,
     /// What drafting passes took of it, nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     drafting: u64,
@@ -324,7 +327,8 @@ impl StepEntry {
         });
         let tokens = tokens.collect();
         // Recordings of this format have digests over the names that types had when it was made.
-        let record_text = format!("{record:?}").replace("StealTime {", "Stolen {");
+        let record_text =
+            format!("{record:?}").replace("StealTime {", "Stolen {").replace(", uncertain: Nanos(0) }", " }");
         let digest = blake3::hash(record_text.as_bytes()).to_hex();
         StepEntry {
             n: record.step.0,
@@ -341,6 +345,7 @@ impl StepEntry {
             used_blocks: record.used_blocks,
             predicted: record.predicted.0,
             stolen: [record.stolen.before.0, record.stolen.during.0],
+            uncertain: record.stolen.uncertain.0,
             drafting: record.drafting_took.0,
             digest: digest[..16].to_owned(),
         }
@@ -360,10 +365,11 @@ impl StepEntry {
         Nanos(self.predicted)
     }
 
-    /// How long it took, but for what the machine did for others meanwhile. While a recording is made one step is in
+    /// How long it took, if the machine did next to nothing for others meanwhile. While a recording is made one step is in
     /// flight, so it began when it was planned.
-    pub fn undisturbed(&self) -> Nanos {
-        Nanos(self.to).since(Nanos(self.from)).since(self.stolen().during)
+    pub fn undisturbed(&self) -> Option<Nanos> {
+        let took = Nanos(self.to).since(Nanos(self.from));
+        self.stolen().is_nothing(took).then_some(took)
     }
 
     /// Whether it had rows of prompts.
@@ -379,7 +385,7 @@ impl StepEntry {
     /// What the machine took of the time before it and of its own.
     pub fn stolen(&self) -> StealTime {
         let [before, during] = self.stolen.map(Nanos);
-        StealTime { before, during }
+        StealTime { before, during, uncertain: Nanos(self.uncertain) }
     }
 }
 

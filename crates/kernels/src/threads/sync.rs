@@ -84,3 +84,14 @@ pub(super) fn now() -> u64 {
 pub(super) fn now() -> u64 {
     0
 }
+
+/// Nanoseconds that the calling thread has run.
+#[cfg(not(any(all(test, loom), miri)))]
+pub(super) fn cpu_now() -> u64 {
+    crate::cpu_time::thread_cpu().as_nanos() as u64
+}
+
+#[cfg(any(all(test, loom), miri))]
+pub(super) fn cpu_now() -> u64 {
+    0
+}

@@ -10,7 +10,7 @@
 //! both sides, at least one sees the other's store (Dekker's algorithm): a worker that the caller does not wait for
 //! accesses nothing of the region.
 
-use super::lost::CpuTimeMeter;
+use super::lost::{CpuTimeMeter, LongWaits};
 use super::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, UnsafeCell, fence};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,6 +68,8 @@ pub(super) struct WorkerSet {
     /// Time of the last yield of a pool thread to another process, by [`sync::now`]; 0: never.
     contended: AtomicU64,
     pub(super) meter: CpuTimeMeter,
+    /// By thread, the caller first.
+    pub(super) waits: Vec<Padded<LongWaits>>,
 }
 
 // SAFETY: `job` is the only field that is not Sync. The holder of the pool's claim writes it while every worker has left
@@ -96,6 +98,7 @@ impl WorkerSet {
             wake: Condvar::new(),
             contended: AtomicU64::new(0),
             meter: CpuTimeMeter::default(),
+            waits: (0..=workers).map(|_| Padded(LongWaits::default())).collect(),
         }
     }
 
@@ -137,11 +140,10 @@ impl WorkerSet {
         self.closed[worker].0.load(Relaxed) == BARRED
     }
 
-    /// Number of barred workers, and of other workers that were shut out of the last region.
-    pub(super) fn num_missing(&self) -> (usize, usize) {
-        let region = self.generation.0.load(Relaxed);
-        let count = |closed: u64| self.closed.iter().filter(|door| door.0.load(Relaxed) == closed).count();
-        (count(BARRED), if region == 0 { 0 } else { count(region) })
+    /// Whether a worker is barred, or was shut out of the last region.
+    pub(super) fn is_away(&self, worker: usize) -> bool {
+        let (closed, region) = (self.closed[worker].0.load(Relaxed), self.generation.0.load(Relaxed));
+        closed == BARRED || region > 0 && closed == region
     }
 
     /// The first panic of a worker since the last call.
@@ -186,6 +188,7 @@ impl WorkerSet {
         let mut seen = 0;
         loop {
             seen = self.wait_for_news(worker, seen);
+            self.waits[worker + 1].0.end();
             if self.stop.load(Relaxed) {
                 return;
             }
@@ -219,6 +222,9 @@ impl WorkerSet {
             let generation = self.generation.0.load(Acquire);
             if generation != seen {
                 return generation;
+            }
+            if wait.count >= SPINS {
+                self.waits[worker + 1].0.begin();
             }
             // Another process needs this core: sleep instead of idling on it.
             if !wait.pause(self) {
