@@ -19,7 +19,7 @@ import urllib.request
 
 from splitting import ask
 
-OWNERS = ("remote_queue_ms", "remote_prefill_ms", "remote_others_ms", "transfer_ms")
+OWNERS = ("remote_queue_ms", "remote_prefill_ms", "remote_others_ms", "remote_machine_ms", "transfer_ms")
 
 
 def taken(url):

@@ -287,9 +287,11 @@ fn why_says_which_worker_read_the_prompt() {
     assert!(blocks.is_sorted() && blocks.last() == Some(&((rows - 1.0) / 32.0).floor()), "{away}");
     assert!(landed.iter().all(|landing| (from..=to).contains(&number(&landing["at_ms"]))), "{away}");
     // What it took there is on the bill, to the nanosecond of what remains.
-    let remote = ["remote_queue_ms", "remote_prefill_ms", "remote_others_ms", "transfer_ms"];
-    let billed: f64 = remote.iter().map(|owner| number(&prompt["ttft"][*owner])).sum();
+    let remote = ["queue", "prefill", "others", "machine"].map(|owner| format!("remote_{owner}_ms"));
+    let billed = remote.iter().map(|owner| number(&prompt["ttft"][owner]));
+    let billed = number(&prompt["ttft"]["transfer_ms"]) + billed.sum::<f64>();
     assert!((billed - (to - from)).abs() < 1e-6, "{billed} of {} in {prompt}", to - from);
+    assert_eq!(number(&prompt["ttft"]["remote_others_ms"]), 0.0, "whatever else ran, that worker had no other request");
     let why: Vec<&str> = prompt["why"].as_array().expect("lines").iter().filter_map(Value::as_str).collect();
     let told = format!("The worker at {} read its prompt, in {} step", address(&prefill), steps.len());
     assert!(why.iter().any(|line| line.starts_with(&told)), "{why:?}");

@@ -48,10 +48,12 @@ pub enum Owner {
     Overhead,
     /// Queued on the prefill worker.
     RemoteQueue,
-    /// Prefill on another worker.
+    /// Prefill on another worker, and what that one does between steps.
     RemotePrefill,
-    /// Others, and everything else, in its steps on the prefill worker.
+    /// Others in its steps on the prefill worker.
     RemoteOthers,
+    /// Steal time on the prefill worker.
+    RemoteMachine,
     /// The rest of the remote prefill: the request and KV transfer.
     Transfer,
 }
@@ -78,10 +80,11 @@ impl Owner {
         Owner::RemoteQueue,
         Owner::RemotePrefill,
         Owner::RemoteOthers,
+        Owner::RemoteMachine,
         Owner::Transfer,
     ];
     /// Owners of a time to first token.
-    pub const OF_TTFT: [Owner; 13] = [
+    pub const OF_TTFT: [Owner; 14] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
@@ -94,8 +97,12 @@ impl Owner {
         Owner::RemoteQueue,
         Owner::RemotePrefill,
         Owner::RemoteOthers,
+        Owner::RemoteMachine,
         Owner::Transfer,
     ];
+    /// What a prefill worker says of the time that it took.
+    pub const REMOTE: [Owner; 4] =
+        [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers, Owner::RemoteMachine];
     /// Owners of a gap between two tokens.
     pub const OF_GAP: [Owner; 10] = [
         Owner::OwnDecode,
@@ -118,7 +125,21 @@ impl Owner {
             Owner::OwnPrefill | Owner::OwnDecode | Owner::OwnDrafts | Owner::Recompute => false,
             Owner::Machine | Owner::Overhead => false,
             // Those requests are on another worker.
-            Owner::RemoteQueue | Owner::RemotePrefill | Owner::RemoteOthers | Owner::Transfer => false,
+            Owner::RemoteQueue | Owner::RemotePrefill | Owner::RemoteOthers => false,
+            Owner::RemoteMachine | Owner::Transfer => false,
+        }
+    }
+
+    /// What its time on a prefill worker is to the worker that asked. Time between steps is part of the prefill: no one
+    /// else's, and no faster network shortens it.
+    fn seen_from_afar(self) -> Owner {
+        match self {
+            Owner::QueueKv | Owner::QueueSeats | Owner::QueueBudget | Owner::RemoteQueue => Owner::RemoteQueue,
+            Owner::OtherPrefill | Owner::Decode | Owner::OtherDrafts | Owner::RemoteOthers => Owner::RemoteOthers,
+            Owner::Waiting | Owner::LeftOut => Owner::RemoteOthers,
+            Owner::Machine | Owner::RemoteMachine => Owner::RemoteMachine,
+            Owner::OwnPrefill | Owner::Recompute | Owner::OwnDecode | Owner::OwnDrafts => Owner::RemotePrefill,
+            Owner::Overhead | Owner::RemotePrefill | Owner::Transfer => Owner::RemotePrefill,
         }
     }
 
@@ -142,6 +163,7 @@ impl Owner {
             Owner::RemoteQueue => "remote_queue",
             Owner::RemotePrefill => "remote_prefill",
             Owner::RemoteOthers => "remote_others",
+            Owner::RemoteMachine => "remote_machine",
             Owner::Transfer => "transfer",
         }
     }
@@ -160,6 +182,13 @@ impl Shares {
     /// The sum.
     pub fn total(&self) -> Nanos {
         Nanos(self.0.iter().sum())
+    }
+
+    /// The same time on a prefill worker, as the worker that asked books it: owners are those of [`Owner::REMOTE`].
+    pub fn seen_from_afar(&self) -> Shares {
+        let mut seen = Shares::default();
+        Owner::ALL.into_iter().for_each(|owner| seen.add(owner.seen_from_afar(), self.of(owner).0));
+        seen
     }
 
     /// Adds nanoseconds to `owner`.

@@ -321,7 +321,7 @@ impl Ledger {
         let lead = account.lead;
         let meter = &mut account.answers[lead];
         let mut left = self.now.since(meter.upto).0;
-        for owner in [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers] {
+        for owner in Owner::REMOTE {
             let part = bill.of(owner).0.min(left);
             meter.pending.add(owner, part);
             left -= part;

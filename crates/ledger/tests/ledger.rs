@@ -108,7 +108,7 @@ impl World {
                 self.away.push((id, num_answers));
             } else if self.scheduler.in_remote_prefill(id).is_some() {
                 let mut bill = Shares::default();
-                for owner in [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers] {
+                for owner in Owner::REMOTE {
                     bill.add(owner, rng.below(40 * MS));
                 }
                 self.ledger.end_remote_prefill(id, &bill, self.now);
@@ -588,6 +588,21 @@ fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
     assert_eq!([of(Owner::Machine), of(Owner::QueueSeats) + of(Owner::QueueBudget)], [2 + 1 + 7 + 3, 2 + 3]);
     assert_eq!([of(Owner::OwnPrefill), of(Owner::Overhead)], [5, 1]);
     assert_eq!(ttft.total(), Nanos(24 * MS));
+}
+
+#[test]
+fn a_prefill_worker_alone_on_a_busy_machine_has_no_others() {
+    let mut world = World::new(Limits { max_num_batched_tokens: 64, ..limits() }, None);
+    world.admit(request(1, 100, 1, world.now));
+    world.stolen = StealTime { before: Nanos(0), during: Nanos(953 * MS) };
+    // Its prompt takes two steps.
+    world.step(960 * MS, 2 * MS);
+    world.stolen = StealTime { before: Nanos(MS), during: Nanos(0) };
+    world.step(5 * MS, 0);
+    let here = world.account(1).bill.ttft;
+    let seen = here.seen_from_afar();
+    assert_eq!(Owner::REMOTE.map(|owner| seen.of(owner).0 / MS), [0, 7 + 1 + 5, 0, 953 + 1], "{here:?}");
+    assert_eq!((seen.total(), seen.seen_from_afar()), (here.total(), seen));
 }
 
 #[test]

@@ -44,8 +44,9 @@ fn words(owner: &str) -> &str {
         "machine" => "the cores computed something else",
         "overhead" => "between steps: planning, text, delivery",
         "remote_queue" => "in the queue of the worker that read its prompt",
-        "remote_prefill" => "another worker reading its prompt",
+        "remote_prefill" => "another worker reading its prompt, and between its steps",
         "remote_others" => "others in the same steps of that worker",
+        "remote_machine" => "the cores of that worker computed something else",
         "transfer" => "asking another worker, and KV blocks on their way",
         other => other,
     }
@@ -72,6 +73,7 @@ fn advice(owner: &str) -> Option<&'static str> {
         "left_out" => "more KV cache, or a later TPOT target",
         "machine" => "fewer other programs on these cores, or fewer threads (-t)",
         "remote_queue" => "more workers that read prompts (--prefill-workers)",
+        "remote_machine" => "fewer other programs on that worker's cores, or fewer threads there (-t)",
         "transfer" => "a faster network between the workers",
         _ => return None,
     })

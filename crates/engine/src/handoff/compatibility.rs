@@ -3,6 +3,7 @@
 use receipt::{Definition, Provenance};
 use serde::{Deserialize, Serialize};
 
+use super::wire::FRAMES;
 use crate::{ModelInfo, OriginError};
 
 /// Each by name, as a text that is equal where it is the same.
@@ -23,6 +24,7 @@ impl CompatibilityInfo {
         let Definition { engine, arithmetic, weights: class, as_stored, kv, layout } = definition;
         let factors = [
             ("engine", engine),
+            ("version of frames", FRAMES.to_string()),
             ("weights", weights.to_string()),
             ("config.json", config.to_string()),
             ("precision of weights", class),

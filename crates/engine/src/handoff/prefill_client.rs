@@ -255,9 +255,8 @@ impl Workers {
         let mut over = HandoffResult::without(outcome);
         over.read.pulled = pulled;
         if let Ok(end) = result {
-            over.read.bill.add(ledger::Owner::RemoteQueue, end.queue);
-            over.read.bill.add(ledger::Owner::RemotePrefill, end.prefill);
-            over.read.bill.add(ledger::Owner::RemoteOthers, end.others);
+            let told = [end.queue, end.prefill, end.others, end.machine];
+            ledger::Owner::REMOTE.into_iter().zip(told).for_each(|(owner, nanos)| over.read.bill.add(owner, nanos));
             (over.read.steps, over.first) = (end.steps, end.first);
         }
         over

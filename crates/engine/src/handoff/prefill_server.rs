@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ledger::{Owner, Visit};
+use ledger::{Owner, Shares, Visit};
 use observe::{RemoteStepEntry, Timings};
 use protocol::{Nanos, Priority, RequestId, TokenId};
 use scheduler::IncomingRequest;
@@ -273,13 +273,9 @@ impl Drop for Giving<'_> {
 }
 
 fn end(blocks: usize, first: Option<TokenId>, timings: Option<&Timings>) -> End {
-    let of =
-        |owners: &[Owner]| timings.map_or(0, |timings| owners.iter().map(|&owner| timings.bill.ttft.of(owner).0).sum());
-    let queue = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget];
-    let others: Vec<Owner> =
-        Owner::OF_TTFT.into_iter().filter(|owner| *owner != Owner::OwnPrefill && !queue.contains(owner)).collect();
-    let (queue, prefill, others) = (of(&queue), of(&[Owner::OwnPrefill]), of(&others));
-    End { blocks, first, queue, prefill, others, steps: Vec::new() }
+    let seen = timings.map_or_else(Shares::default, |timings| timings.bill.ttft.seen_from_afar());
+    let [queue, prefill, others, machine] = Owner::REMOTE.map(|owner| seen.of(owner).0);
+    End { blocks, first, queue, prefill, others, machine, steps: Vec::new() }
 }
 
 /// Whether the other side has hung up. It says nothing while it waits.

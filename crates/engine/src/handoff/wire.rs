@@ -20,6 +20,9 @@ use super::{ClusterKey, CompatibilityInfo};
 use crate::recording::AdmitEntry;
 
 const MAGIC: &[u8; 16] = b"twostroke-kv-1\r\n";
+/// Version of what frames hold. It is compared before anything is asked, so a worker of another one is refused by name.
+/// 2: an `End` says what the machine took.
+pub(crate) const FRAMES: u32 = 2;
 /// Longest body of a frame, its kind and its seal included.
 pub(crate) const MOST_FRAME_BYTES: usize = 16 << 20;
 /// A block is sent in pieces of this size.
@@ -92,10 +95,12 @@ pub(crate) struct End {
     pub(crate) blocks: usize,
     /// The token that was drawn behind the prompt, if it came to that.
     pub(crate) first: Option<u32>,
-    /// Nanoseconds until then: in the queue, for its own prompt, for others in the same steps.
+    /// Nanoseconds until then: in the queue, for its own prompt and between steps, for others in the same steps, and
+    /// taken by other programs of that machine.
     pub(crate) queue: u64,
     pub(crate) prefill: u64,
     pub(crate) others: u64,
+    pub(crate) machine: u64,
     /// The steps that read it.
     pub(crate) steps: Vec<RemoteStepEntry>,
 }
@@ -398,7 +403,7 @@ mod tests {
 
     fn frames() -> Vec<Frame> {
         let steps = vec![RemoteStepEntry { after: 4, took: 5, rows: 6 }];
-        let end = End { blocks: 3, first: Some(7), queue: 1, prefill: 2, others: 3, steps };
+        let end = End { blocks: 3, first: Some(7), queue: 1, prefill: 2, others: 3, machine: 4, steps };
         vec![
             Frame::Ask(Ask { prompt_tokens: 5000, chain: vec![7, u64::MAX], priority: -1, ttft: Some(1_000_000) }),
             Frame::Offer(Offer { likely: None, cached_tokens: 64 }),
@@ -428,6 +433,13 @@ mod tests {
             come.extend(piece.bytes);
         }
         assert_eq!(come, writer.join().expect("it does not panic").expect("it is written"));
+    }
+
+    #[test]
+    fn the_end_of_an_older_worker_is_no_end() {
+        let body = br#"{"blocks":3,"first":7,"queue":1,"prefill":2,"others":953,"steps":[]}"#;
+        let refused = Frame::read(7, body).expect_err("it books the machine on others");
+        assert!(refused.to_string().contains("machine"), "{refused}");
     }
 
     #[test]
