@@ -40,8 +40,9 @@ const DEPTH: usize = 64;
 const PROMPTS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 const POSITIONS: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Share of the variance that a law explains at least; one that explains less is not reported.
-const LEAST_R2: f64 = 0.5;
+/// Share of the variance that a law explains at least; one that explains less is not reported. At a half, what is left
+/// is as large as the law.
+const LEAST_R2: f64 = 0.9;
 /// A limit binds clearly if the work comes this much nearer to it than to the other.
 const CLEARLY: f64 = 1.5;
 
@@ -441,10 +442,13 @@ mod tests {
         assert!(
             lawful.sound_fit().is_some() && lawful.law().starts_with("a step takes 900.00 us + 100.00 us for each")
         );
-        // A disturbed run: the nearest line that does not fall explains less than the mean.
-        let disturbed = sweep(Kind::Batch, &[(1, 1.0), (8, 0.4), (64, 0.9)]);
-        assert!(disturbed.fit.as_ref().is_some_and(|fit| fit.r2 < LEAST_R2), "{:?}", disturbed.fit);
-        assert!(disturbed.sound_fit().is_none() && disturbed.law().starts_with("no law: "), "{}", disturbed.law());
+        // Disturbed runs: the nearest line that does not fall explains less than the mean, or half of what is to explain.
+        let disturbed = [(&[(1, 1.0), (8, 0.4), (64, 0.9)], -9.0..0.5), (&[(1, 1.0), (8, 1.3), (64, 1.6)], 0.5..0.9)];
+        for (points, r2) in disturbed {
+            let disturbed = sweep(Kind::Batch, points);
+            assert!(disturbed.fit.as_ref().is_some_and(|fit| r2.contains(&fit.r2)), "{:?}", disturbed.fit);
+            assert!(disturbed.sound_fit().is_none() && disturbed.law().starts_with("no law: "), "{}", disturbed.law());
+        }
         assert!(sweep(Kind::Batch, &[(1, 1.0)]).law().contains("too few"));
     }
 
