@@ -97,8 +97,121 @@ fn whole_answers_and_streams_are_read_too() {
         fs::write(&path, lines.collect::<Vec<_>>().join("\n")).expect("room for an answer");
         let ran = run(twostroke(&["verify", "-t", "1", "-m"]).args([&model, &path, &path]));
         assert_eq!((ran.code, ran.stdout.lines().last()), (Some(0), Some("4 of 4 equal")), "stream {stream}: {ran:?}");
+        assert_eq!(ran.stdout.matches(" tokens and their text\n").count(), 4, "stream {stream}: {ran:?}");
     }
     fs::remove_file(&path).expect("it was ours");
+}
+
+/// The last string of this name that has text in it, in an answer or in the events of one.
+fn last_text<'a>(events: &'a mut [Value], name: &str) -> Option<&'a mut Value> {
+    let places = ["", "/message", "/delta", "/message/tool_calls/0/function", "/delta/tool_calls/0/function"];
+    events.iter_mut().rev().find_map(|event| {
+        let pointers = places.map(|place| format!("/choices/0{place}/{name}"));
+        let has_text =
+            |pointer: &&String| event.pointer(pointer).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+        let pointer = pointers.iter().find(has_text)?;
+        event.pointer_mut(pointer)
+    })
+}
+
+#[test]
+fn an_edited_text_is_found() {
+    let server = Server::start(&[]);
+    let story = |more: Value| {
+        let mut body = story(40);
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        ("/v1/completions", body)
+    };
+    let chat = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        ("/v1/chat/completions", body)
+    };
+    let tool = json!({"type": "function", "function": {"name": "add", "parameters": {"type": "object",
+        "properties": {"a": {"type": "integer"}}, "required": ["a"]}}});
+    // (request, what it says of an answer that nobody edited, texts that are edited)
+    let table = [
+        (story(json!({})), "", &["text"][..]),
+        (story(json!({"stop": ["e"], "min_tokens": 3, "seed": 2})), "", &["text"]),
+        (story(json!({"stop": ["e"], "include_stop_str_in_output": true})), "", &["text"]),
+        (story(json!({"echo": true})), "the prompt's", &["text"]),
+        (story(json!({"max_tokens": 1})), "", &["text"]),
+        (chat(json!({})), "", &["content", "reasoning", "reasoning_content"]),
+        (chat(json!({"max_tokens": 4})), "", &["reasoning"]),
+        (chat(json!({"include_reasoning": false})), "reasoning is not in it", &["content"]),
+        (chat(json!({"thinking_token_budget": 3})), "", &["content", "reasoning"]),
+        (chat(json!({"response_format": {"type": "json_object"}, "max_tokens": 60})), "", &["content"]),
+        (chat(json!({"tools": [tool], "tool_choice": "required"})), "", &["name"]),
+        (chat(json!({"tools": [tool]})), "", &["content"]),
+    ];
+    let (mut text, mut wanted) = (String::new(), Vec::new());
+    for ((path, body), note, names) in table {
+        for is_stream in [false, true] {
+            let mut body = body.clone();
+            (body["receipt"], body["stream"]) = (json!(true), json!(is_stream));
+            let (status, answer) = server.request("POST", path, &[], &body.to_string());
+            assert_eq!(status, 200, "{body}: {answer}");
+            let lines = answer.lines().filter(|line| line.starts_with("data: {") || line.starts_with('{'));
+            let json = |line: &str| serde_json::from_str(line.trim_start_matches("data: ")).expect("JSON");
+            let events: Vec<Value> = lines.map(json).collect();
+            let mut put = |events: &[Value], kind: &'static str| {
+                text.extend(events.iter().map(|event| format!("{event}\n")));
+                wanted.push((body.clone(), note, kind));
+            };
+            put(&events, "equal");
+            for name in names {
+                let edits: [fn(&mut String); 4] =
+                    [String::clear, |text| _ = text.pop(), |text| text.push('.'), |text| text.insert(0, '~')];
+                for edit in edits {
+                    let mut edited = events.clone();
+                    let place = last_text(&mut edited, name).unwrap_or_else(|| panic!("{name} in {body}: {answer}"));
+                    let mut text = place.as_str().expect("a text").to_owned();
+                    edit(&mut text);
+                    *place = json!(text);
+                    put(&edited, "different");
+                }
+            }
+            // Its beginning is gone: only of a chat's can that be seen.
+            if is_stream && path.contains("chat") {
+                put(&events[1..], "not_compared");
+            }
+        }
+    }
+    drop(server);
+    let ran = run_with_input(&mut twostroke(&["verify", "--json", "-t", "1"]), text.as_bytes());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{ran:?}");
+    let verdicts: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(verdicts.len(), wanted.len());
+    for ((body, note, kind), verdict) in wanted.iter().zip(&verdicts) {
+        assert_eq!(
+            (&verdict["text"], &verdict["equal"]),
+            (&json!(kind), &json!(*kind != "different")),
+            "{body}: {verdict}"
+        );
+        let told = verdict["text_note"].as_str().unwrap_or_default();
+        assert!(*kind != "equal" || told.contains(note) && told.is_empty() == note.is_empty(), "{body}: {verdict}");
+        assert!(*kind != "different" || verdict["cause"] == "text", "{body}: {verdict}");
+    }
+}
+
+#[test]
+fn an_edited_character_is_named() {
+    let server = Server::start(&[]);
+    let mut body = story(20);
+    body["receipt"] = json!(true);
+    let (_, answer) = server.request("POST", "/v1/completions", &[], &body.to_string());
+    drop(server);
+    let mut answer: Value = serde_json::from_str(&answer).expect("JSON");
+    let text = answer["choices"][0]["text"].as_str().expect("a text").to_owned();
+    let edited: String = text.chars().enumerate().map(|(at, c)| if at == 7 { '#' } else { c }).collect();
+    for (text, code, said) in [
+        (text, 0, "standard input:1: equal, 20 tokens and their text\n"),
+        (edited, 1, "standard input:1: not equal: text differs from its tokens at character 7; what differs: the text"),
+    ] {
+        answer["choices"][0]["text"] = json!(text);
+        let ran = run_with_input(&mut twostroke(&["verify", "-t", "1"]), answer.to_string().as_bytes());
+        assert!(ran.code == Some(code) && ran.stdout.starts_with(said), "{ran:?}");
+    }
 }
 
 /// What is found of a forgery: kind of the first difference, its token, what differs.

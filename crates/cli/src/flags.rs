@@ -128,7 +128,8 @@ pub(crate) enum Command {
     ///
     /// Weights, definition of the arithmetic, prompt, sampling, every token and its logits: any instruction set, number
     /// of threads and rows at a time must give the same bits. The first token that is not the same is named, and what is
-    /// likely to differ: the weights, the arithmetic, the quantization, the sampling.
+    /// likely to differ: the weights, the arithmetic, the quantization, the sampling. Text that comes with a receipt must
+    /// be that of its tokens.
     Verify(VerifyFlags),
     /// What a recorded run (serve --record) would have been with other settings.
     ///

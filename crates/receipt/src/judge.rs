@@ -90,6 +90,17 @@ pub enum Discrepancy {
         /// The problem.
         problem: String,
     },
+    /// The text that came with the receipt is not what its tokens decode to.
+    Text {
+        /// Which part of it.
+        what: &'static str,
+        /// Characters before the first that differs.
+        at: usize,
+        /// What it says there.
+        claimed: String,
+        /// What the tokens say there.
+        found: String,
+    },
     /// Only the digest over everything differs.
     Seal {
         /// The receipt's.
@@ -135,6 +146,7 @@ impl fmt::Display for Discrepancy {
                 write!(f, "{at}: the answer continues here; the receipt says that it ended by {claimed}")
             }
             Discrepancy::Unfit { problem } => f.write_str(problem),
+            Discrepancy::Text { what, at, .. } => write!(f, "{what} differs from its tokens at character {at}"),
             Discrepancy::Seal { claimed, found } => {
                 write!(f, "the digest over everything is {found}; the receipt says {claimed}")
             }
@@ -165,6 +177,8 @@ pub enum Cause {
     End,
     /// A field before the tokens without effect on them.
     Terms,
+    /// The text beside the receipt.
+    Text,
     /// Logits diverge at some token: a hardware fault, another program, or tokens inserted or removed with wrong
     /// digests.
     Computation,
@@ -188,6 +202,7 @@ impl fmt::Display for Cause {
             Cause::Digests => "digests were changed",
             Cause::End => "where the answer ends",
             Cause::Terms => "the request was changed afterwards",
+            Cause::Text => "the text was changed",
             Cause::Computation => "the computation from there on, or tokens were inserted or removed",
         })
     }
@@ -207,6 +222,7 @@ impl Cause {
             Cause::Digests => "digests",
             Cause::End => "end",
             Cause::Terms => "terms",
+            Cause::Text => "text",
             Cause::Computation => "computation",
         }
     }

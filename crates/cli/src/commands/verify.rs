@@ -2,22 +2,28 @@
 //!
 //! ```text
 //! files, standard input ──> receipts, by definition ──one model each──> verdicts, in the order of the receipts
+//!                           and what else an answer says ──said.rs──> the same as its tokens?
 //! ```
 
+mod said;
+
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use checkpoint::Checkpoint;
-use engine::{EngineOptions, Verifier, VerifyError};
+use dialect::{Calls, Dialect, Thoughts};
+use engine::{EngineOptions, ModelInfo, Verifier, VerifyError};
 use kernels::WeightClass;
 use launch::{Chosen, ModelSettings, Settings};
-use receipt::{Definition, Discrepancy, Receipt, Verdict};
+use receipt::{Cause, Definition, Discrepancy, Receipt, Verdict};
 use serde_json::{Value, json};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
 use crate::flags::VerifyFlags;
 use crate::models;
+use said::{Compared, Said};
 
 /// No file of receipts is larger: a receipt has some 30 bytes for each token.
 const MAX_BYTES: u64 = 256 << 20;
@@ -26,7 +32,11 @@ const MAX_BYTES: u64 = 256 << 20;
 struct Found {
     place: String,
     receipt: Receipt,
+    said: Said,
 }
+
+/// What came of a receipt, and of the text beside it.
+type Checked = (Verdict, Compared);
 
 pub(crate) fn verify(flags: &VerifyFlags) -> Result<(), Failure> {
     let stdin = [PathBuf::from("-")];
@@ -37,18 +47,18 @@ pub(crate) fn verify(flags: &VerifyFlags) -> Result<(), Failure> {
     }
     let checkpoint = models::open(flags.model.as_deref())?;
     let options = options(flags);
-    let mut verdicts: Vec<Option<Verdict>> = vec![None; receipts.len()];
+    let mut verdicts: Vec<Option<Checked>> = receipts.iter().map(|_| None).collect();
     while let Some(next) = verdicts.iter().position(Option::is_none) {
         let definition = &receipts[next].receipt.definition;
         let same = |found: &Found| is_same(&found.receipt.definition, definition);
         let group: Vec<usize> = (next..receipts.len()).filter(|&at| same(&receipts[at])).collect();
-        verify_group(&receipts, &group, &checkpoint, &options, &mut verdicts)?;
+        verify_group(&receipts, &group, &checkpoint, &options, flags, &mut verdicts)?;
     }
-    let verdicts: Vec<Verdict> = verdicts.into_iter().flatten().collect();
+    let verdicts: Vec<Checked> = verdicts.into_iter().flatten().collect();
     for (found, verdict) in receipts.iter().zip(&verdicts) {
         put_line(&if flags.json { as_json(found, verdict).to_string() } else { as_text(found, verdict) })?;
     }
-    let equal = verdicts.iter().filter(|verdict| verdict.is_equal()).count();
+    let equal = verdicts.iter().filter(|(verdict, _)| verdict.is_equal()).count();
     if !flags.json && verdicts.len() > 1 {
         put_line(&format!("{equal} of {} equal", verdicts.len()))?;
     }
@@ -75,11 +85,12 @@ fn verify_group(
     group: &[usize],
     checkpoint: &Checkpoint,
     options: &EngineOptions,
-    verdicts: &mut [Option<Verdict>],
+    flags: &VerifyFlags,
+    verdicts: &mut [Option<Checked>],
 ) -> Result<(), Failure> {
     let tokens = |&at: &usize| receipts[at].receipt.asked.prompt.len() + receipts[at].receipt.tokens.len();
     let longest = group.iter().map(tokens).max().unwrap_or_default();
-    let Found { place, receipt } = &receipts[group[0]];
+    let Found { place, receipt, .. } = &receipts[group[0]];
     let failed = |error| match error {
         VerifyError::Start(error) => models::start_failure(checkpoint, error),
         VerifyError::Definition(_) => Failure::usage(format!("{place}: {error}")),
@@ -90,26 +101,48 @@ fn verify_group(
     let mut verifier =
         Verifier::load(&receipt.definition, longest, checkpoint, options, &mut progress).map_err(failed)?;
     drop(bar);
+    let dialect = dialect(verifier.model(), flags);
     let bar = Progress::counting("verifying", "receipts");
     let mut unexplained = Vec::new();
     for (done, &at) in group.iter().enumerate() {
-        let verdict = verifier.verify(&receipts[at].receipt).map_err(failed)?;
+        let Found { receipt, said, .. } = &receipts[at];
+        let mut verdict = verifier.verify(receipt).map_err(failed)?;
         // Where the weights are others, that is the explanation.
         let has_same_weights = !verdict.discrepancies.iter().any(|one| matches!(one, Discrepancy::Weights { .. }));
         if has_same_weights && verdict.has_other_logits() {
             unexplained.push(at);
         }
-        verdicts[at] = Some(verdict);
+        // Tokens that are not the model's have no text that could be right.
+        let is_equal = verdict.is_equal();
+        let compared = if is_equal { said.compare(receipt, &verifier, &dialect) } else { Compared::Nothing };
+        if let Compared::Differs(discrepancy) = &compared {
+            verdict = Verdict { discrepancies: vec![discrepancy.clone()], cause: Some(Cause::Text) };
+        }
+        verdicts[at] = Some((verdict, compared));
         bar.at(done as u64 + 1, group.len() as u64);
     }
     // Two models are not held at once.
     drop(verifier);
     for at in unexplained {
-        let Some(verdict) = &mut verdicts[at] else { continue };
+        let Some((verdict, _)) = &mut verdicts[at] else { continue };
         let cause = Verifier::explain(&receipts[at].receipt, verdict, checkpoint, options).map_err(failed)?;
         verdict.cause = cause.or(verdict.cause.take());
     }
     Ok(())
+}
+
+/// How the server told an answer's parts.
+fn dialect(model: &ModelInfo, flags: &VerifyFlags) -> Dialect {
+    let source = model.chat_template.as_ref().map(|template| template.source()).unwrap_or_default();
+    let added = model.tokenizer.as_ref().map(|tokenizer| tokenizer.added_tokens()).unwrap_or_default();
+    let mut dialect = Dialect::of_template(&source, &added);
+    if let Some(name) = &flags.reasoning_parser {
+        dialect.thoughts = Thoughts::named(name);
+    }
+    if let Some(name) = &flags.tool_call_parser {
+        dialect.calls = Calls::named(name);
+    }
+    dialect
 }
 
 /// The receipts of a file, in their order.
@@ -129,12 +162,13 @@ fn read(path: &Path, receipts: &mut Vec<Found>) -> Result<(), Failure> {
     };
     let text = String::from_utf8(bytes).map_err(|_| wrong(&"not UTF-8 text"))?;
     let before = receipts.len();
+    let mut open = BTreeMap::new();
     for value in values(&text) {
         let value = value.map_err(|error| wrong(&format!("no JSON: {error}")))?;
-        for value in receipts_in(value) {
+        for (value, said) in receipts_in(value, &mut open) {
             let place = format!("{name}:{}", receipts.len() - before + 1);
             let receipt = Receipt::of(value).map_err(|error| Failure::usage(format!("{place}: {error}")))?;
-            receipts.push(Found { place, receipt });
+            receipts.push(Found { place, receipt, said });
         }
     }
     if receipts.len() == before { Err(wrong(&"there is no receipt in it")) } else { Ok(()) }
@@ -149,33 +183,49 @@ fn values(text: &str) -> Vec<serde_json::Result<Value>> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 
-/// A receipt itself, or those of an answer's choices.
-fn receipts_in(mut value: Value) -> Vec<Value> {
-    match value.get_mut("choices") {
-        Some(Value::Array(choices)) => {
-            choices.iter_mut().filter_map(|choice| choice.as_object_mut()?.shift_remove("receipt")).collect()
-        }
-        _ => vec![value],
-    }
+/// A receipt itself, or those of an answer's choices with what these say. `open`: choices of streams whose receipt has
+/// not come, by the answer's id and their index.
+fn receipts_in(mut value: Value, open: &mut BTreeMap<(String, u64), Said>) -> Vec<(Value, Said)> {
+    let id = value.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let Some(Value::Array(choices)) = value.get_mut("choices") else { return vec![(value, Said::default())] };
+    let receipt = |(at, choice): (usize, &mut Value)| {
+        let place = (id.clone(), choice.get("index").and_then(Value::as_u64).unwrap_or(at as u64));
+        open.entry(place.clone()).or_default().read(choice);
+        let receipt = choice.as_object_mut()?.shift_remove("receipt")?;
+        Some((receipt, open.remove(&place).unwrap_or_default()))
+    };
+    choices.iter_mut().enumerate().filter_map(receipt).collect()
 }
 
-fn as_text(found: &Found, verdict: &Verdict) -> String {
-    let Found { place, receipt } = found;
+fn as_text(found: &Found, (verdict, compared): &Checked) -> String {
+    let Found { place, receipt, .. } = found;
     let tokens = receipt.tokens.len();
     match (verdict.first().or(verdict.discrepancies.first()), &verdict.cause) {
-        (None, _) => format!("{place}: equal, {tokens} tokens"),
+        (None, _) => match compared {
+            Compared::Equal(note) => format!("{place}: equal, {tokens} tokens and their text{note}"),
+            Compared::Not(why) => format!("{place}: equal, {tokens} tokens; text not compared: {why}"),
+            Compared::Nothing | Compared::Differs(_) => format!("{place}: equal, {tokens} tokens"),
+        },
         (Some(first), Some(cause)) => format!("{place}: not equal: {first}; what differs: {cause}"),
         (Some(first), None) => format!("{place}: not equal: {first}"),
     }
 }
 
-fn as_json(found: &Found, verdict: &Verdict) -> Value {
-    let Found { place, receipt } = found;
+fn as_json(found: &Found, (verdict, compared): &Checked) -> Value {
+    let Found { place, receipt, .. } = found;
+    let (text, note) = match compared {
+        Compared::Nothing => (None, ""),
+        Compared::Equal(note) => (Some("equal"), note.trim_start_matches([' ', ',', ';'])),
+        Compared::Not(why) => (Some("not_compared"), *why),
+        Compared::Differs(_) => (Some("different"), ""),
+    };
     json!({
         "receipt": place,
         "model": receipt.model,
         "tokens": receipt.tokens.len(),
         "equal": verdict.is_equal(),
+        "text": text,
+        "text_note": Some(note).filter(|note| !note.is_empty()),
         "first": verdict.first().map(discrepancy),
         "cause": verdict.cause.as_ref().map(|cause| cause.name()),
         "what": verdict.cause.as_ref().map(ToString::to_string),
@@ -193,10 +243,12 @@ fn discrepancy(one: &Discrepancy) -> Value {
         Discrepancy::End { claimed, found, .. } => {
             ("end", text(claimed).into(), found.map_or(Value::Null, |found| text(&found).into()))
         }
+        Discrepancy::Text { claimed, found, .. } => ("text", json!(claimed), json!(found)),
         Discrepancy::Unfit { problem } => ("unfit", Value::Null, json!(problem)),
         Discrepancy::Seal { claimed, found } => ("seal", json!(claimed), json!(found)),
     };
     let spot = one.spot();
     let (token, position) = (spot.map(|spot| spot.token), spot.map(|spot| spot.position));
-    json!({"kind": kind, "token": token, "position": position, "claimed": claimed, "found": found})
+    let character = if let Discrepancy::Text { at, .. } = one { Some(at) } else { None };
+    json!({"kind": kind, "token": token, "position": position, "character": character, "claimed": claimed, "found": found})
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::{instruction_set, positive, rows};
+use super::values::{instruction_set, positive, reasoning_parser, rows, tool_call_parser};
 
 /// Flags of `verify`.
 #[derive(Args, Debug)]
@@ -26,6 +26,13 @@ pub(crate) struct VerifyFlags {
     /// Rows of one forward pass. Any number gives the same bits.
     #[arg(long, value_name = "N", value_parser = rows, default_value = "512")]
     pub(crate) max_num_batched_tokens: usize,
+    /// How the server told thoughts from answers, as its flag of this name said. Default: as its chat template
+    /// shows.
+    #[arg(long, value_name = "NAME", value_parser = reasoning_parser)]
+    pub(crate) reasoning_parser: Option<String>,
+    /// How it told calls of tools, likewise.
+    #[arg(long, value_name = "NAME", value_parser = tool_call_parser)]
+    pub(crate) tool_call_parser: Option<String>,
     /// Print one JSON object for each receipt.
     #[arg(long)]
     pub(crate) json: bool,

@@ -79,8 +79,22 @@ impl Verifier {
         while !again.is_done() {
             again.step(&mut *self.forward, &mut self.bench, self.rows);
         }
-        let end = end_of(asked, tokens, self.model.tokenizer.as_ref(), grammar.as_ref());
+        let end = end_of(asked, tokens, self.model.tokenizer.as_ref(), grammar.as_ref(), &mut |_| {});
         Ok(judge(receipt, &Computed { basis, rows: again.rows().to_vec(), end }))
+    }
+
+    /// The text of a receipt's answer, cut as its stop rules cut it: what each token added, and the rest. Nothing without a
+    /// tokenizer. The receipt was found equal.
+    pub fn text(&self, receipt: &Receipt) -> Vec<String> {
+        let mut pieces = Vec::new();
+        let Receipt { asked, tokens, .. } = receipt;
+        end_of(asked, tokens, self.model.tokenizer.as_ref(), None, &mut |text| pieces.push(text));
+        pieces
+    }
+
+    /// The model.
+    pub fn model(&self) -> &ModelInfo {
+        &self.model
     }
 
     /// The row at which a receipt parts from the model that it names, computed under every other definition: which one
@@ -131,29 +145,46 @@ impl Verifier {
     }
 }
 
-/// Where an answer of these tokens ends, by its stop rules: after how many, and why. `None`: not yet.
+/// Where an answer of these tokens ends, by its stop rules: after how many, and why. `None`: not yet. `said` receives the
+/// text that each token adds, and the rest of it.
 fn end_of(
     asked: &Asked,
     tokens: &[u32],
     tokenizer: Option<&Arc<Tokenizer>>,
     grammar: Option<&Grammar>,
+    said: &mut dyn FnMut(String),
+) -> Option<(usize, AnswerEnd)> {
+    let stop = &asked.stop;
+    let strings = StopStrings { strings: stop.strings.clone(), include: stop.include_string };
+    let mut detokenizer = tokenizer.map(|tokenizer| {
+        Detokenizer::new(tokenizer.clone(), &strings, stop.skip_special).showing(stop.shown.as_slice().into())
+    });
+    let end = end_by(asked, tokens, detokenizer.as_mut(), grammar, said);
+    said(detokenizer.map(|mut detokenizer| detokenizer.finish()).unwrap_or_default());
+    end
+}
+
+fn end_by(
+    asked: &Asked,
+    tokens: &[u32],
+    mut detokenizer: Option<&mut Detokenizer>,
+    grammar: Option<&Grammar>,
+    said: &mut dyn FnMut(String),
 ) -> Option<(usize, AnswerEnd)> {
     let stop = &asked.stop;
     let mut constraint = grammar.map(Grammar::constraint);
-    let strings = StopStrings { strings: stop.strings.clone(), include: stop.include_string };
-    let mut detokenizer = tokenizer.filter(|_| !strings.strings.is_empty()).map(|tokenizer| {
-        Detokenizer::new(tokenizer.clone(), &strings, stop.skip_special).showing(stop.shown.as_slice().into())
-    });
     for (at, &token) in tokens.iter().enumerate() {
         let (num_tokens, is_early) = (at as u64 + 1, (at as u64) < stop.min_tokens);
         let is_stop = !is_early && stop.token_ids.contains(&token);
         if let Some(detokenizer) = &mut detokenizer {
             if is_early {
-                detokenizer.push_unstoppable(token);
-            } else if (!is_stop || stop.include_string)
-                && let Some(which) = detokenizer.push(token).stopped
-            {
-                return Some((at + 1, AnswerEnd::StopString(which as u32)));
+                said(detokenizer.push_unstoppable(token));
+            } else if !is_stop || stop.include_string {
+                let piece = detokenizer.push(token);
+                said(piece.text);
+                if let Some(which) = piece.stopped {
+                    return Some((at + 1, AnswerEnd::StopString(which as u32)));
+                }
             }
         }
         if is_stop {
