@@ -4,6 +4,7 @@ mod adapters;
 mod batch;
 mod bench;
 mod bench_serve;
+mod busy;
 mod chat;
 mod colours;
 mod deploy;

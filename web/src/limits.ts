@@ -27,17 +27,30 @@ export function isUndisturbed(step: { took: number; stolen?: number; uncertain?:
   return ((step.stolen ?? 0) + (step.uncertain ?? 0)) * 50 <= step.took;
 }
 
+/** What stands where a figure would exceed a limit. */
+export const NOT_KNOWN = "not known (machine busy)";
+/** Moments are told to the microsecond. */
+const ROUNDING_MS = 0.002;
+
+/** Milliseconds that each limit asks for this work at least: nothing takes or may be predicted to take less. */
+export function least(work: { flops: number; bytes: number }, limits: Limits): { compute: number; bandwidth: number } {
+  return { compute: (work.flops / limits.matrix_flops) * 1000, bandwidth: (work.bytes / limits.read_bandwidth) * 1000 };
+}
+
 /**
  * What a step took by itself: without the time in which the machine ran others. Limits are held against that. It is an estimate, which
- * proves nothing: it raises no limit, and a share of one ends at all of it.
+ * proves nothing: it raises no limit, and it is not known (`null`) where it would leave the work less than the least that there is.
  */
-export function own(step: { took: number; stolen?: number }): number {
-  return Math.max(0, step.took - (step.stolen ?? 0));
+export function own(step: { took: number; stolen?: number; flops: number; bytes: number }, limits: Limits | null): number | null {
+  if (!step.stolen) return step.took;
+  const alone = step.took - step.stolen;
+  const { compute, bandwidth } = limits ? least(step, limits) : { compute: 0, bandwidth: 0 };
+  return alone > Math.max(compute, bandwidth) + ROUNDING_MS ? alone : null;
 }
 
 export interface Distance {
-  /** Per second. */
-  achieved: number;
+  /** Per second; `null`: not known. */
+  achieved: number | null;
   /** Of the limit; `null` where it is not known. */
   share: number | null;
   /** Tokens per second of these steps. */
@@ -53,6 +66,7 @@ export function prefillDistance(steps: Step[], limits: Limits | null): Distance 
   return distance(
     steps.filter(reads),
     (step) => step.flops,
+    limits,
     limits?.matrix_flops,
     (step) => step.prefill.reduce((sum, row) => sum + row.len, 0),
   );
@@ -63,6 +77,7 @@ export function decodeDistance(steps: Step[], limits: Limits | null): Distance |
   return distance(
     steps.filter(writesOnly),
     (step) => step.bytes,
+    limits,
     limits?.read_bandwidth,
     outputTokens,
   );
@@ -70,23 +85,25 @@ export function decodeDistance(steps: Step[], limits: Limits | null): Distance |
 
 /** The last that is known of a phase which none of the newest steps shows, and how long ago that was in ms. */
 export function lastKnown(phase: "prefill" | "decode", steps: Step[], busy: number, limits: Limits | null): (Distance & { age: number }) | null {
-  const own = newest(steps.filter(phase === "prefill" ? reads : writesOnly), busy);
-  const known = phase === "prefill" ? prefillDistance(own, limits) : decodeDistance(own, limits);
-  return known && { ...known, age: steps[steps.length - 1]!.end - own[own.length - 1]!.end };
+  const last = newest(steps.filter(phase === "prefill" ? reads : writesOnly), busy);
+  const known = phase === "prefill" ? prefillDistance(last, limits) : decodeDistance(last, limits);
+  return known && { ...known, age: steps[steps.length - 1]!.end - last[last.length - 1]!.end };
 }
 
-function distance(steps: Step[], amount: (step: Step) => number, limit: number | undefined, tokens: (step: Step) => number): Distance | null {
-  const seconds = steps.reduce((sum, step) => sum + own(step), 0) / 1000;
-  if (seconds === 0) return null;
-  const achieved = steps.reduce((sum, step) => sum + amount(step), 0) / seconds;
-  return { achieved, share: limit ? Math.min(1, achieved / limit) : null, tokens: steps.reduce((sum, step) => sum + tokens(step), 0) / seconds, steps: steps.length };
+function distance(steps: Step[], amount: (step: Step) => number, limits: Limits | null, limit: number | undefined, tokens: (step: Step) => number): Distance | null {
+  const sum = (of: Step[], what: (step: Step) => number): number => of.reduce((sum, step) => sum + what(step), 0);
+  if (sum(steps, (step) => step.took) === 0) return null;
+  const known = steps.filter((step) => own(step, limits) != null);
+  const seconds = sum(known, (step) => own(step, limits)!) / 1000;
+  const achieved = seconds > 0 ? sum(known, amount) / seconds : null;
+  const share = achieved != null && limit ? Math.min(1, achieved / limit) : null;
+  return { achieved, share, tokens: (sum(steps, tokens) / sum(steps, (step) => step.took)) * 1000, steps: steps.length };
 }
 
-/** Which limit is nearer to a step, and how near: `null` where the limits are not known. */
-export function bound(step: Step, limits: Limits | null): { by: "compute" | "bandwidth"; share: number; least: number } | null {
-  if (!limits || own(step) <= 0) return null;
-  const compute = (step.flops / limits.matrix_flops) * 1000;
-  const bandwidth = (step.bytes / limits.read_bandwidth) * 1000;
-  const least = Math.max(compute, bandwidth);
-  return { by: compute > bandwidth ? "compute" : "bandwidth", share: Math.min(1, least / own(step)), least };
+/** Which limit is nearer to a step, and how near, `null` if its own time is not known; `null` where the limits are not known. */
+export function bound(step: Step, limits: Limits | null): { by: "compute" | "bandwidth"; share: number | null } | null {
+  if (!limits || step.took <= 0) return null;
+  const { compute, bandwidth } = least(step, limits);
+  const alone = own(step, limits);
+  return { by: compute > bandwidth ? "compute" : "bandwidth", share: alone == null ? null : Math.min(1, Math.max(compute, bandwidth) / alone) };
 }

@@ -3,7 +3,7 @@
 import type { App } from "./app";
 import type { Answer, Timings } from "./ask";
 import { add, el, say } from "./dom";
-import { own } from "./limits";
+import { least, own } from "./limits";
 import { count, ms, percent } from "./units";
 import type { Limits, StepEvent } from "./wire";
 
@@ -15,7 +15,7 @@ export interface Shares {
 
 /**
  * How close the machine came to its limits in the steps that carried `request`: the roofline's time of all work in those
- * steps (the longer of arithmetic and reading) over the time they took. The steps of a prompt are its prefill.
+ * steps (the longer of arithmetic and reading) over the time they took, where that is known. The steps of a prompt are its prefill.
  */
 export function sharesOf(request: string, steps: Iterable<StepEvent>, limits: Limits | null): Shares {
   const sums = { prefill: { ideal: 0, took: 0 }, decode: { ideal: 0, took: 0 } };
@@ -24,11 +24,14 @@ export function sharesOf(request: string, steps: Iterable<StepEvent>, limits: Li
       const has = (rows: { r: unknown }[]) => rows.some((row) => row.r === request);
       const phase = has(step.prefill) ? sums.prefill : has(step.decode) ? sums.decode : null;
       if (!phase || !step.flops || !step.bytes) continue;
-      phase.ideal += Math.max(step.flops / limits.matrix_flops, step.bytes / limits.read_bandwidth) * 1e3;
-      phase.took += own(step);
+      const alone = own(step, limits);
+      if (alone == null) continue;
+      const { compute, bandwidth } = least(step, limits);
+      phase.ideal += Math.max(compute, bandwidth);
+      phase.took += alone;
     }
   }
-  const share = ({ ideal, took }: { ideal: number; took: number }) => (took > 0 ? ideal / took : null);
+  const share = ({ ideal, took }: { ideal: number; took: number }) => (took > 0 ? Math.min(1, ideal / took) : null);
   return { prefill: share(sums.prefill), decode: share(sums.decode) };
 }
 

@@ -19,8 +19,9 @@ export interface Profile {
   ms: number;
   /** Of the request's time. */
   share: number;
-  compute_percent: number;
-  memory_percent: number;
+  /** `null`: not known. */
+  compute_percent: number | null;
+  memory_percent: number | null;
   bound_by: string;
 }
 

@@ -53,13 +53,14 @@ export class Roofline {
     if (surface.width === 0) return;
     this.last = now;
     this.drawn = log.stepVersion;
-    const steps = log.steps.slice(-SHOWN).filter((step) => step.flops > 0 && step.bytes > 0 && own(step) > 0);
     const context = surface.begin();
     const colours = theme();
     const limits = this.app.info.limits;
+    const steps = log.steps.slice(-SHOWN).filter((step) => step.flops > 0 && step.bytes > 0 && (own(step, limits) ?? 0) > 0);
+    const rate = (step: Step): number => Math.log10(step.flops / (own(step, limits)! / 1000));
     if (steps.length === 0 && !limits) return;
     const xs = steps.map((step) => Math.log10(step.flops / step.bytes));
-    const ys = steps.map((step) => Math.log10(step.flops / (own(step) / 1000)));
+    const ys = steps.map(rate);
     if (limits) {
       const ridge = Math.log10(limits.matrix_flops / limits.read_bandwidth);
       xs.push(ridge - 1, ridge + 0.7);
@@ -98,13 +99,11 @@ export class Roofline {
       context.fillText(`bandwidth limit ${short(limits.read_bandwidth)}B/s`, 0, -10);
       context.restore();
     }
-    for (const step of steps) this.point(context, step, px, py);
+    for (const step of steps) this.point(context, step, px(Math.log10(step.flops / step.bytes)), py(rate(step)));
   };
 
-  private point(context: CanvasRenderingContext2D, step: Step, px: (x: number) => number, py: (y: number) => number): void {
+  private point(context: CanvasRenderingContext2D, step: Step, x: number, y: number): void {
     const colours = theme();
-    const x = px(Math.log10(step.flops / step.bytes));
-    const y = py(Math.log10(step.flops / (own(step) / 1000)));
     context.globalAlpha = 0.65;
     // Prefill is a square and decode a disc, as everywhere; a step that carried both is a square with a disc in it.
     if (step.prefill.length > 0) {

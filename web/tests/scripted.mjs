@@ -5,11 +5,11 @@ import { until } from "./lib.mjs";
 const sse = (events) => events.map(([event, data]) => `event: ${event}\ndata: ${JSON.stringify(data)}\n\n`).join("");
 
 /** One step of the model. */
-export const step = (id, at, took, { decode = [], prefill = [] }) => [
+export const step = (id, at, took, { decode = [], prefill = [], ...more }) => [
   "step",
   {
     id, at, took, predicted: took, decode, prefill, preempted: [], waiting: 0, waiting_tokens: 0, blocked: null,
-    blocks: { used: 1, taken: 0, evicted: 0, copied: 0 }, recomputed: 0, flops: 1e6, bytes: 1e6,
+    blocks: { used: 1, taken: 0, evicted: 0, copied: 0 }, recomputed: 0, flops: 1e6, bytes: 1e6, ...more,
   },
 ];
 
@@ -24,13 +24,13 @@ export const stats = (at, more = {}) => [
 ];
 
 /** The Live page on a feed that says `events` and ends. */
-export async function scripted(context, events, options = {}) {
+export async function scripted(context, events, { limits, ...options } = {}) {
   const server = await context.server();
   const prepare = async (page) => {
     await page.route("**/live/info", async (route) => {
       // A page that is closed meanwhile takes its answers with it.
       const info = await route.fetch().then((response) => response.json()).catch(() => null);
-      if (info) await route.fulfill({ json: { ...info, now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 } } }).catch(() => {});
+      if (info) await route.fulfill({ json: { ...info, now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 }, limits: limits ?? info.limits } }).catch(() => {});
     });
     await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
     await page.route("**/v1/requests/**", (route) => route.fulfill({ status: 404, json: {} }));

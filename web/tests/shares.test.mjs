@@ -253,3 +253,27 @@ test("where the system chooses the colours, prefill and decode keep theirs", asy
   }, name);
   assert.ok((await shown("prefill")) && (await shown("decode")));
 });
+
+test("a step nearly all of which the machine took says that nothing is known, and nothing is above a limit", async (context) => {
+  const limits = { matrix_flops: 1e10, read_bandwidth: 1e9, matrix_kind: "test", in_cache: false, not_sure: null };
+  // Reading its bytes takes 1 ms; of 10 ms others had all but a thousandth.
+  const work = { stolen: 9.99, predicted: 0.01, bytes: 1e6 };
+  const events = [step(0, 0, 10, { prefill: [{ ...token(0), len: 8, samples: 1, cached: 0 }], ...work, flops: 1e8 })];
+  for (let i = 0; i < 30; i += 1) events.push(step(1 + i, 10 + 10 * i, 10, { decode: [token(8 + i)], ...work }));
+  const shown = async (page) => {
+    const text = await page.locator("#page").textContent();
+    for (const [, share] of text.matchAll(/([\d.,]+)\u00a0? ?%/g)) assert.ok(Number(share.replaceAll(",", "")) <= 100, text);
+    return text;
+  };
+  const page = await scripted(context, [...events, stats(310)], { limits });
+  for (const phase of ["prefill", "decode"]) await page.locator(`.gauge.${phase}`).getByText("not known (machine busy)").waitFor();
+  assert.doesNotMatch(await shown(page), /of 1\.00 GB\/s|of 10\.0 GFLOP\/s/);
+  await page.evaluate(() => (location.hash = "#/step?step=5"));
+  await page.getByText("Its share of that limit is not known (machine busy).").waitFor();
+  const text = await shown(page);
+  assert.match(text, /by itself it took a time that is not known \(machine busy\)/);
+  assert.match(text, /Predicted1\.0 ms/, "no prediction is below the lower bound");
+  // The same steps alone are what they are.
+  const alone = await scripted(context, [...events.map(([kind, data]) => [kind, { ...data, stolen: 0 }]), stats(310)], { limits });
+  await alone.locator(".gauge.decode").getByText("10 %", { exact: false }).first().waitFor();
+});

@@ -13,7 +13,7 @@ use kernels::memory_limits::Limit;
 use kernels::threads::{Pool, ThreadError};
 use kernels::{AccumulationOrder, Isa};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
-pub(crate) use roofline::{Bound, Demands, LimitShares, PassWork, Peaks, peak};
+pub(crate) use roofline::{Bound, Demands, LimitShares, NOT_KNOWN, PassWork, Peaks, peak};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;

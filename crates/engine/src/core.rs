@@ -343,7 +343,12 @@ impl EngineCore {
         self.finish_pass();
         let done = now();
         let record = self.scheduler.completes_next().expect("it has landed");
-        let measured = self.steal_meter.ends(record.began_at, done, record.predicted, &*self.forward);
+        let mut measured = self.steal_meter.ends(record.began_at, done, record.predicted, &*self.forward);
+        if measured.during > Nanos(0)
+            && let Some(peaks) = &self.journal.views().peaks
+        {
+            measured = peaks.at_most_stolen(record, done.since(record.began_at), measured);
+        }
         self.buffers.output.stolen = stolen.unwrap_or(measured);
         self.complete(done);
         self.send_blocks();

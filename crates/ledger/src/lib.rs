@@ -411,6 +411,15 @@ impl Ledger {
         self.accounts.get(&request).map(AsRef::as_ref)
     }
 
+    /// Raises what the cache saved an open request: a model of costs may say less than the machine can do.
+    pub fn saved_at_least(&mut self, request: RequestId, least: Nanos) {
+        let account = self.accounts.get_mut(&request);
+        account
+            .and_then(|account| account.bill.saved_by_cache.as_mut())
+            .into_iter()
+            .for_each(|saved| *saved = least.max(*saved));
+    }
+
     /// Sums over all requests since the start.
     pub fn totals(&self) -> &Totals {
         &self.totals

@@ -120,6 +120,11 @@ impl Accounts {
         self.take_late_costs();
     }
 
+    /// The cached tokens of an open request would have taken that, whatever the cost model says.
+    pub fn saved_at_least(&mut self, id: RequestId, least: Nanos) {
+        self.ledger.saved_at_least(id, least);
+    }
+
     /// A request's prompt is read elsewhere from now on.
     pub fn begin_remote_prefill(&mut self, id: RequestId, now: Nanos) {
         self.ledger.begin_remote_prefill(id, now);

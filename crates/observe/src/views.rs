@@ -70,16 +70,25 @@ impl Views {
     }
 
     /// A step is complete. Returns memory of a record that is no longer kept.
-    pub fn step(&mut self, record: StepRecord, gauges: &Gauges, cost: Option<&CostModel>) -> StepRecord {
-        let Views { accounts, counters, recent, minutes, promises, .. } = self;
+    pub fn step(&mut self, mut record: StepRecord, gauges: &Gauges, cost: Option<&CostModel>) -> StepRecord {
+        if let Some(peaks) = &mut self.peaks {
+            peaks.step(&mut record);
+        }
+        let Views { accounts, counters, recent, minutes, promises, peaks, .. } = self;
         minutes.step(&record, gauges);
-        let mut tokens = 0;
+        let (mut tokens, mut saved) = (0, Vec::new());
         accounts.step(&record, cost, &mut |news| {
+            if let (LedgerEvent::Entered(account), Some(peaks)) = (&news, &peaks)
+                && account.cached_tokens > 0
+            {
+                saved.push((account.request, peaks.least_for(account.cached_tokens)));
+            }
             tokens += usize::from(matches!(news, LedgerEvent::Token { .. }));
             minutes.news(&news);
             counters.news(news);
             recent.news(news);
         });
+        saved.into_iter().for_each(|(id, least)| accounts.saved_at_least(id, least));
         counters.step(&record);
         let now = record.completed_at;
         promises.pass(now);
@@ -92,9 +101,6 @@ impl Views {
         }
         counters.delivered(tokens);
         self.phase_work.step(&record);
-        if let Some(peaks) = &mut self.peaks {
-            peaks.step(&record);
-        }
         if let Some(calibration) = &mut self.calibration {
             calibration.step(&record);
         }

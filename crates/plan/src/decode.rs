@@ -37,7 +37,7 @@ impl Deployment {
     /// Lower bound for a step of `batch` requests with `context` keys each: weights, keys and values once at full bandwidth,
     /// or its operations at the peaks, whichever takes longer.
     pub fn decode_floor(&self, batch: usize, context: f64) -> f64 {
-        self.floor(&self.step_work(batch, context), || self.step(batch, context))
+        self.peaks().floor_seconds(&self.step_work(batch, context))
     }
 
     /// The back-of-the-envelope figure: every weight that a token of one request needs, once at full bandwidth, without

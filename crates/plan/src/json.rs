@@ -37,7 +37,7 @@ impl Plan {
                 "bandwidth_share": machine.bandwidth_share,
                 "rows": machine.rows,
                 "basis": machine.basis.words(),
-                "not_sure": machine.doubt.map(|doubt| doubt.to_string()),
+                "not_sure": self.doubt(),
             },
             "ask": { "prompt": ask.prompt, "response": ask.response, "thinking": ask.thinking, "batch": ask.batch },
             "fits": memory.fits(ask.batch),
@@ -126,8 +126,8 @@ fn profile(profile: &Profile) -> Value {
         "share": rounded(profile.share),
         "machine_ms": ms(profile.machine_seconds),
         "floor_ms": ms(profile.floor),
-        "compute_percent": rounded(profile.shares.compute * 100.0),
-        "memory_percent": rounded(profile.shares.memory * 100.0),
+        "compute_percent": profile.shares.map(|shares| rounded(shares.compute * 100.0)),
+        "memory_percent": profile.shares.map(|shares| rounded(shares.memory * 100.0)),
         "bound_by": profile.bound.name(),
     })
 }

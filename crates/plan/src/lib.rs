@@ -13,8 +13,8 @@
 //!
 //! There are two kinds of time. A *floor* is a lower bound: all operations of a phase at the machine's peaks, or all its
 //! bytes at its bandwidth, whichever takes longer. A *prediction* comes from the cost model of the simulator and the
-//! scheduler, with the share of the peaks that engines reach and the time between passes. The share of the limit is
-//! floor over prediction, so it is never above 1.
+//! scheduler, with the share of the peaks that engines reach and the time between passes. It is never below the floor. The
+//! share of the limit is floor over prediction, so it is never above 1.
 
 mod cost;
 mod decode;
@@ -108,48 +108,21 @@ impl Deployment {
         self.machine.peaks(&self.demands)
     }
 
-    /// A prediction from figures is raised to the floor. (Interpolation between few points may fall below it.) Measured
-    /// steps are kept.
+    /// A prediction, raised to the floor: interpolation between few points may fall below it, and so do steps that were
+    /// measured beside other programs.
     fn at_least(&self, predicted: f64, work: &PassWork) -> f64 {
-        match self.machine.basis {
-            Basis::Steps => predicted,
-            Basis::Preset | Basis::Given | Basis::Limits => predicted.max(self.peaks().floor_seconds(work)),
-        }
+        predicted.max(self.peaks().floor_seconds(work))
     }
 
-    /// The floor of some passes. Faster measured steps show that the limits are higher.
-    fn floor(&self, work: &PassWork, predicted: impl FnOnce() -> f64) -> f64 {
-        let floor = self.peaks().floor_seconds(work);
-        if self.machine.basis == Basis::Steps { floor.min(predicted()) } else { floor }
-    }
-
-    /// Shares of both limits that passes with this time reach.
-    fn shares(&self, work: &PassWork, seconds: f64) -> LimitShares {
-        LimitShares::within(work, seconds, &self.peaks()).capped()
+    /// Shares of both limits that passes with this time reach. `None`: the prediction from measured steps was raised to the
+    /// floor, so that they are not known.
+    fn shares(&self, work: &PassWork, seconds: f64) -> Option<LimitShares> {
+        let shares = LimitShares::within(work, seconds, &self.peaks());
+        if self.machine.basis == Basis::Steps { shares.known() } else { Some(shares) }
     }
 
     /// Computes the plan for `ask`. Cost: a few microseconds.
     pub fn plan(&self, ask: &Ask) -> Plan {
-        self.raised_for(ask).answer(ask)
-    }
-
-    /// The same deployment with limits raised to what steps of this model have reached: a limit below its own prediction was
-    /// measured while other programs used the machine.
-    fn raised_for(&self, ask: &Ask) -> Deployment {
-        if self.machine.basis != Basis::Steps {
-            return self.clone();
-        }
-        let (demands, context) = (&self.demands, ask.mean_context());
-        let steps = [
-            (self.prefill_work(ask.prompt), self.ttft(ask.prompt, 0, 0.0)),
-            (self.step_work(1, 0.0), self.step(1, 0.0)),
-            (self.step_work(ask.batch, context), self.step(ask.batch, context)),
-        ];
-        let raise = |machine: Machine, (work, seconds)| machine.raised_by(demands, &work, seconds);
-        Deployment { machine: steps.into_iter().fold(self.machine.clone(), raise), ..self.clone() }
-    }
-
-    fn answer(&self, ask: &Ask) -> Plan {
         let prompts = std::iter::successors(Some(128), |prompt| Some(prompt * 4));
         let prompts = prompts.take_while(|&prompt| prompt + ask.written() <= self.demands.shape.context_limit);
         let mut prompts: Vec<usize> = prompts.take(LENGTHS).chain([ask.prompt]).collect();
@@ -210,7 +183,7 @@ impl Deployment {
             machine_seconds: times.ttft_alone,
             floor: self.prefill_floor(ask.prompt),
             shares,
-            bound: shares.bound(),
+            bound: shares.map_or_else(|| self.peaks().roofline(&work), |shares| shares.bound()),
         }
     }
 
@@ -232,7 +205,7 @@ impl Deployment {
             machine_seconds: own * times.tpot,
             floor: steps as f64 * self.decode_floor(ask.batch, ask.mean_context()),
             shares,
-            bound: shares.bound(),
+            bound: shares.map_or_else(|| self.peaks().roofline(&work), |shares| shares.bound()),
         }
     }
 
@@ -302,6 +275,14 @@ impl Plan {
         if self.prefill.seconds > self.decode.seconds { "prefill" } else { "decode" }
     }
 
+    /// Why its figures are not sure, if they are not.
+    pub fn doubt(&self) -> Option<String> {
+        let is_raised = self.prefill.shares.is_none() || self.decode.shares.is_none();
+        let raised =
+            || "steps measured here were faster than its limits, so lower bounds are in their place".to_string();
+        self.deployment.machine.doubt.map(|doubt| doubt.to_string()).or_else(|| is_raised.then(raised))
+    }
+
     /// The phase that takes more of a machine's time, and so needs more machines.
     pub fn limiting(&self) -> &'static str {
         if self.prefill.machine_seconds > self.decode.machine_seconds { "prefill" } else { "decode" }
@@ -357,8 +338,9 @@ pub struct Profile {
     pub machine_seconds: f64,
     /// Lower bound in seconds, including attention, keys and values.
     pub floor: f64,
-    /// Shares of the limits; the larger is the floor over the time on an idle machine.
-    pub shares: LimitShares,
+    /// Shares of the limits; the larger is the floor over the time on an idle machine. `None`: not known, because the time
+    /// was below the floor and was raised to it.
+    pub shares: Option<LimitShares>,
     /// The limit that binds.
     pub bound: Bound,
 }

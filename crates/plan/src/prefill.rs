@@ -44,7 +44,7 @@ impl Deployment {
     /// Lower bound: the operations of these passes including attention at the machine's peaks, or their bytes including
     /// keys and values at its bandwidth, whichever takes longer.
     pub fn prefill_floor(&self, prompt: usize) -> f64 {
-        self.floor(&self.prefill_work(prompt), || self.ttft(prompt, 0, 0.0))
+        self.peaks().floor_seconds(&self.prefill_work(prompt))
     }
 
     /// The back-of-the-envelope figure: every token through every weight once at the machine's peak, without attention.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use roofline::Basis;
+use roofline::{Basis, NOT_KNOWN};
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
 use crate::{Deployment, Division, DivisionVerdict, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking, USE};
@@ -31,7 +31,7 @@ impl fmt::Display for Plan {
             thousands(ask.batch as u64),
         )?;
         writeln!(f, "by {}", machine.basis.words())?;
-        if let Some(doubt) = &machine.doubt {
+        if let Some(doubt) = self.doubt() {
             writeln!(f, "not sure: {doubt}")?;
         }
         if let Some(assumed) = deployment.assumed {
@@ -260,7 +260,10 @@ impl Plan {
                 duration(profile.floor),
                 duration(profile.seconds),
                 percent(profile.share),
-                format!("{} ({} of limit)", profile.bound, percent(profile.shares.of_limit())),
+                match &profile.shares {
+                    Some(shares) => format!("{} ({} of limit)", profile.bound, percent(shares.of_limit())),
+                    None => format!("{}, {NOT_KNOWN}", profile.bound),
+                },
             ]
         };
         table(f, &header, &[row("prefill", &self.prefill), row("decode", &self.decode)])?;

@@ -6,6 +6,7 @@ use plan::{Ask, Cap, Deployment, DivisionVerdict, NamedModel, SpeculationModel, 
 use roofline::{Basis, Bound, Machine, ModelShape};
 use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
+use serde_json::Value;
 
 fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
     Ask { prompt, response, thinking: 0, batch, users: None }
@@ -275,27 +276,43 @@ fn no_prediction_is_below_its_floor_and_no_share_above_one() {
                     for (phase, profile) in [("prefill", &plan.prefill), ("decode", &plan.decode)] {
                         let at = format!("{name} on {}, {weights:?}, {prompt} x {batch}: {phase}", machine.name);
                         assert!(profile.seconds >= profile.floor * (1.0 - 1e-9), "{at} {profile:?}");
-                        assert!(profile.shares.of_limit() <= 1.0 + 1e-9, "{at} {profile:?}");
+                        assert!(profile.shares.expect("known").of_limit() <= 1.0 + 1e-9, "{at} {profile:?}");
                     }
                     let share = plan.prefill.floor / plan.times.ttft_alone;
-                    assert!((plan.prefill.shares.of_limit() - share).abs() < 1e-9, "{name} {}", machine.name);
+                    assert!(
+                        (plan.prefill.shares.expect("known").of_limit() - share).abs() < 1e-9,
+                        "{name} {}",
+                        machine.name
+                    );
                     let share = plan.decode.floor / plan.decode.seconds;
-                    assert!((plan.decode.shares.of_limit() - share).abs() < 1e-9, "{name} {}", machine.name);
+                    assert!(
+                        (plan.decode.shares.expect("known").of_limit() - share).abs() < 1e-9,
+                        "{name} {}",
+                        machine.name
+                    );
                 }
             }
         }
     }
 }
 
-/// Steps that were measured and are faster than the limits allow have shown that the limits are higher.
+/// Steps that were measured and are faster than the limits were measured beside other programs: the lower bound stands, and
+/// a share is not known.
 #[test]
-fn a_measured_step_is_a_lower_bound_of_the_limit() {
-    let slow = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
-    let measured =
-        Deployment { machine: Machine { basis: Basis::Steps, bandwidth: 1e12, ..slow.machine.clone() }, ..slow };
-    let plan = measured.plan(&ask(1024, 256, 1));
-    assert!(plan.decode.floor <= plan.decode.seconds, "{plan}");
-    assert_eq!((plan.decode.shares.of_limit(), plan.decode.bound), (1.0, Bound::Memory), "{plan}");
+fn a_prediction_below_the_floor_is_the_floor() {
+    let fast = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
+    let machine = Machine { basis: Basis::Steps, bandwidth: 1e12, ..fast.machine.clone() };
+    let plan = Deployment { machine, ..fast }.plan(&ask(1024, 256, 1));
+    close(plan.decode.floor, plan.decode.seconds);
+    let json = plan.json();
+    assert_eq!(
+        (&json["machine"]["bandwidth"], &json["decode"]["memory_percent"]),
+        (&1e12.into(), &Value::Null),
+        "{json}"
+    );
+    assert!(json["machine"]["not_sure"].as_str().is_some_and(|why| why.contains("lower bounds")), "{json}");
+    assert_eq!((plan.decode.shares, plan.decode.bound), (None, Bound::Memory), "{plan}");
+    assert!(plan.to_string().contains("memory, not known (machine busy)"), "{plan}");
 }
 
 /// What int8 brings to prefill on machines that multiply it faster.

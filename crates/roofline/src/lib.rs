@@ -14,6 +14,6 @@ mod models;
 pub mod shape;
 
 pub use demands::{Demands, PassWork};
-pub use limits::{Bound, LimitShares, Peaks, peak};
+pub use limits::{Bound, LimitShares, NOT_KNOWN, Peaks, peak};
 pub use machine::{Basis, LastLevel, MEMORY_SHARE, Machine, ROWS_HERE};
 pub use shape::{Mixture, ModelShape, embedding_class};

@@ -6,6 +6,9 @@
 //! memory time  = (weights * passes + keys and values read) / read bandwidth
 //! % of limit   = the longer of the two / measured time          bound by = the longer one
 //! ```
+//! It is also the guard of every figure: nothing takes less than [`Peaks::floor_seconds`], and a share that is all of a
+//! limit is not known ([`LimitShares::known`]), because the time was cut at the floor or other programs bent it.
+//!
 //! This is the roofline (Williams et al., 2009) of the work: a long prompt is compared with the matrix peak, a decode
 //! step with the bandwidth.
 
@@ -15,6 +18,9 @@ use kernels::limits::Limits;
 use kernels::{KvDtype, WeightClass};
 
 use crate::demands::{Demands, PassWork};
+
+/// What stands where a figure would exceed a limit.
+pub const NOT_KNOWN: &str = "not known (machine busy)";
 
 /// Peak rates of a machine for one weight class and precision of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +63,13 @@ impl Peaks {
         work.bytes / self.bandwidth
     }
 
-    /// Lower bound of the work's time: the longer of the two, as if they overlapped completely.
+    /// The roofline that this work is closer to.
+    pub fn roofline(&self, work: &PassWork) -> Bound {
+        if self.compute_seconds(work) > self.memory_seconds(work) { Bound::Compute } else { Bound::Memory }
+    }
+
+    /// Lower bound of the work's time: the longer of the two, as if they overlapped completely. No time of anything that is
+    /// measured, predicted or saved is below it.
     pub fn floor_seconds(&self, work: &PassWork) -> f64 {
         self.compute_seconds(work).max(self.memory_seconds(work))
     }
@@ -103,6 +115,8 @@ pub struct LimitShares {
 impl LimitShares {
     /// Below this share of both limits, a phase is bound by overhead.
     const OVERHEAD: f64 = 0.1;
+    /// A whole limit, up to what rounding to nanoseconds does.
+    const ALL: f64 = 1.0 - 1e-5;
 
     /// Shares of both limits that `work` reached in `seconds`; zeros for no time.
     pub fn of(work: &PassWork, seconds: f64, limits: &Limits, demands: &Demands) -> LimitShares {
@@ -117,11 +131,9 @@ impl LimitShares {
         }
     }
 
-    /// Scaled down to at most 1: a measured step above a limit shows that the limit was measured too low, so the step
-    /// counts as at the limit.
-    pub fn capped(self) -> LimitShares {
-        let largest = self.of_limit().max(1.0);
-        LimitShares { compute: self.compute / largest, memory: self.memory / largest }
+    /// `None` if they are all of a limit or more: then the time was not the work's own.
+    pub fn known(self) -> Option<LimitShares> {
+        (self.of_limit() < LimitShares::ALL).then_some(self)
     }
 
     /// The larger share: that of the binding limit.
@@ -197,9 +209,11 @@ mod tests {
         let slow = LimitShares::of(&decode, 100.0, &limits(), &wide);
         assert_eq!((slow.bound(), slow.roofline()), (Bound::Overhead, Bound::Memory));
         assert_eq!(LimitShares::of(&decode, 0.0, &limits(), &wide).of_limit(), 0.0);
-        // A time below the floor: the limit was measured too low.
-        let fast = LimitShares::of(&decode, 0.5, &limits(), &wide);
-        assert_eq!((fast.of_limit(), fast.capped().of_limit(), fast.capped().roofline()), (2.0, 1.0, Bound::Memory));
+        // At the floor and below it nothing is known.
+        for (seconds, is_known) in [(1.01, true), (1.0, false), (0.5, false), (0.0, true)] {
+            let shares = LimitShares::of(&decode, seconds, &limits(), &wide);
+            assert_eq!(shares.known(), is_known.then_some(shares), "{seconds}");
+        }
         let peaks = Peaks::of(&limits(), &wide);
         assert_eq!((peaks.floor_seconds(&work), peaks.floor_seconds(&decode)), (2.0, 1.0));
     }

@@ -27,7 +27,7 @@
 use kernels::limits::{Doubt, Limits};
 use kernels::{KvDtype, WeightClass};
 
-use crate::demands::{Demands, PassWork};
+use crate::demands::Demands;
 use crate::limits::Peaks;
 
 /// Maximum rows of a prefill pass for an unknown engine: the simulator's default.
@@ -184,20 +184,6 @@ impl Machine {
             matrix: if weights == WeightClass::Bf16 { self.bf16_flops } else { self.int8_ops },
             attention: if kv_dtype == KvDtype::Bf16 { self.bf16_flops } else { self.int8_ops },
             bandwidth: cache.map_or(self.bandwidth, |cache| cache.bandwidth),
-        }
-    }
-
-    /// The machine with rates raised to those of a measured step of this model: see [`Peaks::raised_by`].
-    pub fn raised_by(self, demands: &Demands, work: &PassWork, seconds: f64) -> Machine {
-        let known = self.peaks(demands);
-        let raised = known.raised_by(work, seconds);
-        let (compute, memory) = (raised.matrix / known.matrix, raised.bandwidth / known.bandwidth);
-        Machine {
-            bf16_flops: self.bf16_flops * compute,
-            int8_ops: self.int8_ops * compute,
-            bandwidth: self.bandwidth * memory,
-            cache: self.cache.map(|cache| LastLevel { bandwidth: cache.bandwidth * memory, ..cache }),
-            ..self
         }
     }
 

@@ -131,7 +131,8 @@ pub fn step<'a>(number: u64, record: &StepRecord, names: &'a Names, prices: &Pri
         id: number,
         at: micros(record.began_at),
         took: micros(record.took()),
-        predicted: micros(record.predicted),
+        // Not rounded below what the machine can do.
+        predicted: micros(Nanos(record.predicted.0.next_multiple_of(1000))),
         stolen: stolen(record.stolen.during),
         uncertain: stolen(record.stolen.uncertain),
         stolen_before: stolen(record.stolen.before),

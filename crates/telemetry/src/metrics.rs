@@ -479,11 +479,13 @@ fn work(page: &mut Page<'_>, seen: &Sources<'_>) {
     let Some(limits) = seen.limits else { return };
     let name = "twostroke_roofline_utilization";
     let help = "Share of the machine's limits that the newest steps reached, 0 to 1: those that read prompts, and those of \
-                answers alone. Absent for a phase without such a step in the last minute.";
+                answers alone. Absent for a phase without such a step in the last minute, and where it \
+                is not known.";
     page.family(name, "gauge", help);
     let newest = |work: &PhaseWork| work.recent_seconds > 0.0 && seen.now.since(work.last) < NEWEST;
     for (phase, work) in phases().filter(|(_, work)| newest(work)) {
-        let shares = LimitShares::of(&work.recent, work.recent_seconds, limits, seen.demands).capped();
+        let shares = LimitShares::of(&work.recent, work.recent_seconds, limits, seen.demands).known();
+        let Some(shares) = shares else { continue };
         for (limit, share) in [("compute", shares.compute), ("memory", shares.memory)] {
             page.sample(name, &format!("phase=\"{phase}\",limit=\"{limit}\""), share);
         }

@@ -5,6 +5,7 @@ import type { App } from "../app";
 import { told } from "../ask";
 import { type Child, add, el, fill } from "../dom";
 import { labelled } from "../form";
+import { NOT_KNOWN } from "../limits";
 import { type Plan, type Presets, type Profile, type Question, commandLine } from "../plan";
 import { count, ms, percent, short } from "../units";
 import "./calculator.css";
@@ -352,6 +353,8 @@ function floors({ floors, ask, machine }: Plan): HTMLElement[] {
   ];
 }
 
+const shareOf = (per_cent: number | null): string => (per_cent == null ? NOT_KNOWN : percent(per_cent / 100));
+
 function profiles({ prefill, decode }: Plan): HTMLElement {
   const row = (name: string, of: (profile: Profile) => string): HTMLElement =>
     el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, of(prefill)), el("td", {}, of(decode)));
@@ -366,8 +369,8 @@ function profiles({ prefill, decode }: Plan): HTMLElement {
       row("Operations per byte", ({ intensity }) => short(intensity)),
       row("Time", (profile) => ms(profile.ms)),
       row("Share of the time", ({ share }) => percent(share)),
-      row("Of peak FLOP/s", ({ compute_percent }) => percent(compute_percent / 100)),
-      row("Of peak bandwidth", ({ memory_percent }) => percent(memory_percent / 100)),
+      row("Of peak FLOP/s", ({ compute_percent }) => shareOf(compute_percent)),
+      row("Of peak bandwidth", ({ memory_percent }) => shareOf(memory_percent)),
       row("Bound by", ({ bound_by }) => bound_by),
     ],
   );

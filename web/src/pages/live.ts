@@ -3,7 +3,7 @@
 import type { App } from "../app";
 import { add, el, say, show } from "../dom";
 import { exampleButton, STORY } from "../examples";
-import { decodeDistance, lastKnown, newest, prefillDistance, type Distance } from "../limits";
+import { decodeDistance, lastKnown, newest, NOT_KNOWN, prefillDistance, type Distance } from "../limits";
 import { Roofline } from "../roofline";
 import { Series } from "../series";
 import { RequestTable } from "../table";
@@ -48,7 +48,7 @@ export function mount(root: HTMLElement, app: App): () => void {
       "section",
       { class: "panel" },
       el("h2", {}, "Roofline"),
-      el("p", { class: "quiet-text" }, "Each point is a step. The further right, the more FLOP per byte read; no step can be above the line. Prefill sits under its flat part (compute-bound), decode under its slope (memory-bound): that is why there are two phases."),
+      el("p", { class: "quiet-text" }, "Each point is a step. The further right, the more FLOP per byte read; no step can be above the line, and one whose own time is not known (machine busy) has no point. Prefill sits under its flat part (compute-bound), decode under its slope (memory-bound): that is why there are two phases."),
       roofline.element,
     ),
     table.element,
@@ -130,7 +130,7 @@ class Gauge {
     const unit = prefill ? "FLOP/s" : "B/s";
     const { limits } = app.info;
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
-    const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": limits of this machine unknown"}`;
+    const rate = distance.achieved == null ? `Distance ${NOT_KNOWN}` : `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": limits of this machine unknown"}`;
     const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "output"} tokens per second`;
     const cache = !prefill && limits?.in_cache ? " The weights stay in the processor's cache, and its bandwidth is the limit." : "";
     const doubt = limits?.not_sure ? ` The limits are not sure: ${limits.not_sure}.` : "";

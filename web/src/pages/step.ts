@@ -7,7 +7,7 @@ import { add, el, say, show } from "../dom";
 import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
 import { KvMap } from "../kvmap";
-import { bound, isUndisturbed, own } from "../limits";
+import { bound, isUndisturbed, least, NOT_KNOWN, own } from "../limits";
 import { outputTokens, type Step } from "../log";
 import { PassView } from "../pass";
 import { count, ms, percent, short, shortName } from "../units";
@@ -206,9 +206,9 @@ class Costs {
 
   show(step: Step): void {
     const { limits } = this.app.info;
-    const compute = limits ? (step.flops / limits.matrix_flops) * 1000 : 0;
-    const bandwidth = limits ? (step.bytes / limits.read_bandwidth) * 1000 : 0;
-    const most = Math.max(step.took, step.predicted, compute, bandwidth, 1e-9);
+    const { compute, bandwidth } = limits ? least(step, limits) : { compute: 0, bandwidth: 0 };
+    const predicted = Math.max(step.predicted, compute, bandwidth);
+    const most = Math.max(step.took, predicted, 1e-9);
     const set = (name: keyof Costs["bars"], value: number, shown: boolean): void => {
       const { bar, value: text, row } = this.bars[name];
       show(row, shown);
@@ -217,19 +217,20 @@ class Costs {
     };
     set("took", step.took, true);
     set("stolen", step.stolen ?? 0, (step.stolen ?? 0) > 0);
-    set("predicted", step.predicted, step.predicted > 0);
+    set("predicted", predicted, step.predicted > 0);
     set("compute", compute, limits != null);
     set("bandwidth", bandwidth, limits != null);
     say(this.words, this.explain(step));
   }
 
   private explain(step: Step): string {
-    const alone = own(step);
-    const stolen = step.took - alone;
-    const error = step.predicted > 0 && alone > 0 ? (step.predicted - alone) / alone : null;
+    const alone = own(step, this.app.info.limits);
+    const stolen = step.stolen ?? 0;
+    const error = step.predicted > 0 && alone ? (step.predicted - alone) / alone : null;
     const prediction = error == null ? "" : !isUndisturbed(step) ? " The cost model is not judged by it." : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} it.`;
     // For so long nothing of the machine bound it: it was not there.
-    const elsewhere = stolen > 0 ? ` For ${ms(stolen)} of its ${ms(step.took)} the machine ran other programs on the cores that it needs; by itself it took ${ms(alone)}${step.uncertain ? `, give or take ${ms(step.uncertain)}` : ""}.` : "";
+    const uncertain = step.uncertain ? `, give or take ${ms(step.uncertain)}` : "";
+    const elsewhere = stolen > 0 ? ` For ${ms(stolen)} of its ${ms(step.took)} the machine ran other programs on the cores that it needs; by itself it took ${alone == null ? `a time that is ${NOT_KNOWN}` : `${ms(alone)}${uncertain}`}.` : "";
     const work = `${short(step.flops)}FLOP over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} FLOP per byte.`;
     const binding = bound(step, this.app.info.limits);
     if (!binding) return `${work}${elsewhere}${prediction}`;
@@ -238,7 +239,7 @@ class Costs {
     const why = !compute
       ? "Memory-bound: every weight is read for few tokens, and the arithmetic waits."
       : `Compute-bound${rows >= 16 ? ": the tokens share each weight, so reading the weights is the lesser part" : ""}.`;
-    const rest = ` It reached ${percent(binding.share)} of that limit${stolen > 0 ? " in that time" : ""}.`;
+    const rest = binding.share == null ? ` Its share of that limit is ${NOT_KNOWN}.` : ` It reached ${percent(binding.share)} of that limit${stolen > 0 ? " in that time" : ""}.`;
     return `${work}${elsewhere} ${why}${rest}${prediction}`;
   }
 }

@@ -25,7 +25,7 @@ pub(crate) struct WirePhase {
     shares: Option<WireShares>,
 }
 
-/// Where the machine's limits are known, and the answers are to one prompt.
+/// Where the machine's limits are known and the time is not cut at them, and the answers are to one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct WireShares {
     limit_percent: f64,
@@ -70,15 +70,13 @@ impl Cost {
                 flops: work.flops().round(),
                 bytes: work.bytes.round(),
                 intensity: rounded(work.intensity()),
-                shares: limits.map(|limits| shares(LimitShares::of(work, seconds, limits, demands))),
+                shares: limits.and_then(|limits| LimitShares::of(work, seconds, limits, demands).known()).map(shares),
             })
         })
     }
 }
 
 fn shares(shares: LimitShares) -> WireShares {
-    // A step above a limit has shown that the limit was measured too low.
-    let shares = shares.capped();
     WireShares {
         limit_percent: rounded(shares.of_limit() * 100.0),
         compute_percent: rounded(shares.compute * 100.0),

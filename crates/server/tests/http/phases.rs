@@ -56,9 +56,9 @@ fn a_limit_that_was_measured_too_low_is_reached_and_not_exceeded() {
     let host = host(Some(engine::DeviceLimits { read_bandwidth: 1e3, bf16_flops: 1e3, ..limits() }));
     let told = host.ask("/v1/completions", &json!({"prompt": "One fox.", "max_tokens": 9, "ignore_eos": true}));
     for phase in ["prefill", "decode"] {
-        // The engine raises a limit that a step has beaten.
-        let percent = number(&told["timings"][phase]["limit_percent"]);
-        assert!(percent > 0.0 && percent <= 100.0, "{told}");
+        // The engine raises a limit that a step has beaten; all of it is not known.
+        let percent = &told["timings"][phase]["limit_percent"];
+        assert!(percent.is_null() || number(percent) > 0.0 && number(percent) < 100.0, "{told}");
     }
     let metrics = host.get("/metrics");
     for line in metrics.text().lines().filter(|line| line.starts_with("twostroke_roofline_utilization{")) {

@@ -21,7 +21,7 @@ use bench::load::printable;
 use figures::Colour;
 
 use crate::environment::utc;
-use crate::figures::{duration, percent, rate};
+use crate::figures::{LimitShares, NOT_KNOWN, PassWork, Peaks, duration, percent, rate};
 
 /// Seconds that the lanes and the rates look back.
 const SECONDS: f64 = 10.0;
@@ -80,6 +80,19 @@ struct Pass {
     flops: f64,
     bytes: f64,
     rows: Vec<(String, Mark)>,
+}
+
+impl Pass {
+    fn work(&self) -> PassWork {
+        PassWork { matrix_flops: self.flops, bytes: self.bytes, ..PassWork::default() }
+    }
+
+    /// Seconds that it took by itself; `None` at what its work takes at least: then they are not known. Moments are told to
+    /// the microsecond.
+    fn own_seconds(&self, peaks: &Peaks) -> Option<f64> {
+        let own = (self.to - self.from - self.stolen) / 1e3;
+        (own > peaks.floor_seconds(&self.work()) + 2e-6).then_some(own)
+    }
 }
 
 /// What the feed has said so far.
@@ -216,19 +229,24 @@ impl Seen {
         };
         let flops = limit("matrix_flops", |pass| pass.flops);
         let (Some(flops), Some(bytes)) = (flops, limit("read_bandwidth", |pass| pass.bytes)) else { return line };
-        let of_phase = |pass: &&Pass| tokens(pass) * 2.0 > pass.prefill_tokens + pass.decode_tokens;
-        let (mut took, mut asked, mut read) = (0.0, 0.0, 0.0);
-        for pass in self.passes.iter().filter(of_phase) {
-            took += (pass.to - pass.from - pass.stolen) / 1e3;
-            asked += pass.flops;
-            read += pass.bytes;
-        }
-        if took == 0.0 && sum > 0.0 {
+        let peaks = Peaks { matrix: flops, attention: flops, bandwidth: bytes };
+        let mut of_phase =
+            self.passes.iter().filter(|pass| tokens(pass) * 2.0 > pass.prefill_tokens + pass.decode_tokens);
+        if sum > 0.0 && of_phase.clone().next().is_none() {
             return line + "   only in steps that carry more of the other phase";
         }
-        let share = |work: f64, limit: f64| if took > 0.0 { work / limit / took } else { 0.0 };
-        let (compute, memory) = (share(asked, flops), share(read, bytes));
-        let of_limit = compute.max(memory);
+        let (mut took, mut work) = (0.0, PassWork::default());
+        for (pass, own) in of_phase.clone().filter_map(|pass| Some((pass, pass.own_seconds(&peaks)?))) {
+            took += own;
+            work.add(&pass.work());
+        }
+        if took == 0.0 && of_phase.next().is_some() {
+            let _ = write!(line, " {NOT_KNOWN}");
+            return line;
+        }
+        let shares = LimitShares::within(&work, took, &peaks);
+        let LimitShares { compute, memory } = shares;
+        let of_limit = shares.of_limit();
         let _ = write!(
             line,
             " {} {} of arithmetic, {} of bandwidth",
@@ -253,7 +271,7 @@ impl Seen {
     fn stolen(&self) -> f64 {
         let worked = self.passes.iter().map(|pass| pass.to - pass.from + pass.stolen_before).sum::<f64>();
         let stolen = self.passes.iter().map(|pass| pass.stolen + pass.stolen_before).sum::<f64>();
-        if worked > 0.0 { stolen / worked } else { 0.0 }
+        if worked > 0.0 { (stolen / worked).min(1.0) } else { 0.0 }
     }
 
     /// Seconds that the kept steps cover.
@@ -440,6 +458,14 @@ mod tests {
         let lines = seen.lines(90, 24, false);
         assert!(lines[0].ends_with("machine busy 75 % · running 1 · waiting 0"), "{lines:?}");
         assert!(lines[2].ends_with("1 % of arithmetic, 80 % of bandwidth"), "{lines:?}");
+        // Of a step nearly all of which others are said to have had nothing is known.
+        let step = |at| json!({"at": at, "took": 400, "stolen": 399, "decode": row, "prefill": [], "flops": 1e9, "bytes": 8e8});
+        seen.hear("step", step(600));
+        assert!(seen.lines(90, 24, false)[2].ends_with("1 % of arithmetic, 80 % of bandwidth"));
+        let mut unknown = Seen::new(seen.info.clone());
+        unknown.hear("step", step(100));
+        let lines = unknown.lines(90, 24, false);
+        assert!(lines[2].ends_with(" tok/s not known (machine busy)"), "{lines:?}");
     }
 
     #[test]
