@@ -594,10 +594,10 @@ fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
 fn a_prefill_worker_alone_on_a_busy_machine_has_no_others() {
     let mut world = World::new(Limits { max_num_batched_tokens: 64, ..limits() }, None);
     world.admit(request(1, 100, 1, world.now));
-    world.stolen = StealTime { before: Nanos(0), during: Nanos(953 * MS) };
+    world.stolen = StealTime { during: Nanos(953 * MS), ..StealTime::default() };
     // Its prompt takes two steps.
     world.step(960 * MS, 2 * MS);
-    world.stolen = StealTime { before: Nanos(MS), during: Nanos(0) };
+    world.stolen = StealTime { before: Nanos(MS), ..StealTime::default() };
     world.step(5 * MS, 0);
     let here = world.account(1).bill.ttft;
     let seen = here.seen_from_afar();
