@@ -414,10 +414,9 @@ impl Ledger {
     /// Raises what the cache saved an open request: a model of costs may say less than the machine can do.
     pub fn saved_at_least(&mut self, request: RequestId, least: Nanos) {
         let account = self.accounts.get_mut(&request);
-        account
-            .and_then(|account| account.bill.saved_by_cache.as_mut())
-            .into_iter()
-            .for_each(|saved| *saved = least.max(*saved));
+        if let Some(saved) = account.and_then(|account| account.bill.saved_by_cache.as_mut()) {
+            *saved = least.max(*saved);
+        }
     }
 
     /// Sums over all requests since the start.

@@ -617,6 +617,16 @@ fn the_cache_saves_what_the_model_says_and_it_is_no_part_of_the_sum() {
         assert_eq!(account.bill.saved_by_cache.is_some_and(|saved| saved > Nanos(30 * MS)), saves);
         assert_eq!(account.bill.ttft.total(), Nanos(10 * MS));
     }
+    // And not less than the machine could have done.
+    let mut open = request(1, 400, 2, world.now);
+    open.id = RequestId(2);
+    world.admit(open);
+    world.step(10 * MS, 0);
+    for least in [9000, 1, 9000] {
+        world.ledger.saved_at_least(RequestId(2), Nanos(least * MS));
+        let saved = world.ledger.of(RequestId(2)).and_then(|account| account.bill.saved_by_cache);
+        assert_eq!(saved, Some(Nanos(9000 * MS)), "{least}");
+    }
 }
 
 #[test]

@@ -87,11 +87,11 @@ impl Pass {
         PassWork { matrix_flops: self.flops, bytes: self.bytes, ..PassWork::default() }
     }
 
-    /// Seconds that it took by itself; `None` at what its work takes at least: then they are not known. Moments are told to
-    /// the microsecond.
+    /// Seconds that it took by itself. `None`: others are said to have left it no more than its work takes, so they are not
+    /// known. Moments are told to the microsecond.
     fn own_seconds(&self, peaks: &Peaks) -> Option<f64> {
         let own = (self.to - self.from - self.stolen) / 1e3;
-        (own > peaks.floor_seconds(&self.work()) + 2e-6).then_some(own)
+        (self.stolen == 0.0 || own > peaks.floor_seconds(&self.work()) + 2e-6).then_some(own)
     }
 }
 
