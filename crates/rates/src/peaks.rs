@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! step --took--> raises the peaks, with a line in the log
-//!      --stolen, predicted--> no time of its own below the floor: nobody takes what the work itself needs
+//!      --stolen, predicted--> no time of its own below the floor: what the work needs was not taken
 //! ```
 
 use kernels::{DeviceLimits, WeightClass};
@@ -41,8 +41,8 @@ impl RooflinePeaks {
         }
     }
 
-    /// What the machine can have taken of a step, of which it is said to have taken `stolen`: the interval of that ends where
-    /// the work would take less than it can.
+    /// What the machine can have taken of a step, of which it is said to have taken `stolen`: the interval of that ends
+    /// where the work would take less than it can.
     pub fn at_most_stolen(&self, record: &StepRecord, took: Nanos, stolen: StealTime) -> StealTime {
         if stolen.during > Nanos(0) { self.at_most(&self.work(record), took, stolen) } else { stolen }
     }
