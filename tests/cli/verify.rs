@@ -155,7 +155,10 @@ fn an_edited_text_is_found() {
             let json = |line: &str| serde_json::from_str(line.trim_start_matches("data: ")).expect("JSON");
             let events: Vec<Value> = lines.map(json).collect();
             let mut put = |events: &[Value], kind: &'static str| {
-                text.extend(events.iter().map(|event| format!("{event}\n")));
+                for mut event in events.iter().cloned() {
+                    event["id"] = json!(format!("answer-{}", wanted.len()));
+                    text += &format!("{event}\n");
+                }
                 wanted.push((body.clone(), note, kind));
             };
             put(&events, "equal");
@@ -170,6 +173,14 @@ fn an_edited_text_is_found() {
                     *place = json!(text);
                     put(&edited, "different");
                 }
+            }
+            if is_stream {
+                let mut more = events[1].clone();
+                more["choices"][0].as_object_mut().expect("a choice").remove("receipt");
+                let place = ["text", "delta"].into_iter().find(|name| !more["choices"][0][name].is_null());
+                let place = place.expect("a piece");
+                more["choices"][0][place] = if place == "text" { json!(" No.") } else { json!({"content": " No."}) };
+                put(&[&events[..], &[more]].concat(), "different");
             }
             // Its beginning is gone: only of a chat's can that be seen.
             if is_stream && path.contains("chat") {

@@ -162,13 +162,20 @@ fn read(path: &Path, receipts: &mut Vec<Found>) -> Result<(), Failure> {
     };
     let text = String::from_utf8(bytes).map_err(|_| wrong(&"not UTF-8 text"))?;
     let before = receipts.len();
-    let mut open = BTreeMap::new();
+    let (mut open, mut done) = (BTreeMap::new(), BTreeMap::new());
     for value in values(&text) {
         let value = value.map_err(|error| wrong(&format!("no JSON: {error}")))?;
-        for (value, said) in receipts_in(value, &mut open) {
+        for (choice, value, said) in receipts_in(value, &mut open) {
+            done.insert(choice, receipts.len());
             let place = format!("{name}:{}", receipts.len() - before + 1);
             let receipt = Receipt::of(value).map_err(|error| Failure::usage(format!("{place}: {error}")))?;
             receipts.push(Found { place, receipt, said });
+        }
+    }
+    // Text of a stream behind its receipt is text of the answer too.
+    for (choice, said) in open {
+        if let Some(&at) = done.get(&choice) {
+            receipts[at].said.append(said);
         }
     }
     if receipts.len() == before { Err(wrong(&"there is no receipt in it")) } else { Ok(()) }
@@ -183,16 +190,22 @@ fn values(text: &str) -> Vec<serde_json::Result<Value>> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 
-/// A receipt itself, or those of an answer's choices with what these say. `open`: choices of streams whose receipt has
-/// not come, by the answer's id and their index.
-fn receipts_in(mut value: Value, open: &mut BTreeMap<(String, u64), Said>) -> Vec<(Value, Said)> {
+/// The id of an answer, and the index of one of its choices.
+type Choice = (String, u64);
+
+/// A receipt itself, or those of an answer's choices with what these say. `open`: what choices of streams have said since
+/// their receipt.
+fn receipts_in(mut value: Value, open: &mut BTreeMap<Choice, Said>) -> Vec<(Choice, Value, Said)> {
     let id = value.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let Some(Value::Array(choices)) = value.get_mut("choices") else { return vec![(value, Said::default())] };
+    let Some(Value::Array(choices)) = value.get_mut("choices") else {
+        return vec![(Choice::default(), value, Said::default())];
+    };
     let receipt = |(at, choice): (usize, &mut Value)| {
         let place = (id.clone(), choice.get("index").and_then(Value::as_u64).unwrap_or(at as u64));
         open.entry(place.clone()).or_default().read(choice);
         let receipt = choice.as_object_mut()?.shift_remove("receipt")?;
-        Some((receipt, open.remove(&place).unwrap_or_default()))
+        let said = open.remove(&place).unwrap_or_default();
+        Some((place, receipt, said))
     };
     choices.iter_mut().enumerate().filter_map(receipt).collect()
 }

@@ -75,6 +75,15 @@ impl Said {
         }
     }
 
+    /// What came behind it.
+    pub(super) fn append(&mut self, more: Said) {
+        self.text += &more.text;
+        for (thought, more) in self.thoughts.iter_mut().zip(more.thoughts) {
+            *thought = [thought.take(), more].into_iter().flatten().reduce(|thought, more| thought + &more);
+        }
+        self.calls.extend(more.calls);
+    }
+
     /// Holds it against the tokens of its receipt, which were found equal.
     pub(super) fn compare(&self, receipt: &Receipt, verifier: &Verifier, dialect: &Dialect) -> Compared {
         let (has_text, model) = (self.is_chat || self.has_begun, verifier.model());
