@@ -40,7 +40,7 @@ use std::sync::{Arc, PoisonError};
 use cpus::pin_this_thread;
 use grant::Grant;
 use sync::{AtomicBool, AtomicUsize, JoinHandle, Mutex};
-use worker_set::{Backoff, Job, Padded, SPINS, WorkerSet};
+use worker_set::{Backoff, Job, Padded, SPINS, TIMED, WorkerSet};
 
 /// The last `1 / TAIL_SHARE` of a share is claimed in `TAIL_PIECES`: see [`Pool::shares`]. The part before it is claimed
 /// in `HEAD_PIECES` if its owner is absent.
@@ -319,7 +319,7 @@ impl Claim<'_> {
         }
         self.region(f, |worker, region, backoff| {
             while !pool.set.is_out(worker, region) {
-                if backoff.count >= SPINS {
+                if backoff.count >= TIMED {
                     pool.set.waits[0].0.begin();
                 }
                 backoff.wait(&pool.set);
@@ -354,6 +354,8 @@ impl Claim<'_> {
                 }
                 if backoff.count >= SPINS && long.is_none() {
                     long = Some(sync::now());
+                }
+                if backoff.count >= TIMED {
                     set.waits[0].0.begin();
                 }
                 backoff.wait(set);

@@ -20,6 +20,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 /// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times the
 /// number halves the yields of a quiet machine, but then threads on shared cores spin away time that others could use.)
 pub(super) const SPINS: u32 = if cfg!(any(loom, miri)) { 0 } else { 4096 };
+/// Pauses before a wait is timed ([`super::lost::LongWaits`]): some 6 us, which few waits of a quiet machine last. Beside other
+/// programs a thread waits a little in nearly every region.
+pub(super) const TIMED: u32 = if cfg!(any(loom, miri)) { 0 } else { 256 };
 /// Yields before an idle worker sleeps: about a millisecond on an otherwise idle core.
 const YIELDS: u32 = if cfg!(any(loom, miri)) { 1 } else { 2048 };
 /// Nanoseconds for which a core counts as contended after a yield to another process.
@@ -223,7 +226,7 @@ impl WorkerSet {
             if generation != seen {
                 return generation;
             }
-            if wait.count >= SPINS {
+            if wait.count >= TIMED {
                 self.waits[worker + 1].0.begin();
             }
             // Another process needs this core: sleep instead of idling on it.
