@@ -96,6 +96,8 @@ pub struct TimeBound {
     pub p50: Nanos,
     /// The 95th percentile.
     pub p95: Nanos,
+    /// Outcomes of such requests that it rests on, at most 100. Of fewer than 20 the rest is a prior.
+    pub outcomes: usize,
 }
 
 /// Latency bounds of a request.
@@ -116,12 +118,18 @@ impl LatencyBound {
             forecast: a.forecast.max(b.forecast),
             p50: a.p50.max(b.p50),
             p95: a.p95.max(b.p95),
+            outcomes: a.outcomes.min(b.outcomes),
         };
         LatencyBound {
             ahead: self.ahead.max(other.ahead),
             first_token: later(self.first_token, other.first_token),
             answer: later(self.answer, other.answer),
         }
+    }
+
+    /// Whether requests like it have come before, enough to promise by: else both bounds are mostly a prior.
+    pub fn is_known(&self) -> bool {
+        self.first_token.outcomes.min(self.answer.outcomes) >= PRIOR.len()
     }
 
     /// The bound of this kind.
@@ -200,6 +208,8 @@ impl<T: Copy, const N: usize> Default for Newest<T, N> {
 struct Window {
     /// The newest; initially [`PRIOR`].
     ratios: Newest<f64, WINDOW>,
+    /// Added so far, at most [`WINDOW`].
+    outcomes: usize,
     trim: f64,
     /// Median and [`COVERAGE`] quantile of the ratios.
     median: f64,
@@ -208,7 +218,7 @@ struct Window {
 
 impl Window {
     fn new() -> Window {
-        let mut window = Window { ratios: Newest::with(&PRIOR), trim: 1.0, median: 1.0, high: 1.0 };
+        let mut window = Window { ratios: Newest::with(&PRIOR), outcomes: 0, trim: 1.0, median: 1.0, high: 1.0 };
         window.sum_up();
         window
     }
@@ -225,6 +235,7 @@ impl Window {
 
     fn add(&mut self, ratio: f64) {
         self.ratios.add(ratio);
+        self.outcomes = WINDOW.min(self.outcomes + 1);
         self.sum_up();
     }
 
@@ -382,7 +393,8 @@ impl LatencyBounds {
             let predicted = forecasts[kind as usize];
             let window = &self.windows[kind as usize][forecast.ahead() as usize];
             let times = |factor| Nanos((predicted.0 as f64 * factor) as u64);
-            TimeBound { forecast: predicted, p50: times(window.median), p95: times(window.bound()) }
+            let (p50, p95) = (times(window.median), times(window.bound()));
+            TimeBound { forecast: predicted, p50, p95, outcomes: window.outcomes }
         });
         // The last token is not before the first.
         let answer = TimeBound { p50: answer.p50.max(first_token.p50), p95: answer.p95.max(first_token.p95), ..answer };

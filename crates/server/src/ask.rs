@@ -24,6 +24,9 @@ use crate::endpoint::Endpoint;
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
 const PROMISED_TTFT: HeaderName = HeaderName::from_static("x-promised-ttft-ms");
 const PROMISED_TOTAL: HeaderName = HeaderName::from_static("x-promised-total-ms");
+/// What it says beside a promise that rests on nothing yet; `promise` in `timings` likewise.
+const PROMISE: HeaderName = HeaderName::from_static("x-promise");
+pub(crate) const NOT_KNOWN_YET: &str = "not known yet";
 /// Fields that were taken and change nothing, and what `max_tokens` was cut to.
 const HINTS: HeaderName = HeaderName::from_static("x-twostroke-hints");
 const MAX_TOKENS: HeaderName = HeaderName::from_static("x-twostroke-max-tokens");
@@ -152,6 +155,7 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, prepared: PreparedReq
     let PreparedRequest { requests, plan, writer } = prepared;
     let (plan, outputs) = submit(&app, caller, requests, plan).await?;
     let bound = outputs.latency_bound();
+    let known = bound.as_ref().is_none_or(LatencyBound::is_known);
     let text = caller.came.elapsed();
     let adjustments = plan.delivery.adjustments.clone();
     let (mut response, timings) = deliver(app, plan, &*writer, outputs).await?;
@@ -162,6 +166,9 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, prepared: PreparedReq
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.p50.0.div_ceil(1_000_000)));
         // Rounded up, so that a kept bound never looks broken.
         headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.p95.0.div_ceil(1_000_000)));
+        if !known {
+            headers.insert(PROMISE, HeaderValue::from_static(NOT_KNOWN_YET));
+        }
         headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.p95.0.div_ceil(1_000_000)));
     }
     let likely = bound.map(|bound| Duration::from_nanos(bound.first_token.p50.0));

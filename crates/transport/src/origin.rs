@@ -30,7 +30,7 @@ use crate::error::ApiError;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Headers of answers that scripts of another origin may read beside the common ones.
-const EXPOSED: &str = "request-id, retry-after, server-timing, x-predicted-ttft-ms, x-promised-total-ms, \
+const EXPOSED: &str = "request-id, retry-after, server-timing, x-predicted-ttft-ms, x-promise, x-promised-total-ms, \
     x-promised-ttft-ms, x-request-id, x-twostroke-hints, x-twostroke-max-tokens";
 /// Seconds for which a browser need not ask again whether it may ask.
 const PREFLIGHT_AGE: &str = "600";

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::answers::{Adjustments, Totals};
+use crate::ask::NOT_KNOWN_YET;
 use crate::openai::beams::Taken;
 use crate::openai::cost::WirePhase;
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs};
@@ -293,6 +294,9 @@ pub(crate) struct WireTimings {
     promised_ttft_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     promised_total_ms: Option<f64>,
+    /// Says so where too few requests like it have ended to promise by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promise: Option<&'static str>,
     /// How long the engine was paused meanwhile, if at all: no part of the other times.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_ms: Option<f64>,
@@ -341,6 +345,7 @@ impl WireTimings {
             predicted_ttft_ms: promised(&|promise| promise.first_token.p50),
             promised_ttft_ms: promised(&|promise| promise.first_token.p95),
             promised_total_ms: promised(&|promise| promise.answer.p95),
+            promise: timings.latency_bound.filter(|bound| !bound.is_known()).map(|_| NOT_KNOWN_YET),
             held_ms: Some(round(timings.held_ms)).filter(|&ms| ms > 0.0),
             prefill,
             decode,

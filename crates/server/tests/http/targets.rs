@@ -3,6 +3,7 @@
 use engine::{Calibration, DefaultTarget, EngineOptions};
 use serde_json::{Value, json};
 
+use crate::client::Answer;
 use crate::host::{Host, local_server, small_engine, wait};
 
 fn measured() -> EngineOptions {
@@ -38,6 +39,9 @@ fn targets_and_tiers_are_taken_and_counted() {
         let body = timings[*name].as_f64().expect("the body has it too");
         assert!((body - header as f64).abs() <= 1.0, "{name}: {body} {header}");
     }
+    let is_known =
+        |answer: &Answer| (answer.header("x-promise").is_none(), answer.json()["timings"].get("promise").is_none());
+    assert_eq!((is_known(&answer), answer.header("x-promise")), ((false, false), Some("not known yet")));
     assert_eq!(answer.json().get("service_tier"), None, "it was not asked for");
     let text = answer.json()["choices"].clone();
 
@@ -89,6 +93,11 @@ fn targets_and_tiers_are_taken_and_counted() {
         |what: &str, phase: &str| sample(&host, &format!("twostroke_step_{what}_seconds_total{{phase=\"{phase}\"}}"));
     assert!(seconds("predicted", "decode") > 0.0 && seconds("measured", "decode") > 0.0);
     assert_eq!(host.metric("twostroke_prefill_backlog_seconds"), 0.0, "nothing is in line");
+
+    // Twenty have ended, each without another before it.
+    let answers: Vec<Answer> = (0..20).map(|_| host.post("/v1/completions", &ask(json!({})))).collect();
+    let known = answers.last().expect("twenty");
+    assert_eq!(is_known(known), (true, true), "{:?}", known.json()["timings"]);
 }
 
 #[test]
