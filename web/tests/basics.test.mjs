@@ -135,7 +135,7 @@ test("first paint, and frames with 256 lanes: figures, and that every lane is th
 });
 
 test("a server with keys asks for one, refuses a wrong one, and the right one is kept for the tab", async (context) => {
-  const server = await context.server("--api-key", "open sesame");
+  const server = await context.server("--api-key", "open-sesame");
   const page = await context.open(server, "/", { ready: false, expected: /status of 401/ });
   const give = async (key) => {
     await page.getByLabel("Key", { exact: true }).fill(key);
@@ -144,11 +144,11 @@ test("a server with keys asks for one, refuses a wrong one, and the right one is
   await page.getByRole("dialog").waitFor();
   await give("wrong");
   await page.getByText("did not accept this key").waitFor();
-  await give("open sesame");
+  await give("open-sesame");
   await page.locator("#page h1").waitFor();
   await page.reload();
   await page.locator("#page h1").waitFor();
-  assert.equal(await page.evaluate(() => Object.values(sessionStorage).includes("open sesame") && Object.keys(localStorage).every((name) => !localStorage[name].includes("sesame"))), true);
+  assert.equal(await page.evaluate(() => Object.values(sessionStorage).includes("open-sesame") && Object.keys(localStorage).every((name) => !localStorage[name].includes("sesame"))), true);
 });
 
 test("a server without its page has none of it", async (context) => {
