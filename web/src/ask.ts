@@ -25,6 +25,8 @@ export interface Timings {
 export interface Detail {
   ttft: Record<string, number>;
   gaps: Record<string, number>;
+  /** By how much the machine's part of either may be wrong. */
+  uncertain?: { ttft_ms: number; gaps_ms: number };
   saved_by_cache_ms: number;
 }
 

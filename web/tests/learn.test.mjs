@@ -2,12 +2,22 @@
 
 import assert from "node:assert/strict";
 import { test, until } from "./lib.mjs";
+import { Course, lesson } from "./scripted.mjs";
 
 const TITLES = ["Why two phases", "TTFT against TPOT", "Batching", "Chunked prefill", "Prefix cache", "The KV wall", "Why a draft is cheap"];
 
-/** Runs what the page offers to try and returns what it says of it, and the rows of its table. */
-async function tryIt(page) {
-  await page.locator(".try button").click();
+/** What stands where the times of a busy machine would teach what is not so. */
+const AGAIN = "Your machine is busy: again";
+
+/** Runs what the page offers to try and returns what it says of it, and the rows of its table. A busy machine gets five more chances. */
+async function tryIt(page, chances = 5) {
+  let result = await press(page, ".try .primary");
+  for (; chances > 0 && result.said === AGAIN; chances -= 1) result = await press(page, ".try .status button");
+  return result;
+}
+
+async function press(page, button) {
+  await page.locator(button).click();
   const status = page.locator(".try .status");
   await until("a result", async () => /^(?!The engine is at work).+/.test(await status.textContent()));
   const rows = await page.locator(".try tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
@@ -37,6 +47,48 @@ test("the tour goes through seven pages, and each question explains each of its 
   await page.getByRole("heading", { name: "6. The KV wall" }).waitFor();
 });
 
+test("each lesson is that of the work itself, whatever the machine took beside it, or there is none", async (context) => {
+  // What each page sends, and what it says.
+  const lessons = {
+    1: [(course) => course.send(1, { prompt: 1024, tokens: 8 }).send(1, { prompt: 16, tokens: 64 }), /took 0\.06 ms, a token of the long answer 2\.1 ms: 34\.0 times as long/],
+    2: [(course) => course.send(1, { prompt: 512, tokens: 64 }), /^32 ms to the first token \+ 63 × 2\.1 ms = 166 ms\.$/],
+    3: [(course) => course.send(1, { prompt: 16, tokens: 96 }).send(8, { prompt: 16, tokens: 96 }), /^8 streams wrote 5\.7 times as many tokens per second as one, and each waited 1\.41 times as long/],
+    4: [
+      (course) => {
+        const stream = `r${course.answers.length + 1}`;
+        course.send(1, { prompt: 3072, tokens: 1, chunk: 2048 }).send(1, { prompt: 16, tokens: 99 }).send(1, { prompt: 3072, tokens: 1, chunk: 256, beside: [stream] });
+      },
+      /^The stream's passes took 2\.1 ms each, beside the prompt at most 17 ms\. Alone the prompt took 192 ms:/,
+    ],
+    5: [(course) => course.send(1, { prompt: 2048, tokens: 32 }).send(1, { prompt: 2048, tokens: 32, cached: 2016 }), /2,016 were there already: the first token came after 2\.0 ms instead of 128 ms\.$/],
+    6: [(course) => course.send(4, { prompt: 1536, tokens: 256 }), /they hit the wall: .* the slowest first token came after 1\.50 s instead of 96 ms\.$/],
+    7: [(course) => course.send(1, { prompt: 48, tokens: 160 }).send(1, { prompt: 48, tokens: 160, n: 8 }).send(1, { prompt: 48, tokens: 160 }), /^A pass with 8 rows took 1\.41 times as long/],
+  };
+  for (const [number, [send, teaches]] of Object.entries(lessons)) {
+    for (const [machine, uncertain] of [[0, 0], [0.15, 0.04]]) {
+      const course = new Course().disturb(machine, uncertain);
+      send(course);
+      const page = await lesson(context, number, course);
+      const { said } = await press(page, ".try .primary");
+      assert.match(said, teaches, `${number}, ${machine} of it the machine's`);
+      await page.close();
+    }
+    // Too much of it, then as much that is not sure, then little.
+    const course = new Course();
+    for (const [machine, uncertain] of [[0.5, 0], [0.1, 0.15], [0, 0]]) send(course.disturb(machine, uncertain));
+    const page = await lesson(context, number, course);
+    const busy = await press(page, ".try .primary");
+    assert.equal(busy.said, AGAIN, number);
+    assert.doesNotMatch(busy.rows.flatMap((row) => row.slice(1)).join(), /\d m?s\b/, `${number}: no time that is not the work's`);
+    await context.picture(page, `learn ${number} busy`);
+    assert.equal((await press(page, ".try .status button")).said, AGAIN, number);
+    const after = await press(page, ".try .status button");
+    assert.match(after.said, teaches, `${number}, again`);
+    assert.equal(after.rows.length, busy.rows.length, "what was no lesson is gone");
+    await page.close();
+  }
+});
+
 test("slow to start but streams fast: the page lets a newcomer find out which phase that is", async (context) => {
   const server = await context.server();
   const page = await context.open(server, "/#/learn/2");
@@ -45,11 +97,13 @@ test("slow to start but streams fast: the page lets a newcomer find out which ph
   await page.getByRole("slider", { name: "Tokens of the answer" }).fill("16");
   const long = await tryIt(page);
   const share = ([, , , , share]) => Number.parseInt(share, 10);
-  assert.match(long.said, /to the first token \+ 15 × .+ = /);
   await page.getByRole("slider", { name: "Tokens of the prompt" }).fill("16");
   await page.getByRole("slider", { name: "Tokens of the answer" }).fill("256");
   const short = await tryIt(page);
-  assert.ok(share(short.rows[0]) > share(short.rows[1]), JSON.stringify(short.rows));
+  if (![long.said, short.said].includes(AGAIN)) {
+    assert.match(long.said, /to the first token \+ 15 × .+ = /);
+    assert.ok(share(long.rows[0]) > share(short.rows.at(-1)), JSON.stringify([long, short]));
+  }
   await page.getByRole("group", { name: "slow to start but then streams fast" }).getByText("Prefill, or the queue before it.").click();
   assert.equal(await page.locator(".verdict").getAttribute("data-right"), "true");
   await context.picture(page, "learn 2 tried");
@@ -68,7 +122,7 @@ test("what each page lets one try runs on the engine, and counts what it did", a
     6: ({ said, rows }) => {
       assert.ok(Number(rows[0][1].replace(",", "")) >= 1536 / 32, JSON.stringify(rows));
       assert.ok(Number.parseFloat(rows[1][2]) > 50 && Number.parseInt(rows[1][3], 10) > 0, JSON.stringify(rows));
-      assert.match(said, /they hit the wall/);
+      assert.ok(said === AGAIN || said.includes("they hit the wall"), said);
     },
   };
   for (const [number, check] of Object.entries(checks)) {
@@ -90,17 +144,18 @@ test("why a draft is cheap: the same words of fewer passes, and without drafts w
     assert.equal(rows.length, 3, said);
     assert.deepEqual([rows[0].slice(1, 4), rows[0].slice(5)], [["159 tokens", "159", "1.0"], ["0", "0"]], said);
     assert.deepEqual([rows[1][1], rows[1][3]], ["1,272 tokens", "8.0"]);
-    assert.match(said, /^A pass with 8 rows took (?!0\.00)\d+\.\d\d times as long as one with a single row/);
+    const lesson = said === AGAIN ? null : said;
+    if (lesson) assert.match(said, /^A pass with 8 rows took (?!0\.00)\d+\.\d\d times as long as one with a single row/);
     const [, tokens, passes, , , drafted, accepted] = rows[2];
     assert.equal(tokens, "159 tokens");
     if (flags.length === 0) {
       // How many are worth their rows is the machine's to say; some are always tried.
       assert.ok(Number(drafted) > 0 && Number(accepted) <= Number(drafted), JSON.stringify(rows[2]));
       assert.equal(Number(passes) + Number(accepted), 159, "a token of each pass, and the accepted drafts");
-      assert.match(said, /The words are the same\.$/);
+      if (lesson) assert.match(said, /The words are the same\.$/);
     } else {
       assert.deepEqual([passes, drafted], ["159", "0"]);
-      assert.match(said, /start the server without --speculate off/);
+      if (lesson) assert.match(said, /start the server without --speculate off/);
     }
     console.log(`figure  learn 7: ${said}`);
     await context.picture(page, `learn 7 tried${flags.join("")}`);

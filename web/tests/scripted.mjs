@@ -23,18 +23,21 @@ export const stats = (at, more = {}) => [
   },
 ];
 
+/** Makes a page's feed one that says `events` and ends. */
+async function play(page, events, limits) {
+  await page.route("**/live/info", async (route) => {
+    // A page that is closed meanwhile takes its answers with it.
+    const info = await route.fetch().then((response) => response.json()).catch(() => null);
+    if (info) await route.fulfill({ json: { ...info, now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 }, limits: limits ?? info.limits } }).catch(() => {});
+  });
+  await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
+  await page.route("**/v1/requests/**", (route) => route.fulfill({ status: 404, json: {} }));
+}
+
 /** The Live page on a feed that says `events` and ends. */
 export async function scripted(context, events, { limits, ...options } = {}) {
   const server = await context.server();
-  const prepare = async (page) => {
-    await page.route("**/live/info", async (route) => {
-      // A page that is closed meanwhile takes its answers with it.
-      const info = await route.fetch().then((response) => response.json()).catch(() => null);
-      if (info) await route.fulfill({ json: { ...info, now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 }, limits: limits ?? info.limits } }).catch(() => {});
-    });
-    await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
-    await page.route("**/v1/requests/**", (route) => route.fulfill({ status: 404, json: {} }));
-  };
+  const prepare = (page) => play(page, events, limits);
   const page = await context.open(server, "/#/live", { prepare, expected: /status of 404|willReadFrequently/, ...options });
   // A feed that ended is asked for again and again: what the page says about that would move the lanes under the pointer.
   await page.evaluate(() => (document.querySelector(".notice").style.display = "none"));
@@ -50,4 +53,68 @@ export async function scripted(context, events, { limits, ...options } = {}) {
   // And no longer after the present, which moves when the feed is asked for again.
   await page.keyboard.press("f");
   return page;
+}
+
+/** A course of requests `r0`, `r1` and so on: the steps that its feed tells, and what the server answers each. */
+export class Course {
+  events = [];
+  answers = [];
+  at = 0;
+  steps = 0;
+
+  /** The machine's share of what comes next, and how much of it is not sure. */
+  disturb(machine, uncertain = 0) {
+    Object.assign(this, { machine, uncertain });
+    return this;
+  }
+
+  /** A pass whose work takes `own` ms. */
+  pass(own, rows) {
+    const took = own / (1 - this.machine);
+    this.events.push(step(this.steps, this.at, took, { ...rows, stolen: took - own, uncertain: took * this.uncertain }));
+    this.steps += 1;
+    this.at += took;
+  }
+
+  /** `many` that come together: their prompts in passes of at most `chunk` rows, each beside the answer of `beside`, then all answers, `n` each. */
+  send(many, { prompt, tokens, cached = 0, chunk = prompt, n = 1, beside = [] }) {
+    const names = Array.from({ length: many }, (_, i) => `r${this.answers.length + i}`);
+    const decode = names.flatMap((r) => Array.from({ length: n }, (_, a) => ({ r, a, start: prompt })));
+    for (const r of names) {
+      for (let start = cached; start < prompt; start += chunk) {
+        const len = Math.min(chunk, prompt - start);
+        this.pass(len / 16 + beside.length, { prefill: [{ r, a: 0, start, len, samples: start + len === prompt ? n : 0, cached }], decode: beside.map((r) => ({ r, a: 0, start: 99 })) });
+      }
+    }
+    for (let i = 1; i < tokens; i += 1) this.pass(2 + decode.length / 8, { decode });
+    const time = (own) => ({ wall: own / (1 - this.machine), owners: (name) => ({ [name]: own, machine_ms: own / (1 - this.machine) - own }) });
+    const [first, rest] = [time((prompt - cached) / 16), time((tokens - 1) * (2 + decode.length / 8))];
+    for (const r of names) {
+      this.events.push(["ended", { r, at: this.at, ending: "length", arrived: 0, queue_ms: 0, longest_gap_ms: 2, ttft_ms: first.wall, tpot_ms: 2, prompt_tokens: prompt, generated: tokens, cached }]);
+      this.answers.push({
+        queue_ms: 0, prefill_ms: first.wall, ttft_ms: first.wall, decode_ms: rest.wall, total_ms: first.wall + rest.wall,
+        prefill_tokens: prompt - cached, cached_tokens: cached, decode_tokens: n * (tokens - 1), preemptions: 0,
+        detail: [{ ttft: first.owners("own_prefill_ms"), gaps: rest.owners("own_decode_ms"), uncertain: { ttft_ms: first.wall * this.uncertain, gaps_ms: rest.wall * this.uncertain } }],
+      });
+    }
+    return this;
+  }
+}
+
+/** Page `number` of the tour, whose requests are answered as the course says. */
+export async function lesson(context, number, { events, answers }) {
+  let sent = 0;
+  const prepare = async (page) => {
+    await play(page, events);
+    await page.route("**/v1/completions", async (route) => {
+      const id = `r${sent}`;
+      const timings = answers[sent];
+      sent += 1;
+      const said = [{ id, choices: [{ text: "a", finish_reason: "length" }] }, { id, choices: [], timings }];
+      await route.fulfill({ contentType: "text/event-stream", body: said.map((data) => `data: ${JSON.stringify(data)}\n\n`).join("") });
+    });
+    const [, wait] = step(0, 0, 10, { prefill: [{ r: "r0", a: 0, start: 0, len: 16, samples: 1, cached: 0 }], blocked: "kv" });
+    await page.route("**/live/whatif*", (route) => route.fulfill({ json: { whatif: { preemptions: 2, ttft: { p99: 1500 } }, steps: { whatif: [wait] } } }));
+  };
+  return context.open(await context.server(), `/#/learn/${number}`, { prepare, expected: /status of 404|willReadFrequently/ });
 }

@@ -1,12 +1,14 @@
-// What the tour lets one try. Every number comes from the engine: the `timings` of the answers and the steps of the feed.
+// What the tour lets one try. Every number comes from the engine: the `timings` of the answers and the steps of the feed. Times are
+// those of the work itself, without what the machine took for others; where that was too much there is no lesson in them.
 
 import type { App } from "../app";
-import { type Answer, ask, longPrompt } from "../ask";
+import { type Answer, ask, longPrompt, type Timings } from "../ask";
 import { add, el, fill, say } from "../dom";
 import { labelled } from "../form";
+import { own } from "../limits";
+import { Log, type Step } from "../log";
 import { phaseBar, rate, told } from "../phases";
-import { Log } from "../log";
-import { count, median, ms } from "../units";
+import { count, median, ms, percent } from "../units";
 import { CourseView } from "../whatif";
 import type { StepEvent } from "../wire";
 
@@ -23,21 +25,56 @@ async function send(app: App, prompt: number[] | string, tokens: number, signal:
   return answer;
 }
 
-/** Time per output token in ms. */
-function tpot(answer: Answer): number {
-  const { timings } = answer;
-  return timings && timings.decode_tokens > 0 ? timings.decode_ms / timings.decode_tokens : 0;
+/** Of a time that was measured, the machine may have had this share, or be thought to: beyond that it teaches nothing. */
+const BUSY = 0.2;
+
+const sum = (values: number[]): number => values.reduce((sum, value) => sum + value, 0);
+
+/** Steps with the time that they took by themselves, where it is known; `null`: the machine had too much of them, or there are none. */
+function alone(app: App, steps: Step[]): Step[] | null {
+  const known: Step[] = [];
+  let lost = 0;
+  for (const step of steps) {
+    const took = own(step, app.info.limits);
+    if (took != null) known.push({ ...step, took });
+    lost += took == null ? step.took : (step.stolen ?? 0) + (step.uncertain ?? 0);
+  }
+  const took = sum(steps.map((step) => step.took));
+  return took > 0 && lost <= BUSY * took ? known : null;
 }
 
-/** The passes that carried a request: rows of each pass over its prompt, and how many decoded. */
-function passesOf(app: App, id: string): { prefill: number[]; decode: number } {
-  const passes = { prefill: [] as number[], decode: 0 };
-  for (const step of app.feed.log.steps) {
-    const rows = step.prefill.filter((row) => row.r === id).reduce((sum, row) => sum + row.len, 0);
-    if (rows > 0) passes.prefill.push(rows);
-    if (step.decode.some((row) => row.r === id)) passes.decode += 1;
-  }
-  return passes;
+/** The time that such a step takes. */
+const each = (steps: Step[] | null): number | null => steps && sum(steps.map((step) => step.took)) / steps.length;
+
+/** An answer's times without what the machine had of them; `null` as above, and without an owner for each millisecond. */
+function aloneTimings({ timings }: Answer): Timings | null {
+  const owners = timings?.detail?.[0];
+  if (!timings || !owners) return null;
+  const machine = (of: Record<string, number>): number => (of["machine_ms"] ?? 0) + (of["remote_machine_ms"] ?? 0);
+  const isBusy = (of: Record<string, number>, uncertain = 0): boolean => machine(of) + uncertain > BUSY * sum(Object.values(of));
+  if (isBusy(owners.ttft, owners.uncertain?.ttft_ms) || isBusy(owners.gaps, owners.uncertain?.gaps_ms)) return null;
+  const ttft_ms = timings.ttft_ms - machine(owners.ttft);
+  const queue_ms = Math.min(timings.queue_ms, ttft_ms);
+  // Of several answers the gaps are those of all of them.
+  const decode_ms = timings.decode_ms * (1 - machine(owners.gaps) / Math.max(1e-9, sum(Object.values(owners.gaps))));
+  return { ...timings, ttft_ms, queue_ms, prefill_ms: ttft_ms - queue_ms, decode_ms, total_ms: ttft_ms + decode_ms };
+}
+
+/** Time per output token in ms. */
+function tpot({ decode_ms, decode_tokens }: Timings): number {
+  return decode_tokens > 0 ? decode_ms / decode_tokens : 0;
+}
+
+/** The passes that carried the rows of a request's prompt, and its rows in each; and those that only decoded for it. */
+function passesOf(app: App, id: string): { prefill: Step[]; rows: number[]; decode: Step[] } {
+  const rowsOf = (step: Step): number => sum(step.prefill.filter((row) => row.r === id).map((row) => row.len));
+  const prefill = app.feed.log.steps.filter((step) => rowsOf(step) > 0);
+  return { prefill, rows: prefill.map(rowsOf), decode: app.feed.log.steps.filter((step) => rowsOf(step) === 0 && step.decode.some((row) => row.r === id)) };
+}
+
+/** The passes that did nothing but decode, `rows` rows and all of these requests. */
+function decodesOf(app: App, ids: unknown[], rows: number): Step[] {
+  return app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.length === rows && step.decode.every((row) => ids.includes(row.r)));
 }
 
 /** A line of results: its name, its figures, and the phases to scale. */
@@ -47,61 +84,70 @@ interface Result {
   answer: Answer | null;
 }
 
-/** A button that runs something, a place for what it does now, and a table of what came out. */
+/**
+ * A button that runs something, a place for what it does now, and a table of what came out. `work` says what that teaches, or
+ * `null`: the machine was too busy. Then there is a button to try again, which replaces the rows of that time.
+ */
 function bench(
   root: HTMLElement,
   signal: AbortSignal,
   caption: string,
   columns: string[],
   controls: HTMLElement[],
-  buttons: Record<string, (show: (result: Result) => void) => Promise<string>>,
+  name: string,
+  work: (show: (result: Result) => void) => Promise<string | null>,
 ): void {
   const status = el("p", { class: "status", role: "status" });
   const body = el("tbody", {});
   const head = el("tr", {}, ...["", ...columns].map((column) => el("th", { scope: "col" }, column)));
   const table = el("table", {}, el("caption", {}, caption), el("thead", {}, head), body);
   const results = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption, hidden: true }, table);
+  let rows: HTMLElement[] = [];
   const show = ({ name, cells, answer }: Result) => {
     results.hidden = false;
-    const bar = answer?.timings ? phaseBar(answer.timings) : null;
-    add(body, el("tr", {}, el("th", { scope: "row" }, name, bar), ...cells.map((cell) => el("td", {}, cell))));
+    const timings = answer && aloneTimings(answer);
+    const row = el("tr", {}, el("th", { scope: "row" }, name, timings && phaseBar(timings)), ...cells.map((cell) => el("td", {}, cell)));
+    rows.push(row);
+    add(body, row);
   };
-  const made = Object.entries(buttons).map(([name, work]) => {
-    const run = async () => {
-      for (const button of made) button.disabled = true;
-      say(status, "The engine is at work…");
-      try {
-        say(status, await work(show));
-      } catch (error) {
-        if (!signal.aborted) say(status, `That did not work: ${error instanceof Error ? error.message : String(error)}`);
+  const run = async () => {
+    start.disabled = true;
+    for (const row of rows) row.remove();
+    rows = [];
+    say(status, "The engine is at work…");
+    try {
+      const lesson = await work(show);
+      if (lesson == null) fill(status, "Your machine is busy: ", el("button", { type: "button", onclick: () => void run() }, "again"));
+      else {
+        say(status, lesson);
+        rows = [];
       }
-      for (const button of made) button.disabled = false;
-    };
-    return el("button", { type: "button", class: "primary", onclick: () => void run() }, name);
-  });
-  add(root, ...controls, el("div", { class: "row" }, ...made), status, results);
+    } catch (error) {
+      if (!signal.aborted) say(status, `That did not work: ${error instanceof Error ? error.message : String(error)}`);
+    }
+    start.disabled = false;
+  };
+  const start = el("button", { type: "button", class: "primary", onclick: () => void run() }, name);
+  add(root, ...controls, el("div", { class: "row" }, start), status, results);
 }
 
 export function twoPhases(root: HTMLElement, app: App, signal: AbortSignal): void {
   const [prompt, tokens] = [long(app, 1024), 64];
   const columns = ["prompt", "passes", "time each", "answer", "passes", "time each"];
-  bench(root, signal, "One prompt that is long, one answer that is long", columns, [], {
-    "Send both": async (show) => {
-      const run = async (name: string, promptTokens: number, answerTokens: number) => {
-        const answer = await send(app, await longPrompt(app, promptTokens), answerTokens, signal);
-        await told(app, answer.id);
-        const timings = answer.timings!;
-        const passes = passesOf(app, answer.id);
-        const each = timings.prefill_ms / Math.max(1, timings.prefill_tokens);
-        const cells = [count(promptTokens, "token"), String(passes.prefill.length), ms(each), count(answerTokens, "token"), String(passes.decode), ms(tpot(answer))];
-        show({ name, cells, answer });
-        return { each, pace: tpot(answer) };
-      };
-      const reading = await run("long prompt", prompt, 8);
-      const writing = await run("long answer", 16, tokens);
-      const ratio = writing.pace / reading.each;
-      return `A token of the long prompt took ${ms(reading.each)}, a token of the long answer ${ms(writing.pace)}: ${ratio.toFixed(1)} times as long, through the same weights.`;
-    },
+  bench(root, signal, "One prompt that is long, one answer that is long", columns, [], "Send both", async (show) => {
+    const run = async (name: string, promptTokens: number, answerTokens: number) => {
+      const answer = await send(app, await longPrompt(app, promptTokens), answerTokens, signal);
+      await told(app, answer.id);
+      const { prefill, rows, decode } = passesOf(app, answer.id);
+      const pass = each(alone(app, prefill));
+      const [token, pace] = [pass && (pass * prefill.length) / sum(rows), each(alone(app, decode))];
+      show({ name, cells: [count(promptTokens, "token"), String(prefill.length), ms(token), count(answerTokens, "token"), String(decode.length), ms(pace)], answer });
+      return { token, pace };
+    };
+    const { token } = await run("long prompt", prompt, 8);
+    const { pace } = await run("long answer", 16, tokens);
+    if (!token || !pace) return null;
+    return `A token of the long prompt took ${ms(token)}, a token of the long answer ${ms(pace)}: ${(pace / token).toFixed(1)} times as long, through the same weights.`;
   });
 }
 
@@ -118,89 +164,86 @@ export function ttftAndTpot(root: HTMLElement, app: App, signal: AbortSignal): v
     el("div", { class: "slider" }, labelled("Tokens of the prompt", prompt), shown(prompt)),
     el("div", { class: "slider" }, labelled("Tokens of the answer", tokens), shown(tokens)),
   ];
-  bench(root, signal, "What you sent", ["TTFT", "TPOT", "total", "prefill's share"], controls, {
-    "Send": async (show) => {
-      const [promptTokens, answerTokens] = [prompt.valueAsNumber, tokens.valueAsNumber];
-      const answer = await send(app, await longPrompt(app, promptTokens), answerTokens, signal);
-      const { ttft_ms, total_ms, decode_tokens } = answer.timings!;
-      const cells = [ms(ttft_ms), ms(tpot(answer)), ms(total_ms), `${Math.round((100 * ttft_ms) / total_ms)} %`];
-      show({ name: `${promptTokens} + ${answerTokens}`, cells, answer });
-      return `${ms(ttft_ms)} to the first token + ${decode_tokens} × ${ms(tpot(answer))} = ${ms(ttft_ms + decode_tokens * tpot(answer))}.`;
-    },
+  bench(root, signal, "What you sent", ["TTFT", "TPOT", "total", "prefill's share"], controls, "Send", async (show) => {
+    const [promptTokens, answerTokens] = [prompt.valueAsNumber, tokens.valueAsNumber];
+    const answer = await send(app, await longPrompt(app, promptTokens), answerTokens, signal);
+    const timings = aloneTimings(answer);
+    const { ttft_ms, total_ms, decode_tokens } = timings ?? {};
+    const cells = timings ? [ms(ttft_ms), ms(tpot(timings)), ms(total_ms), percent(timings.ttft_ms / timings.total_ms)] : ["–", "–", "–", "–"];
+    show({ name: `${promptTokens} + ${answerTokens}`, cells, answer });
+    return timings && `${ms(ttft_ms)} to the first token + ${decode_tokens} × ${ms(tpot(timings))} = ${ms(total_ms)}.`;
   });
 }
 
 export function batching(root: HTMLElement, app: App, signal: AbortSignal): void {
   const TOKENS = 96;
   const many = Math.max(2, Math.min(8, app.info.max_num_seqs));
-  bench(root, signal, "Streams at once", ["time per token", "each stream", "all together"], [], {
-    [`One stream, then ${many}`]: async (show) => {
-      const run = async (streams: number) => {
-        const prompts = await Promise.all(Array.from({ length: streams }, () => longPrompt(app, 16)));
-        const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, TOKENS, signal)));
-        const pace = answers.map(tpot).reduce((sum, pace) => sum + pace, 0) / streams;
-        const together = (streams * 1000) / pace;
-        show({ name: count(streams, "stream"), cells: [ms(pace), rate(1000 / pace), rate(together)], answer: null });
-        return { pace, together };
-      };
-      const alone = await run(1);
-      const crowd = await run(many);
-      return `${many} streams wrote ${(crowd.together / alone.together).toFixed(1)} times as many tokens per second as one, and each waited ${(crowd.pace / alone.pace).toFixed(2)} times as long for its next token.`;
-    },
+  bench(root, signal, "Streams at once", ["time per token", "each stream", "all together"], [], `One stream, then ${many}`, async (show) => {
+    const run = async (streams: number) => {
+      const prompts = await Promise.all(Array.from({ length: streams }, () => longPrompt(app, 16)));
+      const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, TOKENS, signal)));
+      await Promise.all(answers.map(({ id }) => told(app, id)));
+      const pace = each(alone(app, decodesOf(app, answers.map(({ id }) => id), streams)));
+      const cells = pace ? [ms(pace), rate(1000 / pace), rate((streams * 1000) / pace)] : ["–", "–", "–"];
+      show({ name: count(streams, "stream"), cells, answer: null });
+      return pace;
+    };
+    const single = await run(1);
+    const crowd = await run(many);
+    if (!single || !crowd) return null;
+    return `${many} streams wrote ${((many * single) / crowd).toFixed(1)} times as many tokens per second as one, and each waited ${(crowd / single).toFixed(2)} times as long for its next token.`;
   });
 }
 
 export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
   const length = long(app, 4096);
-  bench(root, signal, "A long prompt, alone and beside a stream", ["passes", "rows of a pass", "longest pass", "TTFT"], [], {
-    "Start a stream and disturb it": async (show) => {
-      const run = async (name: string) => {
-        const answer = await send(app, await longPrompt(app, length), 1, signal);
-        await told(app, answer.id);
-        const passes = app.feed.log.steps.filter((step) => step.prefill.some((row) => row.r === answer.id));
-        const { prefill } = passesOf(app, answer.id);
-        const longest = Math.max(0, ...passes.map((step) => step.took));
-        const rows = prefill.length === 0 ? "–" : Math.min(...prefill) === Math.max(...prefill) ? String(prefill[0]) : `${Math.min(...prefill)} to ${Math.max(...prefill)}`;
-        show({ name, cells: [String(prefill.length), rows, ms(longest), ms(answer.timings!.ttft_ms)], answer });
-        return { answer, longest };
-      };
-      const alone = await run("the prompt, alone");
-      const streamEnd = new AbortController();
-      signal.addEventListener("abort", () => streamEnd.abort());
-      let stream = "";
-      const short = await longPrompt(app, 16);
-      // It ends when the prompt has been computed, or at the model's own limit.
-      const body = { prompt: short, max_tokens: app.info.max_model_len - 16, ignore_eos: true, temperature: 0, speculate: false };
-      const running = ask(app, "/v1/completions", body, streamEnd.signal, (_, answer) => (stream = answer.id));
-      await soon(() => stream !== "" || signal.aborted);
-      await pause(300); // some of its tokens undisturbed
-      const beside = await run("the prompt, beside a stream");
-      streamEnd.abort();
-      await running;
-      const quiet = app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.some((row) => row.r === stream));
-      const usual = median(quiet.map((step) => step.took));
-      show({ name: "the stream, undisturbed", cells: [String(quiet.length), "1", `${ms(usual)} (median)`, ""], answer: null });
-      const whole = alone.answer.timings!.prefill_ms;
-      return `The stream's passes took ${ms(usual)} each, beside the prompt at most ${ms(beside.longest)}. Alone the prompt took ${ms(whole)}: that long the stream would have stood still had it come in one piece.`;
-    },
+  bench(root, signal, "A long prompt, alone and beside a stream", ["passes", "rows of a pass", "longest pass", "TTFT"], [], "Start a stream and disturb it", async (show) => {
+    const run = async (name: string) => {
+      const answer = await send(app, await longPrompt(app, length), 1, signal);
+      await told(app, answer.id);
+      const { prefill, rows } = passesOf(app, answer.id);
+      const passes = alone(app, prefill)?.map((step) => step.took);
+      const longest = passes ? Math.max(...passes) : null;
+      const chunks = prefill.length === 0 ? "–" : Math.min(...rows) === Math.max(...rows) ? String(rows[0]) : `${Math.min(...rows)} to ${Math.max(...rows)}`;
+      show({ name, cells: [String(prefill.length), chunks, ms(longest), ms(aloneTimings(answer)?.ttft_ms)], answer });
+      return { whole: passes && sum(passes), longest };
+    };
+    const { whole } = await run("the prompt, alone");
+    const streamEnd = new AbortController();
+    signal.addEventListener("abort", () => streamEnd.abort());
+    let stream = "";
+    const short = await longPrompt(app, 16);
+    // It ends when the prompt has been computed, or at the model's own limit.
+    const body = { prompt: short, max_tokens: app.info.max_model_len - 16, ignore_eos: true, temperature: 0, speculate: false };
+    const running = ask(app, "/v1/completions", body, streamEnd.signal, (_, answer) => (stream = answer.id));
+    await soon(() => stream !== "" || signal.aborted);
+    await pause(300); // some of its tokens undisturbed
+    const { longest } = await run("the prompt, beside a stream");
+    streamEnd.abort();
+    await running;
+    const quiet = decodesOf(app, [stream], 1);
+    const known = alone(app, quiet);
+    const usual = known && median(known.map((step) => step.took));
+    show({ name: "the stream, undisturbed", cells: [String(quiet.length), "1", usual ? `${ms(usual)} (median)` : "–", ""], answer: null });
+    if (usual == null || longest == null || whole == null) return null;
+    return `The stream's passes took ${ms(usual)} each, beside the prompt at most ${ms(longest)}. Alone the prompt took ${ms(whole)}: that long the stream would have stood still had it come in one piece.`;
   });
 }
 
 export function prefixCache(root: HTMLElement, app: App, signal: AbortSignal): void {
   const length = long(app, 2048);
-  bench(root, signal, "The same prompt twice", ["computed", "from the cache", "TTFT", "TPOT"], [], {
-    "Send it twice": async (show) => {
-      const prompt = await longPrompt(app, length);
-      const run = async (name: string) => {
-        const answer = await send(app, prompt, 32, signal);
-        const { prefill_tokens, cached_tokens, ttft_ms } = answer.timings!;
-        show({ name, cells: [count(prefill_tokens, "token"), count(cached_tokens, "token"), ms(ttft_ms), ms(tpot(answer))], answer });
-        return answer.timings!;
-      };
-      const first = await run("first time");
-      const second = await run("second time");
-      return `Of ${count(length, "token")}, ${second.cached_tokens.toLocaleString("en")} were there already: the first token came after ${ms(second.ttft_ms)} instead of ${ms(first.ttft_ms)}.`;
-    },
+  bench(root, signal, "The same prompt twice", ["computed", "from the cache", "TTFT", "TPOT"], [], "Send it twice", async (show) => {
+    const prompt = await longPrompt(app, length);
+    const run = async (name: string) => {
+      const answer = await send(app, prompt, 32, signal);
+      const timings = aloneTimings(answer);
+      const { prefill_tokens, cached_tokens } = answer.timings!;
+      show({ name, cells: [count(prefill_tokens, "token"), count(cached_tokens, "token"), ms(timings?.ttft_ms), ms(timings && tpot(timings))], answer });
+      return timings;
+    };
+    const first = await run("first time");
+    const second = await run("second time");
+    return first && second && `Of ${count(length, "token")}, ${second.cached_tokens.toLocaleString("en")} were there already: the first token came after ${ms(second.ttft_ms)} instead of ${ms(first.ttft_ms)}.`;
   });
 }
 
@@ -218,30 +261,32 @@ export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
   const small = Math.min(blocks, Math.ceil(1.9 * each));
   const picture = el("div", {});
   const columns = ["blocks in use", "of the pool", "steps with requests waiting for blocks", "preemptions"];
-  bench(root, signal, "The same requests in this pool and in a small one", columns, [], {
-    [`Send ${requests} long requests`]: async (show) => {
-      const before = app.feed.log.lastStep?.id ?? -1;
-      const preempted = app.feed.log.stats.at(-1)?.preemptions ?? 0;
-      const prompts = await Promise.all(Array.from({ length: requests }, () => longPrompt(app, prompt)));
-      const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, tokens, signal)));
-      await Promise.all(answers.map((answer) => told(app, answer.id)));
-      const line = (name: string, pool: number, steps: StepEvent[], preemptions: number): number => {
-        const peak = Math.max(0, ...steps.map((step) => step.blocks.used));
-        const waited = steps.filter((step) => step.blocked === "kv").length;
-        show({ name, cells: [peak.toLocaleString("en"), `${((100 * peak) / pool).toFixed(1)} %`, `${waited.toLocaleString("en")} of ${steps.length.toLocaleString("en")}`, String(preemptions)], answer: null });
-        return waited;
-      };
-      line(`this pool, ${count(blocks, "block")}`, blocks, app.feed.log.steps.filter((step) => step.id > before), (app.feed.log.stats.at(-1)?.preemptions ?? 0) - preempted);
-      // The same minute again, through the production scheduler with a pool that is too small.
-      const response = await app.api(`/live/whatif?${new URLSearchParams({ minutes: "1", kv_blocks: String(small) })}`, { signal });
-      if (!response.ok) throw new Error((await response.text()).slice(0, 300));
-      const { whatif, steps } = (await response.json()) as SmallPool;
-      const waited = line(`simulated, ${count(small, "block")}`, small, steps.whatif, whatif.preemptions);
-      lanesOf(picture, steps.whatif, signal);
-      const slowest = Math.max(...answers.map((answer) => answer.timings?.ttft_ms ?? 0));
-      const wall = waited > 0 || whatif.preemptions > 0 ? `With a pool of ${count(small, "block")} they hit the wall: requests waited for blocks in ${count(waited, "step")}, ${count(whatif.preemptions, "request")} lost ${whatif.preemptions === 1 ? "its" : "their"} blocks for a while, and the slowest first token came after ${ms(whatif.ttft?.p99)} instead of ${ms(slowest)}.` : "Even a small pool was enough: they did not run at the same time.";
-      return `A request of ${prompt} + ${tokens} tokens needs ${count(each, "block")}, so ${Math.floor(blocks / each).toLocaleString("en")} of them fit into this server's pool. ${wall}`;
-    },
+  bench(root, signal, "The same requests in this pool and in a small one", columns, [], `Send ${requests} long requests`, async (show) => {
+    const before = app.feed.log.lastStep?.id ?? -1;
+    const preempted = app.feed.log.stats.at(-1)?.preemptions ?? 0;
+    const prompts = await Promise.all(Array.from({ length: requests }, () => longPrompt(app, prompt)));
+    const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, tokens, signal)));
+    await Promise.all(answers.map((answer) => told(app, answer.id)));
+    const line = (name: string, pool: number, steps: StepEvent[], preemptions: number): number => {
+      const peak = Math.max(0, ...steps.map((step) => step.blocks.used));
+      const waited = steps.filter((step) => step.blocked === "kv").length;
+      show({ name, cells: [peak.toLocaleString("en"), `${((100 * peak) / pool).toFixed(1)} %`, `${waited.toLocaleString("en")} of ${steps.length.toLocaleString("en")}`, String(preemptions)], answer: null });
+      return waited;
+    };
+    line(`this pool, ${count(blocks, "block")}`, blocks, app.feed.log.steps.filter((step) => step.id > before), (app.feed.log.stats.at(-1)?.preemptions ?? 0) - preempted);
+    // The same minute again, through the production scheduler with a pool that is too small.
+    const response = await app.api(`/live/whatif?${new URLSearchParams({ minutes: "1", kv_blocks: String(small) })}`, { signal });
+    if (!response.ok) throw new Error((await response.text()).slice(0, 300));
+    const { whatif, steps } = (await response.json()) as SmallPool;
+    const waited = line(`simulated, ${count(small, "block")}`, small, steps.whatif, whatif.preemptions);
+    lanesOf(picture, steps.whatif, signal);
+    const firsts = answers.map((answer) => aloneTimings(answer)?.ttft_ms);
+    const isWall = waited > 0 || whatif.preemptions > 0;
+    // Several that are sent together and do not meet were held up on their way.
+    if (!firsts.every((ttft) => ttft != null) || (!isWall && requests > 1)) return null;
+    const slowest = Math.max(...firsts);
+    const wall = isWall ? `With a pool of ${count(small, "block")} they hit the wall: requests waited for blocks in ${count(waited, "step")}, ${count(whatif.preemptions, "request")} lost ${whatif.preemptions === 1 ? "its" : "their"} blocks for a while, and the slowest first token came after ${ms(whatif.ttft?.p99)} instead of ${ms(slowest)}.` : "Even a small pool was enough: this server computes one at a time.";
+    return `A request of ${prompt} + ${tokens} tokens needs ${count(each, "block")}, so ${Math.floor(blocks / each).toLocaleString("en")} of them fit into this server's pool. ${wall}`;
   });
   add(root, picture);
 }
@@ -252,29 +297,28 @@ const REPEATS = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
 export function drafts(root: HTMLElement, app: App, signal: AbortSignal): void {
   const tokens = long(app, 160);
   const many = Math.max(2, Math.min(8, app.info.max_num_seqs));
-  bench(root, signal, "The same words without drafts and with them", ["tokens", "passes", "tokens of a pass", "time of a pass", "drafted", "accepted"], [], {
-    "Send it": async (show) => {
-      const run = async (name: string, streams: number, more: object) => {
-        const answer = await send(app, REPEATS, tokens, signal, { n: streams, ...more });
-        await told(app, answer.id);
-        const alone = app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.length === streams && step.decode.every((row) => row.r === answer.id));
-        const took = median(alone.map((step) => step.took));
-        const { decode_tokens, drafted_tokens: drafted = 0, accepted_tokens: accepted = 0 } = answer.timings!;
-        // The first tokens came of the prompt; of the others each had a row of its own, or was an accepted draft.
-        const own = decode_tokens - accepted;
-        const each = decode_tokens / Math.max(1, own);
-        const cells = [count(decode_tokens, "token"), String(own / streams), (each * streams).toFixed(1), ms(took), String(drafted), String(accepted)];
-        show({ name, cells, answer });
-        return { took, each, drafted, accepted, text: answer.text, passes: own / streams };
-      };
-      const alone = await run("without", 1, {});
-      const crowd = await run(`${many} answers at once`, many, {});
-      const withDrafts = await run("with drafts", 1, { speculate: true });
-      const rows = `A pass with ${many} rows took ${(crowd.took / alone.took).toFixed(2)} times as long as one with a single row: that is what further rows cost.`;
-      if (withDrafts.drafted === 0) return `${rows} There were no drafts: start the server without --speculate off to see what fills them.`;
-      const same = withDrafts.text === alone.text ? "The words are the same." : "The words differ, which must not be.";
-      return `${rows} With drafts, ${withDrafts.accepted} of ${withDrafts.drafted} were accepted: ${withDrafts.passes} passes instead of ${alone.passes}, ${withDrafts.each.toFixed(1)} tokens each. ${same}`;
-    },
+  bench(root, signal, "The same words without drafts and with them", ["tokens", "passes", "tokens of a pass", "time of a pass", "drafted", "accepted"], [], "Send it", async (show) => {
+    const run = async (name: string, streams: number, more: object) => {
+      const answer = await send(app, REPEATS, tokens, signal, { n: streams, ...more });
+      await told(app, answer.id);
+      const known = alone(app, decodesOf(app, [answer.id], streams));
+      const took = known && median(known.map((step) => step.took));
+      const { decode_tokens, drafted_tokens: drafted = 0, accepted_tokens: accepted = 0 } = answer.timings!;
+      // The first tokens came of the prompt; of the others each had a row of its own, or was an accepted draft.
+      const passes = decode_tokens - accepted;
+      const each = decode_tokens / Math.max(1, passes);
+      const cells = [count(decode_tokens, "token"), String(passes / streams), (each * streams).toFixed(1), ms(took), String(drafted), String(accepted)];
+      show({ name, cells, answer });
+      return { took, each, drafted, accepted, text: answer.text, passes: passes / streams };
+    };
+    const without = await run("without", 1, {});
+    const crowd = await run(`${many} answers at once`, many, {});
+    const withDrafts = await run("with drafts", 1, { speculate: true });
+    if (!without.took || !crowd.took) return null;
+    const rows = `A pass with ${many} rows took ${(crowd.took / without.took).toFixed(2)} times as long as one with a single row: that is what further rows cost.`;
+    if (withDrafts.drafted === 0) return `${rows} There were no drafts: start the server without --speculate off to see what fills them.`;
+    const same = withDrafts.text === without.text ? "The words are the same." : "The words differ, which must not be.";
+    return `${rows} With drafts, ${withDrafts.accepted} of ${withDrafts.drafted} were accepted: ${withDrafts.passes} passes instead of ${without.passes}, ${withDrafts.each.toFixed(1)} tokens each. ${same}`;
   });
 }
 
