@@ -82,6 +82,7 @@ test("each lesson is that of the work itself, whatever the machine took beside i
     assert.doesNotMatch(busy.rows.flatMap((row) => row.slice(1)).join(), /\d m?s\b/, `${number}: no time that is not the work's`);
     await context.picture(page, `learn ${number} busy`);
     assert.equal((await press(page, ".try .status button")).said, AGAIN, number);
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "again", "the keyboard goes on from there");
     const after = await press(page, ".try .status button");
     assert.match(after.said, teaches, `${number}, again`);
     assert.equal(after.rows.length, busy.rows.length, "what was no lesson is gone");

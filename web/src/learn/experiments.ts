@@ -126,6 +126,8 @@ function bench(
       if (!signal.aborted) say(status, `That did not work: ${error instanceof Error ? error.message : String(error)}`);
     }
     start.disabled = false;
+    // The button that was pressed may be gone, and the keyboard goes on from here.
+    if (document.activeElement === document.body && !signal.aborted) (status.querySelector("button") ?? start).focus({ preventScroll: true });
   };
   const start = el("button", { type: "button", class: "primary", onclick: () => void run() }, name);
   add(root, ...controls, el("div", { class: "row" }, start), status, results);
