@@ -52,7 +52,7 @@ test("each lesson is that of the work itself, whatever the machine took beside i
   const lessons = {
     1: [(course) => course.send(1, { prompt: 1024, tokens: 8 }).send(1, { prompt: 16, tokens: 64 }), /took 0\.06 ms, a token of the long answer 2\.1 ms: 34\.0 times as long/],
     2: [(course) => course.send(1, { prompt: 512, tokens: 64 }), /^32 ms to the first token \+ 63 × 2\.1 ms = 166 ms\.$/],
-    3: [(course) => course.send(1, { prompt: 16, tokens: 96 }).send(8, { prompt: 16, tokens: 96 }), /^8 streams wrote 5\.7 times as many tokens per second as one, and each waited 1\.41 times as long/],
+    3: [(course) => course.send(1, { prompt: 16, tokens: 96 }).send(1, { prompt: 16, tokens: 96, n: 8 }), /^8 streams wrote 5\.7 times as many tokens per second as one, and each waited 1\.41 times as long/],
     4: [
       (course) => {
         const stream = `r${course.answers.length + 1}`;

@@ -110,8 +110,8 @@ export async function lesson(context, number, { events, answers }) {
       const id = `r${sent}`;
       const timings = answers[sent];
       sent += 1;
-      const said = [{ id, choices: [{ text: "a", finish_reason: "length" }] }, { id, choices: [], timings }];
-      await route.fulfill({ contentType: "text/event-stream", body: said.map((data) => `data: ${JSON.stringify(data)}\n\n`).join("") });
+      const said = { id, choices: [{ text: "a", finish_reason: "length" }], timings };
+      await route.fulfill(route.request().postDataJSON().stream ? { contentType: "text/event-stream", body: sse([["message", said]]) } : { json: said });
     });
     const [, wait] = step(0, 0, 10, { prefill: [{ r: "r0", a: 0, start: 0, len: 16, samples: 1, cached: 0 }], blocked: "kv" });
     await page.route("**/live/whatif*", (route) => route.fulfill({ json: { whatif: { preemptions: 2, ttft: { p99: 1500 } }, steps: { whatif: [wait] } } }));

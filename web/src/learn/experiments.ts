@@ -2,7 +2,7 @@
 // those of the work itself, without what the machine took for others; where that was too much there is no lesson in them.
 
 import type { App } from "../app";
-import { type Answer, ask, longPrompt, type Timings } from "../ask";
+import { type Answer, ask, longPrompt, told as refusal, type Timings } from "../ask";
 import { add, el, fill, say } from "../dom";
 import { labelled } from "../form";
 import { own } from "../limits";
@@ -17,12 +17,19 @@ function long(app: App, wanted: number): number {
   return Math.max(16, Math.min(wanted, Math.floor(app.info.max_model_len / 2)));
 }
 
-/** Sends a prompt; the answer has exactly `tokens` tokens, each of a pass. A refusal is thrown. */
-async function send(app: App, prompt: number[] | string, tokens: number, signal: AbortSignal, more: object = {}): Promise<Answer> {
-  const body = { prompt, max_tokens: tokens, ignore_eos: true, temperature: 0, speculate: false, ...more };
-  const answer = await ask(app, "/v1/completions", body, signal);
-  if (answer.error) throw new Error(answer.error);
-  return answer;
+/** What came back of a prompt that was sent. */
+type Sent = Pick<Answer, "id" | "text" | "timings">;
+
+/**
+ * Sends a prompt; the answer has exactly `tokens` tokens, each of a pass. It comes in one piece: a page that reads a stream takes
+ * the cores that are to be measured. A refusal is thrown.
+ */
+async function send(app: App, prompt: number[] | number[][] | string, tokens: number, signal: AbortSignal, more: object = {}): Promise<Sent> {
+  const body = JSON.stringify({ prompt, max_tokens: tokens, ignore_eos: true, temperature: 0, speculate: false, timings_detail: true, ...more });
+  const response = await app.api("/v1/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
+  if (!response.ok) throw new Error(await refusal(response));
+  const { id, choices, timings } = await response.json();
+  return { id, text: choices[0].text, timings };
 }
 
 /** Of a time that was measured, the machine may have had this share, or be thought to: beyond that it teaches nothing. */
@@ -30,24 +37,20 @@ const BUSY = 0.2;
 
 const sum = (values: number[]): number => values.reduce((sum, value) => sum + value, 0);
 
-/** Steps with the time that they took by themselves, where it is known; `null`: the machine had too much of them, or there are none. */
+/** Those of the steps that teach something, with the time that they took by themselves; `null`: not a quarter of them do. */
 function alone(app: App, steps: Step[]): Step[] | null {
-  const known: Step[] = [];
-  let lost = 0;
-  for (const step of steps) {
+  const known = steps.flatMap((step) => {
     const took = own(step, app.info.limits);
-    if (took != null) known.push({ ...step, took });
-    lost += took == null ? step.took : (step.stolen ?? 0) + (step.uncertain ?? 0);
-  }
-  const took = sum(steps.map((step) => step.took));
-  return took > 0 && lost <= BUSY * took ? known : null;
+    return took == null || (step.stolen ?? 0) + (step.uncertain ?? 0) > BUSY * step.took ? [] : [{ ...step, took }];
+  });
+  return known.length > 0 && known.length * 4 >= steps.length ? known : null;
 }
 
-/** The time that such a step takes. */
-const each = (steps: Step[] | null): number | null => steps && sum(steps.map((step) => step.took)) / steps.length;
+/** The time that such a step takes, or a thing of which each has some. */
+const each = (steps: Step[] | null, of: (step: Step) => number = () => 1): number | null => steps && sum(steps.map((step) => step.took)) / sum(steps.map(of));
 
 /** An answer's times without what the machine had of them; `null` as above, and without an owner for each millisecond. */
-function aloneTimings({ timings }: Answer): Timings | null {
+function aloneTimings({ timings }: Sent): Timings | null {
   const owners = timings?.detail?.[0];
   if (!timings || !owners) return null;
   const machine = (of: Record<string, number>): number => (of["machine_ms"] ?? 0) + (of["remote_machine_ms"] ?? 0);
@@ -65,23 +68,25 @@ function tpot({ decode_ms, decode_tokens }: Timings): number {
   return decode_tokens > 0 ? decode_ms / decode_tokens : 0;
 }
 
-/** The passes that carried the rows of a request's prompt, and its rows in each; and those that only decoded for it. */
-function passesOf(app: App, id: string): { prefill: Step[]; rows: number[]; decode: Step[] } {
-  const rowsOf = (step: Step): number => sum(step.prefill.filter((row) => row.r === id).map((row) => row.len));
-  const prefill = app.feed.log.steps.filter((step) => rowsOf(step) > 0);
-  return { prefill, rows: prefill.map(rowsOf), decode: app.feed.log.steps.filter((step) => rowsOf(step) === 0 && step.decode.some((row) => row.r === id)) };
+/** Rows of a request's prompt in a step. */
+const rowsOf = (id: string) => (step: Step): number => sum(step.prefill.filter((row) => row.r === id).map((row) => row.len));
+
+/** The passes over a request's prompt. */
+function prefillsOf(app: App, id: string): Step[] {
+  return app.feed.log.steps.filter((step) => rowsOf(id)(step) > 0);
 }
 
-/** The passes that did nothing but decode, `rows` rows and all of these requests. */
-function decodesOf(app: App, ids: unknown[], rows: number): Step[] {
-  return app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.length === rows && step.decode.every((row) => ids.includes(row.r)));
+/** The passes without a prompt that decoded for one of these requests; with `rows`, those of so many rows, all of them theirs. */
+function decodesOf(app: App, ids: unknown[], rows?: number): Step[] {
+  const theirs = (row: { r: unknown }): boolean => ids.includes(row.r);
+  return app.feed.log.steps.filter(({ prefill, decode }) => prefill.length === 0 && (rows == null ? decode.some(theirs) : decode.length === rows && decode.every(theirs)));
 }
 
 /** A line of results: its name, its figures, and the phases to scale. */
 interface Result {
   name: string;
   cells: string[];
-  answer: Answer | null;
+  answer: Sent | null;
 }
 
 /**
@@ -140,9 +145,8 @@ export function twoPhases(root: HTMLElement, app: App, signal: AbortSignal): voi
     const run = async (name: string, promptTokens: number, answerTokens: number) => {
       const answer = await send(app, await longPrompt(app, promptTokens), answerTokens, signal);
       await told(app, answer.id);
-      const { prefill, rows, decode } = passesOf(app, answer.id);
-      const pass = each(alone(app, prefill));
-      const [token, pace] = [pass && (pass * prefill.length) / sum(rows), each(alone(app, decode))];
+      const [prefill, decode] = [prefillsOf(app, answer.id), decodesOf(app, [answer.id])];
+      const [token, pace] = [each(alone(app, prefill), rowsOf(answer.id)), each(alone(app, decode))];
       show({ name, cells: [count(promptTokens, "token"), String(prefill.length), ms(token), count(answerTokens, "token"), String(decode.length), ms(pace)], answer });
       return { token, pace };
     };
@@ -183,9 +187,10 @@ export function batching(root: HTMLElement, app: App, signal: AbortSignal): void
   bench(root, signal, "Streams at once", ["time per token", "each stream", "all together"], [], `One stream, then ${many}`, async (show) => {
     const run = async (streams: number) => {
       const prompts = await Promise.all(Array.from({ length: streams }, () => longPrompt(app, 16)));
-      const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, TOKENS, signal)));
-      await Promise.all(answers.map(({ id }) => told(app, id)));
-      const pace = each(alone(app, decodesOf(app, answers.map(({ id }) => id), streams)));
+      // In one call: a browser holds back what is more than six.
+      const { id } = await send(app, prompts, TOKENS, signal);
+      await told(app, id);
+      const pace = each(alone(app, decodesOf(app, [id], streams)));
       const cells = pace ? [ms(pace), rate(1000 / pace), rate((streams * 1000) / pace)] : ["–", "–", "–"];
       show({ name: count(streams, "stream"), cells, answer: null });
       return pace;
@@ -203,14 +208,15 @@ export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
     const run = async (name: string) => {
       const answer = await send(app, await longPrompt(app, length), 1, signal);
       await told(app, answer.id);
-      const { prefill, rows } = passesOf(app, answer.id);
-      const passes = alone(app, prefill)?.map((step) => step.took);
-      const longest = passes ? Math.max(...passes) : null;
+      const prefill = prefillsOf(app, answer.id);
+      const rows = prefill.map(rowsOf(answer.id));
+      const known = alone(app, prefill);
+      const longest = known && Math.max(...known.map((step) => step.took));
       const chunks = prefill.length === 0 ? "–" : Math.min(...rows) === Math.max(...rows) ? String(rows[0]) : `${Math.min(...rows)} to ${Math.max(...rows)}`;
       show({ name, cells: [String(prefill.length), chunks, ms(longest), ms(aloneTimings(answer)?.ttft_ms)], answer });
-      return { whole: passes && sum(passes), longest };
+      return { token: each(known, rowsOf(answer.id)), longest };
     };
-    const { whole } = await run("the prompt, alone");
+    const { token } = await run("the prompt, alone");
     const streamEnd = new AbortController();
     signal.addEventListener("abort", () => streamEnd.abort());
     let stream = "";
@@ -223,12 +229,12 @@ export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
     const { longest } = await run("the prompt, beside a stream");
     streamEnd.abort();
     await running;
-    const quiet = decodesOf(app, [stream], 1);
+    const quiet = decodesOf(app, [stream]);
     const known = alone(app, quiet);
     const usual = known && median(known.map((step) => step.took));
     show({ name: "the stream, undisturbed", cells: [String(quiet.length), "1", usual ? `${ms(usual)} (median)` : "–", ""], answer: null });
-    if (usual == null || longest == null || whole == null) return null;
-    return `The stream's passes took ${ms(usual)} each, beside the prompt at most ${ms(longest)}. Alone the prompt took ${ms(whole)}: that long the stream would have stood still had it come in one piece.`;
+    if (usual == null || longest == null || token == null) return null;
+    return `The stream's passes took ${ms(usual)} each, beside the prompt at most ${ms(longest)}. Alone the prompt took ${ms(token * length)}: that long the stream would have stood still had it come in one piece.`;
   });
 }
 
