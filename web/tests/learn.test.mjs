@@ -65,12 +65,12 @@ test("each lesson is that of the work itself, whatever the machine took beside i
     7: [(course) => course.send(1, { prompt: 48, tokens: 160 }).send(1, { prompt: 48, tokens: 160, n: 8 }).send(1, { prompt: 48, tokens: 160 }), /^A pass with 8 rows took 1\.41 times as long/],
   };
   for (const [number, [send, teaches]] of Object.entries(lessons)) {
-    for (const [machine, uncertain] of [[0, 0], [0.15, 0.04]]) {
-      const course = new Course().disturb(machine, uncertain);
+    for (const [machine, ...more] of [[0], [0.15, 0.04], [0.1, 0, 0.9]]) {
+      const course = new Course().disturb(machine, ...more);
       send(course);
       const page = await lesson(context, number, course);
       const { said } = await press(page, ".try .primary");
-      assert.match(said, teaches, `${number}, ${machine} of it the machine's`);
+      assert.match(said, teaches, `${number}, the machine had ${machine}, ${more}`);
       await page.close();
     }
     // Too much of it, then as much that is not sure, then little.

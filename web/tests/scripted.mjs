@@ -62,15 +62,15 @@ export class Course {
   at = 0;
   steps = 0;
 
-  /** The machine's share of what comes next, and how much of it is not sure. */
-  disturb(machine, uncertain = 0) {
-    Object.assign(this, { machine, uncertain });
+  /** The machine's share of what comes next, how much is not sure, and its share of each third pass. */
+  disturb(machine, uncertain = 0, third = machine) {
+    Object.assign(this, { machine, uncertain, third });
     return this;
   }
 
   /** A pass whose work takes `own` ms. */
   pass(own, rows) {
-    const took = own / (1 - this.machine);
+    const took = own / (1 - (this.steps % 3 === 2 ? this.third : this.machine));
     this.events.push(step(this.steps, this.at, took, { ...rows, stolen: took - own, uncertain: took * this.uncertain }));
     this.steps += 1;
     this.at += took;
