@@ -49,17 +49,27 @@ function alone(app: App, steps: Step[]): Step[] | null {
 /** The time that such a step takes, or a thing of which each has some. */
 const each = (steps: Step[] | null, of: (step: Step) => number = () => 1): number | null => steps && sum(steps.map((step) => step.took)) / sum(steps.map(of));
 
-/** An answer's times without what the machine had of them; `null` as above, and without an owner for each millisecond. */
-function aloneTimings({ timings }: Sent): Timings | null {
-  const owners = timings?.detail?.[0];
-  if (!timings || !owners) return null;
-  const machine = (of: Record<string, number>): number => (of["machine_ms"] ?? 0) + (of["remote_machine_ms"] ?? 0);
-  const isBusy = (of: Record<string, number>, uncertain = 0): boolean => machine(of) + uncertain > BUSY * sum(Object.values(of));
-  if (isBusy(owners.ttft, owners.uncertain?.ttft_ms) || isBusy(owners.gaps, owners.uncertain?.gaps_ms)) return null;
-  const ttft_ms = timings.ttft_ms - machine(owners.ttft);
+/** The share of an answer's time that is not the machine's; `null` as above, and where not each millisecond has an owner. */
+function left({ timings }: Sent, of: "ttft" | "gaps"): number | null {
+  const detail = timings?.detail?.[0];
+  if (!detail) return null;
+  const whole = Math.max(1e-9, sum(Object.values(detail[of])));
+  const machine = (detail[of]["machine_ms"] ?? 0) + (detail[of]["remote_machine_ms"] ?? 0);
+  return machine + (detail.uncertain?.[`${of}_ms`] ?? 0) > BUSY * whole ? null : 1 - machine / whole;
+}
+
+/** The time to an answer's first token without what the machine had of it. */
+function aloneTtft(sent: Sent): number | null {
+  const share = left(sent, "ttft");
+  return share && sent.timings!.ttft_ms * share;
+}
+
+/** All times of an answer, likewise. */
+function aloneTimings(sent: Sent): Timings | null {
+  const [{ timings }, ttft_ms, share] = [sent, aloneTtft(sent), left(sent, "gaps")];
+  if (!timings || ttft_ms == null || share == null) return null;
   const queue_ms = Math.min(timings.queue_ms, ttft_ms);
-  // Of several answers the gaps are those of all of them.
-  const decode_ms = timings.decode_ms * (1 - machine(owners.gaps) / Math.max(1e-9, sum(Object.values(owners.gaps))));
+  const decode_ms = timings.decode_ms * share;
   return { ...timings, ttft_ms, queue_ms, prefill_ms: ttft_ms - queue_ms, decode_ms, total_ms: ttft_ms + decode_ms };
 }
 
@@ -204,17 +214,17 @@ export function batching(root: HTMLElement, app: App, signal: AbortSignal): void
 
 export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
   const length = long(app, 4096);
-  bench(root, signal, "A long prompt, alone and beside a stream", ["passes", "rows of a pass", "longest pass", "TTFT"], [], "Start a stream and disturb it", async (show) => {
+  bench(root, signal, "A long prompt, alone and beside a stream", ["passes", "rows of a pass", "time of a pass (median)", "TTFT"], [], "Start a stream and disturb it", async (show) => {
     const run = async (name: string) => {
       const answer = await send(app, await longPrompt(app, length), 1, signal);
       await told(app, answer.id);
       const prefill = prefillsOf(app, answer.id);
       const rows = prefill.map(rowsOf(answer.id));
       const known = alone(app, prefill);
-      const longest = known && Math.max(...known.map((step) => step.took));
+      const pass = known && median(known.map((step) => step.took));
       const chunks = prefill.length === 0 ? "–" : Math.min(...rows) === Math.max(...rows) ? String(rows[0]) : `${Math.min(...rows)} to ${Math.max(...rows)}`;
-      show({ name, cells: [String(prefill.length), chunks, ms(longest), ms(aloneTimings(answer)?.ttft_ms)], answer });
-      return { token: each(known, rowsOf(answer.id)), longest };
+      show({ name, cells: [String(prefill.length), chunks, ms(pass), ms(aloneTtft(answer))], answer });
+      return { token: each(known, rowsOf(answer.id)), pass };
     };
     const { token } = await run("the prompt, alone");
     const streamEnd = new AbortController();
@@ -226,15 +236,15 @@ export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
     const running = ask(app, "/v1/completions", body, streamEnd.signal, (_, answer) => (stream = answer.id));
     await soon(() => stream !== "" || signal.aborted);
     await pause(300); // some of its tokens undisturbed
-    const { longest } = await run("the prompt, beside a stream");
+    const { pass } = await run("the prompt, beside a stream");
     streamEnd.abort();
     await running;
     const quiet = decodesOf(app, [stream]);
     const known = alone(app, quiet);
     const usual = known && median(known.map((step) => step.took));
-    show({ name: "the stream, undisturbed", cells: [String(quiet.length), "1", usual ? `${ms(usual)} (median)` : "–", ""], answer: null });
-    if (usual == null || longest == null || token == null) return null;
-    return `The stream's passes took ${ms(usual)} each, beside the prompt at most ${ms(longest)}. Alone the prompt took ${ms(token * length)}: that long the stream would have stood still had it come in one piece.`;
+    show({ name: "the stream, undisturbed", cells: [String(quiet.length), "1", ms(usual), ""], answer: null });
+    if (usual == null || pass == null || token == null) return null;
+    return `The stream's passes took ${ms(usual)} each, beside the prompt ${ms(pass)}. Alone the prompt took ${ms(token * length)}: that long the stream would have stood still had it come in one piece.`;
   });
 }
 
@@ -244,14 +254,15 @@ export function prefixCache(root: HTMLElement, app: App, signal: AbortSignal): v
     const prompt = await longPrompt(app, length);
     const run = async (name: string) => {
       const answer = await send(app, prompt, 32, signal);
-      const timings = aloneTimings(answer);
-      const { prefill_tokens, cached_tokens } = answer.timings!;
-      show({ name, cells: [count(prefill_tokens, "token"), count(cached_tokens, "token"), ms(timings?.ttft_ms), ms(timings && tpot(timings))], answer });
-      return timings;
+      const [timings, ttft] = [aloneTimings(answer), aloneTtft(answer)];
+      const { prefill_tokens, cached_tokens: cached } = answer.timings!;
+      show({ name, cells: [count(prefill_tokens, "token"), count(cached, "token"), ms(ttft), ms(timings && tpot(timings))], answer });
+      return { ttft, cached };
     };
     const first = await run("first time");
     const second = await run("second time");
-    return first && second && `Of ${count(length, "token")}, ${second.cached_tokens.toLocaleString("en")} were there already: the first token came after ${ms(second.ttft_ms)} instead of ${ms(first.ttft_ms)}.`;
+    if (first.ttft == null || second.ttft == null) return null;
+    return `Of ${count(length, "token")}, ${second.cached.toLocaleString("en")} were there already: the first token came after ${ms(second.ttft)} instead of ${ms(first.ttft)}.`;
   });
 }
 
@@ -288,7 +299,7 @@ export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
     const { whatif, steps } = (await response.json()) as SmallPool;
     const waited = line(`simulated, ${count(small, "block")}`, small, steps.whatif, whatif.preemptions);
     lanesOf(picture, steps.whatif, signal);
-    const firsts = answers.map((answer) => aloneTimings(answer)?.ttft_ms);
+    const firsts = answers.map(aloneTtft);
     const isWall = waited > 0 || whatif.preemptions > 0;
     // Several that are sent together and do not meet were held up on their way.
     if (!firsts.every((ttft) => ttft != null) || (!isWall && requests > 1)) return null;
