@@ -77,20 +77,21 @@ impl QueueWait {
         wait.read().is_some().then_some(wait)
     }
 
-    /// Total so far; a wait in progress does not count. One system call, about 0.3 us. `None` once the thread has ended.
-    pub fn read(&self) -> Option<Duration> {
+    /// Total so far, and how often the thread was given a core; a wait in progress does not count. One system call, about
+    /// 0.3 us. `None` once the thread has ended.
+    pub fn read(&self) -> Option<(Duration, u64)> {
         let mut text = [0; 96];
         let len = read_at_start(&self.0, &mut text)?;
         parse_schedstat(std::str::from_utf8(&text[..len]).ok()?)
     }
 }
 
-/// Parses the second of `ran waited timeslices`, in nanoseconds. Zero timeslices: the kernel does not count. (A thread
+/// Parses `ran waited timeslices`, in nanoseconds, but for the first. Zero timeslices: the kernel does not count. (A thread
 /// that has just begun has one timeslice, and has not run yet.)
-fn parse_schedstat(text: &str) -> Option<Duration> {
+fn parse_schedstat(text: &str) -> Option<(Duration, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
     let (_ran, waited, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    (slices > 0).then_some(Duration::from_nanos(waited))
+    (slices > 0).then_some((Duration::from_nanos(waited), slices))
 }
 
 /// The clock of the time that a thread ran.
@@ -203,8 +204,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_counts_is_understood() {
-        assert_eq!(parse_schedstat("70000 3832043 2\n"), Some(Duration::from_nanos(3_832_043)));
-        assert_eq!(parse_schedstat("0 23720 1\n"), Some(Duration::from_nanos(23_720)));
+        assert_eq!(parse_schedstat("70000 3832043 2\n"), Some((Duration::from_nanos(3_832_043), 2)));
+        assert_eq!(parse_schedstat("0 23720 1\n"), Some((Duration::from_nanos(23_720), 1)));
         assert!(["", "1", "1 2", "0 0 0", "x 1 2", "1 -2 3"].iter().all(|text| parse_schedstat(text).is_none()));
     }
 

@@ -8,7 +8,8 @@
 //! without a core, and the threads themselves time their long waits ([`LongWaits`]). What is left is work:
 //!
 //! - Shared evenly by all threads, it would have taken the *mean* of their work: the shortest that the time can have been
-//!   without the machine's part. What the caller did alone, while workers rested, counts whole.
+//!   without the machine's part. What the caller did alone, while workers rested, counts whole. What a thread that gets its
+//!   core back needs to fill its caches again ([`COLD`]) may be part of that work, or not.
 //! - It was at most the *largest* work of one thread: others did not make it do less. (One thread of two that computes
 //!   alone takes less than twice as long where memory is the limit.)
 //!
@@ -23,6 +24,9 @@ use crate::cpu_time::{QueueWait, ThreadClock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// Nanoseconds in which a core reads its own cache's worth from memory beside others: two MiB at 5 GB/s.
+const COLD: u64 = 400_000;
 
 /// What the machine took since the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +101,8 @@ struct ThreadTime {
     ran: u64,
     /// Runnable without a core; a wait in progress does not count.
     queued: u64,
+    /// How often it was given a core.
+    slices: u64,
     /// In long waits, of `ran`.
     waited: u64,
     /// It missed the last region, so that a wait for its core may be in progress, or is excluded because of load.
@@ -108,6 +114,11 @@ impl ThreadTime {
         self.ran.saturating_sub(self.waited)
     }
 
+    /// What its caches may have cost it, which others used meanwhile: nothing where it lost no core for long.
+    fn cold(&self, elapsed: u64) -> u64 {
+        (self.slices * COLD).min(self.lost(elapsed) / 4)
+    }
+
     /// Without a core. A wait that began earlier ends in this interval, and then counts in full.
     fn lost(&self, elapsed: u64) -> u64 {
         self.queued.min(elapsed.saturating_sub(self.ran))
@@ -116,8 +127,8 @@ impl ThreadTime {
 
 impl ThreadCounter {
     fn read(&self, waits: &LongWaits) -> Option<ThreadTime> {
-        let (queued, ran) = (nanos(self.queue.read()?), nanos(self.clock.read()?));
-        Some(ThreadTime { ran, queued, waited: waits.read(ran), is_away: false })
+        let ((queued, slices), ran) = (self.queue.read()?, nanos(self.clock.read()?));
+        Some(ThreadTime { ran, queued: nanos(queued), slices, waited: waits.read(ran), is_away: false })
     }
 }
 
@@ -159,6 +170,7 @@ impl CpuTimeMeter {
             read[counter.thread] = ThreadTime {
                 ran: (now.ran - seen.ran.min(now.ran)).min(elapsed),
                 queued: now.queued - seen.queued.min(now.queued),
+                slices: now.slices.saturating_sub(seen.slices),
                 waited: now.waited.saturating_sub(seen.waited),
                 is_away: is_away(counter.thread),
             };
@@ -189,7 +201,8 @@ fn delay(elapsed: u64, stolen: u64, threads: &[ThreadTime]) -> [u64; 2] {
     let all: u64 = threads.iter().map(ThreadTime::work).sum();
     let mean = (all + alone * workers.len() as u64) / threads.len() as u64;
     let largest = threads.iter().map(ThreadTime::work).max().unwrap_or(0).max(mean);
-    [largest, mean].map(|own| elapsed.saturating_sub(own).min(most))
+    let cold = threads.iter().map(|time| time.cold(elapsed)).sum::<u64>() / threads.len() as u64;
+    [(largest, 0), (mean, cold)].map(|(own, cold)| (elapsed.saturating_sub(own).min(most) + cold).min(elapsed))
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -202,7 +215,8 @@ mod tests {
 
     #[test]
     fn the_work_came_late_by_what_threads_did_not_work_together() {
-        let time = |[ran, queued, waited]: [u64; 3]| ThreadTime { ran, queued, waited, is_away: false };
+        let time = |[ran, queued, waited]: [u64; 3]| ThreadTime { ran, queued, waited, ..ThreadTime::default() };
+        let cold = |slices| ThreadTime { slices, ..time([600, 400, 0]) };
         let away = |ran| ThreadTime { ran, is_away: true, ..ThreadTime::default() };
         let cases = [
             // of 1000, ran, runnable and in long waits: what came late by, at least and at most
@@ -227,6 +241,7 @@ mod tests {
                 vec![time([600, 400, 0]), time([300, 400, 0])],
                 [400, 550],
             ),
+            ("one thread lost its core, and its caches", 0, vec![cold(1)], [400, 500]),
             ("a hypervisor took both cores", 300, vec![time([700, 0, 0]), time([700, 0, 0])], [300, 300]),
         ];
         for (what, stolen, threads, want) in cases {
