@@ -6,7 +6,8 @@
 //! ```
 //! The scheduler follows the machine from step to step; this is slower, for it speaks to the next start. Whatever
 //! disturbs a step makes it longer, so that steps are *faster* than was kept is believed soon (the file was measured on
-//! a busy machine), and that they are slower only after hundreds of even ones.
+//! a busy machine), and that they are slower only after hundreds of even ones. Several times slower no neighbour makes them
+//! evenly: then the file is wrong (what others took was taken for speed), and some dozens are enough.
 
 use protocol::Nanos;
 use scheduler::{CostModel, Work};
@@ -17,6 +18,9 @@ const WINDOW: usize = 32;
 const LEAST: usize = 8;
 /// Steps that must all say that the machine is slower than was kept.
 const SLOWER_AFTER: usize = 512;
+/// Steps that take more than so many times their prediction are far slower, and steps that must all say so.
+const FAR_ABOVE: f64 = 2.0;
+const FAR_SLOWER_AFTER: usize = 64;
 /// A correction by less is not worth a file.
 const WORTH: f64 = 0.15;
 /// Quartiles so far apart are not one machine's.
@@ -63,9 +67,10 @@ impl Window {
             known if upper < known * FAR_BELOW => Some(upper),
             _ => None,
         };
-        let is_slower = found.is_some_and(|found| found > self.correction.unwrap_or(1.0) * (1.0 + WORTH));
+        let is_above = |times: f64| found.is_some_and(|found| found > self.correction.unwrap_or(1.0) * times);
+        let (is_slower, is_far) = (is_above(1.0 + WORTH), is_above(FAR_ABOVE));
         self.slower = if is_slower { self.slower + LEAST } else { 0 };
-        if !is_slower || self.slower >= SLOWER_AFTER {
+        if !is_slower || self.slower >= if is_far { FAR_SLOWER_AFTER } else { SLOWER_AFTER } {
             self.correction = found.or(self.correction);
         }
     }
@@ -138,11 +143,11 @@ impl CostCorrector {
         CorrectedCost { was_bad: cost.drift().into_iter().any(far), cost }
     }
 
-    /// What was never seen follows what was, where that says that the file is of a busy machine.
+    /// What was never seen follows what was, where that says that the file is wrong.
     fn correction(&self) -> [f64; 2] {
         match [&self.windows[0], &self.windows[1]].map(|window| window.correction) {
             [Some(alone), Some(added)] => [alone, added],
-            [Some(one), None] | [None, Some(one)] if one < FAR_BELOW => [one; 2],
+            [Some(one), None] | [None, Some(one)] if !(FAR_BELOW..=FAR_ABOVE).contains(&one) => [one; 2],
             [alone, added] => [alone.unwrap_or(1.0), added.unwrap_or(1.0)],
         }
     }
@@ -207,6 +212,15 @@ mod tests {
             assert!((0.85..1.2).contains(&decode) && (0.85..1.25).contains(&prompt), "{disturbed}: {decode} {prompt}");
             assert!(writes <= 6, "{writes} files");
             assert!(corrected.expect("it is worth a file").was_bad, "and the next start measures again");
+        }
+    }
+
+    #[test]
+    fn a_file_that_claims_six_times_the_speed_is_healed_within_a_hundred_steps() {
+        for disturbed in [0.0, 0.1] {
+            let ([decode, prompt], _, corrected) = run(1.0 / 6.0, 1.0, 100, disturbed);
+            assert!((0.85..1.2).contains(&decode) && (0.8..1.25).contains(&prompt), "{disturbed}: {decode} {prompt}");
+            assert!(corrected.expect("it is worth a file").was_bad);
         }
     }
 
