@@ -18,7 +18,7 @@ const WINDOW: usize = 32;
 const LEAST: usize = 8;
 /// Steps that must all say that the machine is slower than was kept.
 const SLOWER_AFTER: usize = 512;
-/// Steps that take more than so many times their prediction are far slower, and steps that must all say so.
+/// Steps that take more than this many times their prediction are far slower, and steps that must all be.
 const FAR_ABOVE: f64 = 2.0;
 const FAR_SLOWER_AFTER: usize = 64;
 /// A correction by less is not worth a file.
