@@ -15,7 +15,7 @@ owner      One stream quiet, then beside a busy loop: who owns what its tokens t
            is `machine`, and `own_decode` of a token is within 10 % of quiet.
 prefill    The same prompt again and again, never from the cache: quiet, beside 1, 2 and 8 busy loops, and with a tenth of a
            core (where this process may make control groups). The median of its own time is within 10 % of quiet, or the
-           interval that its `uncertain_ms` gives holds quiet's median in at least 90 %.
+           interval that `uncertain` of its timeline gives holds quiet's median, or is within 10 % of it, in at least 90 %.
 promises   Mixed requests: quiet, beside one busy loop on core 1, and with a file of costs whose every number is 8 times
            too large. Of both promises 93 to 97 % are kept, and the median width is at most twice the spread of the
            truth; with the file, from the 51st request on. Then the same file with --refuse-late and 60 prompts one by

@@ -129,7 +129,7 @@ fn an_edited_text_is_found() {
     };
     let tool = json!({"type": "function", "function": {"name": "add", "parameters": {"type": "object",
         "properties": {"a": {"type": "integer"}}, "required": ["a"]}}});
-    // (request, what it says of an answer that nobody edited, texts that are edited)
+    // (request, what it says of an unedited answer, texts that are edited)
     let table = [
         (story(json!({})), "", &["text"][..]),
         (story(json!({"stop": ["e"], "min_tokens": 3, "seed": 2})), "", &["text"]),

@@ -12,10 +12,9 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use transport::auth::Tenant;
 use transport::drain::Drain;
+use transport::ids::REQUEST_ID;
 
 use crate::input::MAX_LINE_BYTES;
-
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// What answers.
 #[derive(Clone)]

@@ -120,17 +120,18 @@ pub(super) struct Errors {
     uncorrected: Vec<f64>,
 }
 
-/// Of the steps that are so. `cost`: what predicts them without correction.
+/// Of the steps that are so, and of which other programs took next to nothing. `cost`: what predicts them without correction.
 pub(super) fn errors(records: &[Arc<StepRecord>], cost: &CostModel, which: impl Fn(&StepRecord) -> bool) -> Errors {
-    let which: Vec<_> = records.iter().filter(|record| record.undisturbed().0 > 0 && which(record)).collect();
+    let which: Vec<_> =
+        records.iter().filter(|record| record.is_undisturbed() && record.took().0 > 0 && which(record)).collect();
     let sorted = |predicted: &dyn Fn(&StepRecord) -> f64| {
-        let error = |record: &&Arc<StepRecord>| (predicted(record) / record.undisturbed().as_secs_f64() - 1.0).abs();
+        let error = |record: &&Arc<StepRecord>| (predicted(record) / record.took().as_secs_f64() - 1.0).abs();
         let mut errors: Vec<f64> = which.iter().map(error).collect();
         errors.sort_by(f64::total_cmp);
         errors
     };
     Errors {
-        seconds: which.iter().map(|record| record.undisturbed().as_secs_f64()).sum(),
+        seconds: which.iter().map(|record| record.took().as_secs_f64()).sum(),
         live: sorted(&|record| record.predicted.as_secs_f64()),
         uncorrected: sorted(&|record| cost.seconds(&record.work)),
     }

@@ -161,6 +161,17 @@ impl Dialect {
         }
     }
 
+    /// With the formats of these names, where they are given, in place of what the template shows.
+    pub fn with_parsers(mut self, thoughts: Option<&str>, calls: Option<&str>) -> Dialect {
+        if let Some(name) = thoughts {
+            self.thoughts = Thoughts::named(name);
+        }
+        if let Some(name) = calls {
+            self.calls = Calls::named(name);
+        }
+        self
+    }
+
     /// Texts that may be special tokens of the vocabulary, but must be visible to the parser (and be plain text to a
     /// grammar).
     pub fn marks(&self) -> Vec<&'static str> {

@@ -64,13 +64,8 @@ impl ToolFormat {
         let source = model.chat_template.as_ref().map(|template| template.source()).unwrap_or_default();
         let tokenizer = model.tokenizer.as_ref();
         let added = tokenizer.map(|tokenizer| tokenizer.added_tokens()).unwrap_or_default();
-        let mut dialect = Dialect::of_template(&source, &added);
-        if let Some(name) = &options.tool_call_parser {
-            dialect.calls = Calls::named(name);
-        }
-        if let Some(name) = &options.reasoning_parser {
-            dialect.thoughts = Thoughts::named(name);
-        }
+        let parsers = [&options.reasoning_parser, &options.tool_call_parser].map(|name| name.as_deref());
+        let dialect = Dialect::of_template(&source, &added).with_parsers(parsers[0], parsers[1]);
         let ids = dialect.marks().into_iter().filter_map(|mark| tokenizer?.token_id(mark));
         let shown = ids.filter(|&id| tokenizer.is_some_and(|tokenizer| tokenizer.is_special(id))).collect();
         ToolFormat {

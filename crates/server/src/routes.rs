@@ -27,6 +27,7 @@ use telemetry::otel::TraceParent;
 use telemetry::requests::{self, RequestQuery, WrongParameter};
 use transport::auth::Tenant;
 use transport::error::{ApiError, ApiResult, ErrorFormat};
+use transport::ids::REQUEST_ID;
 use transport::json::json_body;
 use transport::query;
 
@@ -41,8 +42,7 @@ use crate::{adapters, anthropic, batch, live, llama, ollama, openapi, plan, resp
 const STUCK: Duration = Duration::from_secs(5);
 /// Longest X-Request-Id that is sent back.
 const MAX_REQUEST_ID_BYTES: usize = 128;
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The same by the name that Anthropic's clients look for.
+/// A request's name where Anthropic's clients look for it.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// How a route is asked, where, and what answers.
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);

@@ -3,6 +3,11 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use axum::http::HeaderName;
+
+/// Has the name of a request, in it and in its answer.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 pub struct Ids {
     /// Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
     boot: u64,

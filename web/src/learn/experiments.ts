@@ -86,7 +86,7 @@ function prefillsOf(app: App, id: string): Step[] {
   return app.feed.log.steps.filter((step) => rowsOf(id)(step) > 0);
 }
 
-/** The passes without a prompt that decoded for one of these requests; with `rows`, those of so many rows, all of them theirs. */
+/** The passes without a prompt that decoded for one of these requests; with `rows`, those of that number of rows, all of them theirs. */
 function decodesOf(app: App, ids: unknown[], rows?: number): Step[] {
   const theirs = (row: { r: unknown }): boolean => ids.includes(row.r);
   return app.feed.log.steps.filter(({ prefill, decode }) => prefill.length === 0 && (rows == null ? decode.some(theirs) : decode.length === rows && decode.every(theirs)));

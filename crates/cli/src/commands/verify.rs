@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use checkpoint::Checkpoint;
-use dialect::{Calls, Dialect, Thoughts};
+use dialect::Dialect;
 use engine::{EngineOptions, ModelInfo, Verifier, VerifyError};
 use kernels::WeightClass;
 use launch::{Chosen, ModelSettings, Settings};
@@ -135,14 +135,8 @@ fn verify_group(
 fn dialect(model: &ModelInfo, flags: &VerifyFlags) -> Dialect {
     let source = model.chat_template.as_ref().map(|template| template.source()).unwrap_or_default();
     let added = model.tokenizer.as_ref().map(|tokenizer| tokenizer.added_tokens()).unwrap_or_default();
-    let mut dialect = Dialect::of_template(&source, &added);
-    if let Some(name) = &flags.reasoning_parser {
-        dialect.thoughts = Thoughts::named(name);
-    }
-    if let Some(name) = &flags.tool_call_parser {
-        dialect.calls = Calls::named(name);
-    }
-    dialect
+    let parsers = [&flags.reasoning_parser, &flags.tool_call_parser].map(|name| name.as_deref());
+    Dialect::of_template(&source, &added).with_parsers(parsers[0], parsers[1])
 }
 
 /// The receipts of a file, in their order.
