@@ -315,7 +315,7 @@ def promises(flags: argparse.Namespace) -> None:
 
 
 def make_wrong(costs: dict[pathlib.Path, str], factor: float) -> None:
-    """Files of costs with every number multiplied, and said to be sure: others are measured again."""
+    """Files of costs with every time multiplied, and of threads that had their cores: others are measured again."""
     if not costs:
         sys.exit("the server kept no file of costs")
     for path, text in costs.items():
@@ -323,9 +323,9 @@ def make_wrong(costs: dict[pathlib.Path, str], factor: float) -> None:
         if blake3(body.encode()) != digest:
             sys.exit(f"the format of {path.name} is not the one known here")
         cost = json.loads(body)
-        knots = [{**knot, "seconds": knot["seconds"] * factor} for knot in cost["knots"]]
-        terms = {name: seconds * factor for name, seconds in cost["terms"].items()}
-        body = json.dumps({**cost, "knots": knots, "terms": terms, "sure": True}, separators=(",", ":"))
+        walls = [(sample, int(sample["wall_ns"] * factor)) for sample in cost["samples"]]
+        samples = [{**sample, "wall_ns": wall, "ran_ns": wall} for sample, wall in walls]
+        body = json.dumps({**cost, "samples": samples}, separators=(",", ":"))
         path.write_text(f"{blake3(body.encode())}\n{body}")
 
 

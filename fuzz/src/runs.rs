@@ -116,21 +116,23 @@ fn post(route: &str, body: &[u8]) -> (u16, String) {
 }
 
 /// Of an imagined machine: without any, nothing can be planned.
-const LIMITS: DeviceLimits = DeviceLimits {
-    read_bandwidth: 4e10,
-    cache_bandwidth: 8e10,
-    cache_bytes: 0,
-    int8_ops: 2e12,
-    bf16_flops: 1e12,
-    f32_flops: 5e11,
-    int8_kind: "imagined",
-    bf16_kind: "imagined",
-    fastest_int8_ops: 2e12,
-    fastest_int8_kind: "imagined",
-    fastest_bf16_flops: 1e12,
-    fastest_bf16_kind: "imagined",
-    certainty: [Certainty::kept(); 5],
-};
+fn limits() -> DeviceLimits {
+    DeviceLimits {
+        read_bandwidth: 4e10,
+        cache_bandwidth: 8e10,
+        cache_bytes: 0,
+        int8_ops: 2e12,
+        bf16_flops: 1e12,
+        f32_flops: 5e11,
+        int8_kind: "imagined",
+        bf16_kind: "imagined",
+        fastest_int8_ops: 2e12,
+        fastest_int8_kind: "imagined",
+        fastest_bf16_flops: 1e12,
+        fastest_bf16_kind: "imagined",
+        certainty: [Certainty::of_rates(&[1.0; 5]); 5],
+    }
+}
 
 /// A server of the smaller model on a free port, for as long as the process lives.
 fn serve() -> (SocketAddr, StopHandle) {
@@ -142,7 +144,7 @@ fn serve() -> (SocketAddr, StopHandle) {
         max_num_seqs: 4,
         max_num_batched_tokens: 64,
         kv_cache_bytes: Some(2 << 20),
-        limits: Some(LIMITS),
+        limits: Some(limits()),
         speculation: Speculation::auto(),
         ..EngineOptions::default()
     };

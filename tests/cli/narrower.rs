@@ -64,9 +64,9 @@ impl Place {
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
         let file = self.kept(".limits").remove(0);
         let mut value = rates::kept::read(&file).expect("it is there, and whole");
-        let rates = [int8_ops, bf16_flops, 1e12, 1e12, 1e18];
-        let names = ["int8_ops", "bf16_flops", "read_bandwidth", "cache_bandwidth", "f32_flops"];
-        names.into_iter().zip(rates).for_each(|(name, rate)| value["found"][name] = json!([rate]));
+        let rates = [1e12, 1e12, int8_ops, bf16_flops, 1e18];
+        let samples = rates.map(|rate| vec![json!({"rate": rate, "unix_s": 0}); 3]);
+        value["found"]["samples"] = json!(samples);
         value["found"]["cache_bytes"] = json!(0);
         rates::kept::write(&file, &value).expect("it can be written to");
     }

@@ -412,7 +412,7 @@ fn surety(point: &Point) -> String {
         Some(Doubt::Spread(_)) => {
             return format!("Not sure: {spread}, so something else used the machine; measure again.");
         }
-        Some(Doubt::Earlier) | None => {}
+        None => {}
     }
     match () {
         () if ratio < CLEARLY => format!("Not sure: both limits are about equally near ({spread})."),

@@ -8,14 +8,16 @@ use std::time::Instant;
 use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
-use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
+use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Doubt, Isa, KvShape, Reference};
 use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use observe::PhaseWorkTotals;
 use observe::Views;
 use protocol::Nanos;
 use protocol::sampling::{Sampling, SamplingParams};
-use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, MeasuredCost, SavedCalibration, StepLimits};
-use rates::{CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, TargetDefaults, kept};
+use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, StepLimits};
+use rates::{
+    CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, StepSamples, TargetDefaults, kept,
+};
 use scheduler::{CostModel, Limits, Scheduler, TierSizes};
 use speculate::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, LoadedDrafter, TrainedDrafter};
 use text::chat_template::{ChatTemplate, TemplateSettings};
@@ -352,8 +354,8 @@ impl Calibrating<'_> {
 impl EngineOptions {
     /// What steps of this model cost here, if an earlier start with the same options has measured and kept it. Reads no
     /// weight. The context that an engine gives itself depends on the free memory: where that is short, nothing may be
-    /// found. Whether it is sure beside it.
-    pub fn kept_cost(&self, config: &ModelConfig) -> Option<(CostModel, bool)> {
+    /// found. Why it is not sure beside it.
+    pub fn kept_cost(&self, config: &ModelConfig) -> Option<(CostModel, Option<Doubt>)> {
         let isa = self.isa.unwrap_or_else(Isa::best);
         let threads =
             if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
@@ -369,12 +371,13 @@ impl EngineOptions {
         let device = &DeviceInfo { nodes: num_nodes(self.nodes, threads), ..DeviceInfo::cpu(isa, threads) };
         let CalibrationFile { key, path } =
             Calibrating { calibration, options: self, device, room: &room, config }.place()?;
-        calibrate::read(&path, &key).map(|SavedCalibration { cost, is_sure }| (cost, is_sure))
+        let kept = StepSamples::read(&path, &key)?;
+        Some((kept.fit()?, kept.doubt()))
     }
 }
 
-/// What steps of this model cost here: from disk, or measured now and kept. What was kept and is not sure is measured
-/// again; it is kept if that is not sure either, and steps have corrected it since.
+/// What steps of this model cost here: from disk, or measured now and kept. Of what was kept and is not sure, the samples
+/// that do not count are measured again; it stays if that is not sure either, and steps have corrected it since.
 fn calibrated(
     forward: &mut dyn Forward,
     what: &Calibrating<'_>,
@@ -385,29 +388,31 @@ fn calibrated(
     let room = what.room;
     let place = what.place();
     let kept = place.as_ref().filter(|_| !what.calibration.afresh);
-    let kept = kept.and_then(|CalibrationFile { key, path }| calibrate::read(path, key));
-    let unsure = match kept {
-        Some(SavedCalibration { cost, is_sure: true }) => {
-            return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt: None, file: place });
-        }
-        other => other.map(|kept| kept.cost),
+    let kept = kept.and_then(|CalibrationFile { key, path }| StepSamples::read(path, key)).unwrap_or_default();
+    let finished = |samples: StepSamples, from_disk| {
+        let (cost, doubt, took) = (samples.fit()?, samples.doubt(), started.elapsed());
+        Some(Calibrated { cost, samples, took, from_disk, doubt, file: place.clone() })
     };
+    if let Some(calibrated) = finished(kept.clone(), true).filter(|calibrated| calibrated.doubt.is_none()) {
+        return Some(calibrated);
+    }
     // A separate thread, because the one that computes may be pinned to a core.
     let measure = || {
         forward.set_compute_thread();
-        calibrate::measure(forward, room, sampling, &mut |done, total| progress(Starting::Calibrating { done, total }))
+        let mut progress = |done, total| progress(Starting::Calibrating { done, total });
+        calibrate::measure(forward, room, sampling, &kept, &mut progress)
     };
-    let MeasuredCost { cost, doubt } = std::thread::scope(|scope| scope.spawn(measure).join())
+    let samples = std::thread::scope(|scope| scope.spawn(measure).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    if let Some(cost) = unsure.filter(|cost| doubt.is_some() && cost.drift() != [1.0; 2]) {
-        return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt, file: place });
+    if samples.doubt().is_some() && kept.has_drifted() {
+        return finished(kept, true);
     }
     if let Some(CalibrationFile { key, path }) = &place
-        && let Err(error) = calibrate::write(path, key, &cost, doubt.is_none())
+        && let Err(error) = samples.write(path, key)
     {
         tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
     }
-    Some(Calibrated { cost, took: started.elapsed(), from_disk: false, doubt, file: place })
+    finished(samples, false)
 }
 
 /// The targets of requests that bring none, by what steps cost.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{ask, greedy, options, start};
 use engine::{Calibration, DefaultTarget, EngineOptions, Prompt, RawRequest};
 use scheduler::Work;
+use serde_json::Value;
 use testing::Scratch;
 
 /// One thread and small steps: there is less to measure.
@@ -23,15 +24,21 @@ fn calibrating(directory: Option<&Path>) -> EngineOptions {
     }
 }
 
-/// Files of a directory, as if nothing had disturbed the measurement: other load on the machine is no failure.
-fn all_sure(directory: &Path) {
+/// Changes the samples of the files of a directory, numbered in their order.
+fn change(directory: &Path, sample: impl Fn(usize, &mut Value)) {
     for entry in std::fs::read_dir(directory).expect("it exists") {
         let path = entry.expect("an entry").path();
         if let Some(mut value) = rates::kept::read(&path) {
-            value["sure"] = true.into();
+            let samples = value["samples"].as_array_mut().into_iter().flatten();
+            samples.enumerate().for_each(|(index, value)| sample(index, value));
             rates::kept::write(&path, &value).expect("it can be written");
         }
     }
+}
+
+/// As if nothing had disturbed the measurement: other load on the machine is no failure.
+fn all_sure(directory: &Path) {
+    change(directory, |_, sample| sample["ran_ns"] = sample["wall_ns"].clone());
 }
 
 #[test]
@@ -87,8 +94,8 @@ fn the_next_start_takes_what_was_measured() {
     let broken: [fn(&str) -> String; 5] = [
         |text| text[..text.len() / 2].to_owned(),
         |_| String::new(),
-        |text| text.replace("\"rows\":1,", "\"rows\":-1,"),
-        |text| text.replace("\"pair\":", "\"pair\":-1e300,\"pear\":"),
+        |text| text.replace("\"decode\":1,", "\"decode\":-1,"),
+        |text| text.replace("\"wall_ns\":", "\"wall_ns\":-1e300,\"well_ns\":"),
         |text| text.replace("\"key\":\"", "\"key\":\"0"),
     ];
     for breaking in testing::part_of(broken, 3) {
@@ -99,6 +106,24 @@ fn the_next_start_takes_what_was_measured() {
         all_sure(&directory);
         assert!(of(&options).from_disk);
     }
+}
+
+#[test]
+fn the_next_start_measures_what_does_not_count_alone() {
+    let directory = Scratch::new("calibration-part");
+    let options = calibrating(Some(&directory));
+    let _ = start(&options);
+    // Every second one lost its core, and the others took a time that is known again.
+    let made = 1_234_567_u64;
+    change(&directory, |index, sample| {
+        sample["wall_ns"] = made.into();
+        sample["ran_ns"] = if index.is_multiple_of(2) { 0.into() } else { made.into() };
+    });
+    let second = start(&options).model().calibrated.clone().expect("it is calibrated");
+    assert!(!second.from_disk);
+    change(&directory, |index, sample| {
+        assert_eq!(sample["wall_ns"] == made, !index.is_multiple_of(2), "{index}: {sample}");
+    });
 }
 
 #[test]

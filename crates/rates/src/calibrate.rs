@@ -4,34 +4,28 @@
 //! shapes      decode 1 @ 64, prompt of 64, decode 16 @ 64, prompt of 256, decode 8 @ 2048, both in one step, ...
 //!   |  run    on free blocks of the cache, with logits and sampling, as the engine steps
 //!   v
-//! samples     [(Work, seconds)] --CostModel::fit--> CostModel --> NAME.cost, read by the next start
+//! samples     [(shape, wall, ran)] --> NAME.cost, read by the next start; the model is fitted to them (samples.rs)
 //! ```
 //! The most telling shapes come first, and one that would end after [`HARD_LIMIT`] is left out, so that a large model
 //! is measured coarsely and in time; what was left out is extrapolated, and corrected while the engine runs.
 //!
-//! A step whose threads lost their cores is thrown away and repeated. Where that does not help, the quickest ones
-//! are used, the result is marked as unsure, and the next start measures again.
+//! A step whose threads lost their cores is thrown away and repeated. Where that does not help, a quick one is used that
+//! does not count, and the next start measures the shape again.
 //!
 //! Nothing of it can be seen later: the prefix cache does not know these blocks, and a sequence writes each of its
 //! slots before it reads it.
 
-use std::collections::BTreeSet;
-use std::io;
-use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kernels::Doubt;
 use kernels::cpu_time::{Interval, Mark};
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, Span};
-use protocol::Nanos;
 use protocol::sampling::Sampling;
-use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Work};
-use serde_json::{Value, json};
+use scheduler::CostModel;
 
-use crate::kept;
+use crate::samples::{SHORT, Sample, Shape, StepSamples};
 
 const SOFT_LIMIT: Duration = Duration::from_secs(2);
 /// No step begins that would end after this, by what the ones before it took. The very first is always run.
@@ -40,12 +34,8 @@ const HARD_LIMIT: Duration = Duration::from_secs(5);
 const REPEAT_FOR: Duration = Duration::from_millis(60);
 const LEAST_REPEATS: usize = 3;
 const MOST_REPEATS: usize = 15;
-/// One shape in this many may have been disturbed: the fit gives it little weight.
-const DISTURBED_SHARE: usize = 10;
 /// Memory of the cache that is written to have something to read. More than caches of processors hold.
 const MOST_KV_BYTES: usize = 128 << 20;
-/// Context of a decode row with negligible attention.
-const SHORT: usize = 64;
 /// Context of one with attention that counts.
 const LONG: usize = 2048;
 
@@ -63,8 +53,10 @@ pub struct Calibration {
 /// What steps cost, and how that is known.
 #[derive(Clone, Debug)]
 pub struct Calibrated {
-    /// As measured; the scheduler corrects a copy of it.
+    /// Fitted to the samples; the scheduler corrects a copy of it.
     pub cost: CostModel,
+    /// What it follows from.
+    pub samples: StepSamples,
     /// Time that it took at this start.
     pub took: Duration,
     /// It was kept from an earlier start.
@@ -75,31 +67,13 @@ pub struct Calibrated {
     pub file: Option<CalibrationFile>,
 }
 
-/// What a start has measured.
-#[derive(Clone, Debug)]
-pub struct MeasuredCost {
-    /// Fitted to the samples.
-    pub cost: CostModel,
-    /// Why the next start measures again.
-    pub doubt: Option<Doubt>,
-}
-
 /// The file that a model of costs came from, or will be written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalibrationFile {
-    /// What the result follows from, by [`kept::key`].
+    /// What the result follows from, by [`kept::key`](crate::kept::key).
     pub key: String,
     /// Where it is.
     pub path: PathBuf,
-}
-
-/// What a file has.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SavedCalibration {
-    /// As measured, or corrected since.
-    pub cost: CostModel,
-    /// Measured well, and steps have not said otherwise.
-    pub is_sure: bool,
 }
 
 /// What the steps of an engine may be.
@@ -127,39 +101,6 @@ impl StepLimits {
     /// Tokens that measured steps may have in the cache together.
     fn tokens(&self, kv_bytes_per_token: usize) -> usize {
         (self.blocks * self.block_size).min(MOST_KV_BYTES / kv_bytes_per_token.max(1))
-    }
-}
-
-/// One step to measure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Shape {
-    /// Decode rows, each with `keys` keys.
-    decode: usize,
-    context: usize,
-    /// Rows of a prompt's chunk, and computed tokens before it.
-    chunk: usize,
-    start: usize,
-    /// The chunk's last row wants logits.
-    ends: bool,
-}
-
-impl Shape {
-    fn rows(&self) -> usize {
-        self.decode + self.chunk
-    }
-
-    /// Blocks of the cache, when no two sequences share one.
-    fn blocks(&self, block_size: usize) -> usize {
-        self.decode * self.context.div_ceil(block_size) + (self.start + self.chunk).div_ceil(block_size)
-    }
-
-    fn work(&self) -> Work {
-        let mut work = Work::default();
-        (0..self.decode).for_each(|_| work.add_decode(self.context));
-        if self.chunk > 0 {
-            work.add_chunk(self.start, self.chunk, self.ends);
-        }
-        work
     }
 }
 
@@ -195,13 +136,8 @@ fn shapes(room: &StepLimits, tokens: usize) -> Vec<Shape> {
     shapes
 }
 
-/// The points of the curve: rows of the measured steps that hardly have attention.
-fn knots<'a>(measured: impl Iterator<Item = &'a Shape>) -> Vec<usize> {
-    let plain = measured.filter(|shape| shape.start == 0 && shape.context <= SHORT);
-    plain.map(Shape::rows).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// Measures steps of `forward` and fits a model to them. `progress` is called with the number done and the total.
+/// Measures steps of `forward`: those of which `known` has no sample that counts. `progress` is called with the number done
+/// and the total.
 ///
 /// Cost: at most about [`HARD_LIMIT`], and much less for a small model. Call it on the thread that computes. `None` if
 /// there is too little cache to measure anything.
@@ -209,8 +145,9 @@ pub fn measure(
     forward: &mut dyn Forward,
     room: &StepLimits,
     sampling: &Sampling,
+    known: &StepSamples,
     progress: &mut dyn FnMut(usize, usize),
-) -> Option<MeasuredCost> {
+) -> Option<StepSamples> {
     let shapes = shapes(room, room.tokens(forward.kv_bytes_per_token()));
     let vocab = forward.config().vocab_size;
     let mut stand = Stand {
@@ -225,75 +162,51 @@ pub fn measure(
     stand.fill(shapes.iter().map(|shape| shape.blocks(room.block_size)).max()?);
     // Behind it: on a busy machine memory may take longer to come than all the steps.
     let started = Instant::now();
-    let mut measured: Vec<(Shape, Duration)> = Vec::new();
-    let mut undisturbed = 0;
+    let mut samples: Vec<Sample> = Vec::new();
     for (done, shape) in shapes.iter().enumerate() {
         progress(done, shapes.len());
-        if is_in_time(shape, &measured, started.elapsed()) {
-            let (took, is_sure) = stand.time(shape, started);
-            undisturbed += usize::from(is_sure);
-            measured.push((*shape, took));
-        }
+        let is_in_time = || is_in_time(shape, &samples, started.elapsed());
+        let sample = known.counted(shape).or_else(|| is_in_time().then(|| stand.sample(shape, started)));
+        samples.extend(sample);
     }
-    let samples = measured.len();
-    let is_sure = (samples - undisturbed) * DISTURBED_SHARE <= samples;
-    let doubt = (!is_sure).then_some(Doubt::Few { samples, undisturbed });
-    let steps: Vec<_> = measured.iter().map(|(shape, took)| (shape.work(), Nanos(took.as_nanos() as u64))).collect();
-    let cost = CostModel::fit(&knots(measured.iter().map(|(shape, _)| shape)), &steps)?;
-    Some(MeasuredCost { cost, doubt })
+    Some(StepSamples::new(samples))
 }
 
 /// Whether a shape is measured that long after the start. The first one always: without it nothing is predicted.
-fn is_in_time(shape: &Shape, measured: &[(Shape, Duration)], spent: Duration) -> bool {
+fn is_in_time(shape: &Shape, measured: &[Sample], spent: Duration) -> bool {
     measured.is_empty() || spent + estimate(shape, measured) <= HARD_LIMIT
-}
-
-/// One step of a shape.
-#[derive(Clone, Copy, Debug)]
-struct Timed {
-    took: Duration,
-    /// The threads had their cores all the time, as far as the system tells.
-    is_undisturbed: bool,
 }
 
 /// Whether a shape is to be timed once more, of which these steps are known, the first of them a warm-up. `spent`: on
 /// this shape. `in_all`: on all of them.
-fn wants_more(steps: &[Timed], spent: Duration, in_all: Duration) -> bool {
+fn wants_more(steps: &[Interval], spent: Duration, in_all: Duration) -> bool {
     let [first, rest @ ..] = steps else { return true };
-    let undisturbed = steps.iter().filter(|step| step.is_undisturbed).count();
-    if first.took >= REPEAT_FOR {
+    let undisturbed = |steps: &[Interval]| steps.iter().filter(|step| !step.is_disturbed()).count();
+    if first.wall >= REPEAT_FOR {
         // One is enough, if it is a good one.
-        return undisturbed == 0 && steps.len() < LEAST_REPEATS && in_all + first.took < SOFT_LIMIT;
+        return undisturbed(steps) == 0 && steps.len() < LEAST_REPEATS && in_all + first.wall < SOFT_LIMIT;
     }
-    let good = rest.iter().filter(|step| step.is_undisturbed).count();
-    let (most, patience) = if good < LEAST_REPEATS { (2 * MOST_REPEATS, 2) } else { (MOST_REPEATS, 1) };
+    let (most, patience) = if undisturbed(rest) < LEAST_REPEATS { (2 * MOST_REPEATS, 2) } else { (MOST_REPEATS, 1) };
     rest.len() < most && (rest.len() < LEAST_REPEATS || spent < REPEAT_FOR * patience) && in_all < SOFT_LIMIT
 }
 
-/// What a step takes, by these: the median of those that nothing disturbed, and whether there were enough of them. Of
-/// disturbed ones the quickest quarter.
-fn settled(steps: &[Timed]) -> (Duration, bool) {
-    let counted = if steps.len() > 1 && steps[0].took < REPEAT_FOR { &steps[1..] } else { steps };
-    let sorted = |of: &dyn Fn(&&Timed) -> bool| {
-        let mut times: Vec<Duration> = counted.iter().filter(of).map(|step| step.took).collect();
-        times.sort_unstable();
-        times
-    };
-    let good = sorted(&|step| step.is_undisturbed);
-    let enough = if steps[0].took < REPEAT_FOR { LEAST_REPEATS.min(counted.len()) } else { 1 };
-    if good.len() >= enough {
-        return (good[good.len() / 2], true);
+/// What a step takes, by these: the median of those that nothing disturbed, or the quickest quarter of disturbed ones.
+fn settled(steps: &[Interval]) -> Interval {
+    let mut steps = steps.to_vec();
+    if steps.len() > 1 && steps[0].wall < REPEAT_FOR {
+        steps.remove(0); // the warm-up
     }
-    let all = sorted(&|_| true);
-    (good.first().copied().unwrap_or(all[all.len() / 4]), false)
+    steps.sort_unstable_by_key(|step| step.wall);
+    let good: Vec<Interval> = steps.iter().filter(|step| !step.is_disturbed()).copied().collect();
+    good.get(good.len() / 2).copied().unwrap_or(steps[steps.len() / 4])
 }
 
 /// A time that the step does not exceed, by those measured: that of the next one with at least its rows, or the largest
 /// one's in proportion.
-fn estimate(shape: &Shape, measured: &[(Shape, Duration)]) -> Duration {
-    let larger = measured.iter().filter(|(other, _)| other.rows() >= shape.rows()).map(|&(_, took)| took).min();
-    let largest = measured.iter().max_by_key(|(other, _)| other.rows());
-    let in_proportion = |(other, took): &(Shape, Duration)| took.mul_f64(shape.rows() as f64 / other.rows() as f64);
+fn estimate(shape: &Shape, measured: &[Sample]) -> Duration {
+    let larger = measured.iter().filter(|other| other.shape.rows() >= shape.rows()).map(Sample::wall).min();
+    let largest = measured.iter().max_by_key(|other| other.shape.rows());
+    let in_proportion = |other: &Sample| other.wall().mul_f64(shape.rows() as f64 / other.shape.rows() as f64);
     larger.or(largest.map(in_proportion)).unwrap_or_default()
 }
 
@@ -320,18 +233,18 @@ impl Stand<'_> {
         self.forward.copy_blocks(&copies);
     }
 
-    /// The time of a step of this shape, of some if there is time for more than one, and whether that is sure.
-    fn time(&mut self, shape: &Shape, started: Instant) -> (Duration, bool) {
+    /// A step of this shape, of some if there is time for more than one.
+    fn sample(&mut self, shape: &Shape, started: Instant) -> Sample {
         let begun = Instant::now();
         let mut steps = Vec::with_capacity(2 * MOST_REPEATS + 1);
         while wants_more(&steps, begun.elapsed(), started.elapsed()) {
             steps.push(self.step(shape));
         }
-        settled(&steps)
+        Sample::new(*shape, settled(&steps))
     }
 
     /// One step, as the engine does it between plan and completion.
-    fn step(&mut self, shape: &Shape) -> Timed {
+    fn step(&mut self, shape: &Shape) -> Interval {
         let mark = Mark::now();
         self.forward.lost(); // time lost before belongs to no step
         let started = Instant::now();
@@ -345,11 +258,10 @@ impl Stand<'_> {
             let _ =
                 self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), Allowed::default(), key);
         }
-        let took = started.elapsed();
+        let wall = started.elapsed();
         // The thread that waits for the others does not lose what they lose.
-        let lost = self.forward.lost().map_or(Duration::ZERO, |lost| lost.most);
-        let others = Interval { wall: took, cpu: took.saturating_sub(lost), switches: 0 };
-        Timed { took, is_undisturbed: !mark.interval().is_disturbed() && !others.is_disturbed() }
+        let lost = self.forward.lost().map_or(Duration::ZERO, |lost| lost.most).max(mark.interval().lost());
+        Interval { wall, cpu: wall.saturating_sub(lost), switches: 0 }
     }
 
     fn lower(&mut self, shape: &Shape) {
@@ -385,52 +297,6 @@ impl Stand<'_> {
     }
 }
 
-/// The result kept at `path` for `key`; `None` for anything but a whole one.
-pub fn read(path: &Path, key: &str) -> Option<SavedCalibration> {
-    let value = kept::read(path)?;
-    if value["key"] != key {
-        return None;
-    }
-    let number = |value: &Value| value.as_f64().filter(|number| number.is_finite() && *number >= 0.0);
-    let knots = value["knots"].as_array()?.iter().map(|knot| {
-        let rows = usize::try_from(knot["rows"].as_u64()?).ok()?;
-        Some(Knot { rows, seconds: number(&knot["seconds"])? })
-    });
-    let knots: Vec<Knot> = knots.collect::<Option<_>>()?;
-    if !knots.is_sorted_by(|a, b| a.rows < b.rows) || knots.last().is_none_or(|knot| knot.seconds <= 0.0) {
-        return None;
-    }
-    let term = |name: &str| number(&value["terms"][name]);
-    let terms = Terms {
-        pair: term("pair")?,
-        key: term("key")?,
-        row: term("row")?,
-        prompt: term("prompt")?,
-        head: term("head")?,
-        logits: term("logits")?,
-    };
-    let drift = |index: usize| number(&value["drift"][index]).filter(|drift| SANE_DRIFT.contains(drift));
-    let cost = CostModel::new(knots, terms).drifted([drift(0)?, drift(1)?]);
-    Some(SavedCalibration { cost, is_sure: value["sure"].as_bool()? })
-}
-
-/// What steps may take, of what was measured.
-const SANE_DRIFT: RangeInclusive<f64> = 1.0 / 64.0..=64.0;
-
-/// Keeps a result. Complete or absent, also when the process ends meanwhile.
-pub fn write(path: &Path, key: &str, cost: &CostModel, is_sure: bool) -> io::Result<()> {
-    let Terms { pair, key: key_term, row, prompt, head, logits } = cost.terms();
-    let knots = cost.knots().iter().map(|knot| json!({ "rows": knot.rows, "seconds": knot.seconds }));
-    let value = json!({
-        "key": key,
-        "knots": knots.collect::<Vec<_>>(),
-        "terms": { "pair": pair, "key": key_term, "row": row, "prompt": prompt, "head": head, "logits": logits },
-        "drift": cost.drift(),
-        "sure": is_sure,
-    });
-    kept::write(path, &value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,11 +305,9 @@ mod tests {
     #[test]
     fn the_first_shape_is_always_measured() {
         let (first, next) = (Shape { decode: 1, context: SHORT, ..Shape::default() }, Duration::from_secs(1));
-        let table = [
-            (&[][..], HARD_LIMIT * 2, true),
-            (&[(first, next)], HARD_LIMIT - next, true),
-            (&[(first, next)], HARD_LIMIT, false),
-        ];
+        let sample = Sample::new(first, Interval { wall: next, cpu: next, switches: 0 });
+        let table =
+            [(&[][..], HARD_LIMIT * 2, true), (&[sample], HARD_LIMIT - next, true), (&[sample], HARD_LIMIT, false)];
         for (measured, spent, wanted) in table {
             assert_eq!(is_in_time(&first, measured, spent), wanted, "{measured:?} {spent:?}");
         }

@@ -5,12 +5,16 @@ pub mod calibrate;
 mod correction;
 mod default_slo;
 pub mod kept;
+mod limits;
 mod peaks;
+mod samples;
 mod steal;
 mod store;
 
 pub use calibrate::{Calibrated, Calibration};
 pub use default_slo::{Capacity, DefaultTarget};
+pub use limits::MeasuredLimits;
 pub use peaks::RooflinePeaks;
+pub use samples::StepSamples;
 pub use steal::StealMeter;
 pub use store::{CalibrationUpdater, CurrentTargets, TargetDefaults};

@@ -120,7 +120,7 @@ mod tests {
             fastest_int8_kind: "test",
             fastest_bf16_flops: rate,
             fastest_bf16_kind: "test",
-            certainty: [Certainty::kept(); 5],
+            certainty: [Certainty::of_rates(&[1.0; 5]); 5],
         }
     }
 

@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use protocol::{Nanos, Targets};
 use scheduler::{CostModel, StepRecord};
 
-use crate::calibrate::{self, Calibrated, CalibrationFile};
+use crate::calibrate::{Calibrated, CalibrationFile};
 use crate::correction::{CorrectedCost, CostCorrector};
 use crate::default_slo::{Capacity, DefaultTarget, default_targets};
+use crate::samples::StepSamples;
 
 /// Models that wait for the disk.
 const MOST_UNWRITTEN: usize = 16;
@@ -79,8 +80,7 @@ pub struct CalibrationUpdater {
 impl CalibrationUpdater {
     /// For a model that was measured or kept. Starts a thread where there is a file to be kept.
     pub fn new(calibrated: &Calibrated, defaults: TargetDefaults, targets: Arc<CurrentTargets>) -> CalibrationUpdater {
-        let is_sure = calibrated.doubt.is_none();
-        let writer = calibrated.file.clone().and_then(|place| Writer::start(place, is_sure));
+        let writer = calibrated.file.clone().and_then(|place| Writer::start(place, calibrated.samples.clone()));
         CalibrationUpdater { corrector: CostCorrector::new(calibrated.cost.clone()), defaults, targets, writer }
     }
 
@@ -130,7 +130,7 @@ impl Finish {
 struct File {
     place: CalibrationFile,
     /// As measured at the start.
-    is_sure: bool,
+    samples: StepSamples,
     /// Held by the writer. What was known last is written: the thread may be behind.
     last: Mutex<Last>,
 }
@@ -149,7 +149,7 @@ impl File {
         }
         *last = is_last;
         let CalibrationFile { key, path } = &self.place;
-        if let Err(error) = calibrate::write(path, key, cost, self.is_sure && !was_bad) {
+        if let Err(error) = self.samples.corrected(cost.drift(), *was_bad).write(path, key) {
             tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
         }
     }
@@ -164,8 +164,8 @@ struct Writer {
 
 impl Writer {
     /// `None`: the system gave no thread, and nothing is kept until the end.
-    fn start(place: CalibrationFile, is_sure: bool) -> Option<Writer> {
-        let file = Arc::new(File { place, is_sure, last: Mutex::new(Last::No) });
+    fn start(place: CalibrationFile, samples: StepSamples) -> Option<Writer> {
+        let file = Arc::new(File { place, samples, last: Mutex::new(Last::No) });
         let (sender, receiver): (_, Receiver<CorrectedCost>) = sync_channel(MOST_UNWRITTEN);
         let own = file.clone();
         let write = move || {
@@ -183,15 +183,27 @@ impl Writer {
 mod tests {
     use std::time::Duration;
 
+    use kernels::cpu_time::Interval;
     use scheduler::Work;
     use scheduler::cost::{Knot, Terms};
 
     use super::*;
+    use crate::samples::{SHORT, Sample, Shape};
 
     /// A machine `times` as slow as another one.
     fn machine(times: f64) -> CostModel {
         let knot = |rows, ms: f64| Knot { rows, seconds: times * ms / 1e3 };
         CostModel::new(vec![knot(1, 20.0), knot(64, 30.0), knot(512, 150.0)], Terms::default())
+    }
+
+    /// What a start measures there.
+    fn measured(times: f64) -> StepSamples {
+        let shape = |decode, chunk| Shape { decode, chunk, context: decode.min(1) * SHORT, ..Shape::default() };
+        let sample = |shape: Shape| {
+            let wall = Duration::from_nanos(machine(times).step_time(&shape.work()).0);
+            Sample::new(shape, Interval { wall, cpu: wall, switches: 0 })
+        };
+        StepSamples::new([shape(1, 0), shape(16, 0), shape(0, 16), shape(0, 64), shape(0, 512)].map(sample).to_vec())
     }
 
     fn work(index: usize) -> Work {
@@ -208,17 +220,15 @@ mod tests {
         let directory = testing::Scratch::new("keeper");
         let place = CalibrationFile { key: crate::kept::key("test"), path: directory.join("x.cost") };
         // Every time was multiplied by eight, and the file still looks valid.
-        calibrate::write(&place.path, &place.key, &machine(8.0), true).expect("it can be written");
+        let samples = measured(8.0);
+        samples.write(&place.path, &place.key).expect("it can be written");
+        assert_eq!(StepSamples::read(&place.path, "another key"), None);
+        let cost = StepSamples::read(&place.path, &place.key).and_then(|kept| kept.fit()).expect("it is whole");
         let capacity = Capacity { seqs: 16, tokens_each: 100, rows: 512 };
         let defaults = TargetDefaults { ttft: DefaultTarget::Auto, tpot: DefaultTarget::Auto, capacity };
         let targets = Arc::new(CurrentTargets::new(defaults.on(Some(&machine(8.0)))));
-        let calibrated = Calibrated {
-            cost: machine(8.0),
-            took: Duration::ZERO,
-            from_disk: true,
-            doubt: None,
-            file: Some(place.clone()),
-        };
+        let file = Some(place.clone());
+        let calibrated = Calibrated { cost, samples, took: Duration::ZERO, from_disk: true, doubt: None, file };
         let mut updater = CalibrationUpdater::new(&calibrated, defaults, targets.clone());
         assert!(updater.finish().is_none(), "there is nothing new to write");
         let before = targets.get();
@@ -228,10 +238,11 @@ mod tests {
         }
         updater.finish().expect("there is").write();
         drop(updater);
-        let kept = calibrate::read(&place.path, &place.key).expect("it is whole");
-        assert!(!kept.is_sure, "what was so far off is measured again");
+        let kept = StepSamples::read(&place.path, &place.key).expect("it is whole");
+        assert!(kept.doubt().is_some() && kept.has_drifted(), "what was so far off is measured again");
+        let cost = kept.fit().expect("it has samples");
         for index in [1, 5] {
-            let off = kept.cost.seconds(&work(index)) / machine(1.0).seconds(&work(index));
+            let off = cost.seconds(&work(index)) / machine(1.0).seconds(&work(index));
             assert!((0.9..1.1).contains(&off), "{index}: {off}");
         }
         let (true_targets, corrected) = (defaults.on(Some(&machine(1.0))), targets.get());

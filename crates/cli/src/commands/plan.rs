@@ -10,7 +10,7 @@ mod check;
 use std::path::Path;
 
 use kernels::WeightClass;
-use kernels::limits::{Doubt, Limits};
+use kernels::limits::Limits;
 use launch::{Calibrate, Chosen, ModelSettings, Settings, machine};
 use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, Problem, Question, Users, WhichMachine};
 use roofline::{Machine, ROWS_HERE};
@@ -164,13 +164,13 @@ fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
         let (settings, chosen) = (settings(flags), chosen(flags, stored));
         let (weights, kv_dtype) = (chosen.class, settings.model.kv_dtype);
         let shape = config.shape();
-        let (cost, is_sure) = settings.options(chosen).kept_cost(&config).filter(|_| is_here).unzip();
+        let (cost, doubt) = settings.options(chosen).kept_cost(&config).filter(|_| is_here).unzip();
         Loaded {
             name,
             demands: shape.demands(weights, kv_dtype),
             unread_bytes: shape.unread_bytes(weights),
             cost,
-            doubt: is_sure.filter(|is_sure| !is_sure).map(|_| Doubt::Earlier),
+            doubt: doubt.flatten(),
             kv_tokens: None,
             rows: ROWS_HERE,
         }

@@ -15,7 +15,7 @@ use model::sampler::{Allowed, History, SampleKey, Sampler};
 use observe::Views;
 use protocol::sampling::SamplingParams;
 use protocol::{FinishReason, Nanos, RequestId, ServiceClass, Targets, TokenId};
-use rates::Calibrated;
+use rates::{Calibrated, StepSamples};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, DraftProposal, DraftSource, Limits, Scheduler, SeqId, Sequence, TierSizes};
 use speculate::{DraftModel, DraftSizes, Drafter, DrafterSet, Lookup, LookupOptions, Prediction};
@@ -417,6 +417,7 @@ impl World {
         let clock = Clock::scripted(nanos.clone());
         let calibrated = rng.percent(60).then(|| Calibrated {
             cost: cost(pass, row),
+            samples: StepSamples::default(),
             took: Duration::ZERO,
             from_disk: false,
             doubt: None,

@@ -21,8 +21,10 @@ use crate::cpu_time::Interval;
 const GROWN: Duration = Duration::from_millis(1);
 /// Minimum elapsed time where the CPU clock does not advance.
 const GROWN_BY_WALL: Duration = Duration::from_millis(40);
-/// Minimum number of full samples; the spread is taken over the best of this number.
-const LEAST_SAMPLES: usize = 5;
+/// The spread is taken over this number of the best samples.
+const BEST: usize = 5;
+/// Minimum number of full samples.
+const LEAST_SAMPLES: usize = BEST;
 /// A series may take this multiple of its time budget if samples are disturbed.
 const PATIENCE: u32 = 4;
 /// A region longer than its longest thread by more than this share started late on one: the threads did not overlap.
@@ -120,14 +122,7 @@ impl Lane {
         self.undisturbed += 1;
         let place = self.best.partition_point(|&better| better >= sample.rate);
         self.best.insert(place, sample.rate);
-        self.best.truncate(LEAST_SAMPLES);
-    }
-
-    fn spread(&self) -> f64 {
-        match (self.best.first(), self.best.last()) {
-            (Some(best), Some(worst)) => (best - worst) / best,
-            _ => 1.0,
-        }
+        self.best.truncate(BEST);
     }
 
     fn rate(&self) -> f64 {
@@ -199,13 +194,12 @@ impl Series {
         }
     }
 
-    /// The certainty of the least known lane.
+    /// The certainty of the least known lane, and the best of all lanes together.
     fn certainty(&self) -> Certainty {
-        Certainty {
-            samples: self.samples,
-            undisturbed: self.lanes.iter().map(|lane| lane.undisturbed).min().unwrap_or(0),
-            spread: self.lanes.iter().map(Lane::spread).fold(0.0, f64::max),
-        }
+        let undisturbed = self.lanes.iter().map(|lane| lane.undisturbed).min().unwrap_or(0);
+        let best = |at: usize| self.lanes.iter().map(|lane| lane.best.get(at)).sum::<Option<f64>>();
+        let best: Vec<f64> = (0..undisturbed.min(BEST)).map_while(best).collect();
+        Certainty { samples: self.samples, undisturbed, ..Certainty::of_rates(&best) }
     }
 
     /// The measured rate; requires a full sample.
@@ -230,6 +224,8 @@ pub struct Certainty {
     pub undisturbed: usize,
     /// Spread of the measurements that count, as a share.
     pub spread: f64,
+    /// Of a rate: the best undisturbed measurements, descending; 0 where there are fewer.
+    pub best: [f64; BEST],
 }
 
 impl Certainty {
@@ -242,12 +238,18 @@ impl Certainty {
             [least, .., most] => (most - least) / sorted[sorted.len() / 2],
             [_] => 0.0,
         };
-        Certainty { samples: sorted.len(), undisturbed: sorted.len(), spread }
+        Certainty { samples: sorted.len(), undisturbed: sorted.len(), spread, best: [0.0; BEST] }
     }
 
-    /// For a saved figure that was certain when measured.
-    pub const fn kept() -> Certainty {
-        Certainty { samples: LEAST_SAMPLES, undisturbed: LEAST_SAMPLES, spread: 0.0 }
+    /// Of measurements of a rate that nothing disturbed, in any order.
+    pub fn of_rates(rates: &[f64]) -> Certainty {
+        let mut sorted = rates.to_vec();
+        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+        let mut best = [0.0; BEST];
+        best.iter_mut().zip(&sorted).for_each(|(best, rate)| *best = *rate);
+        let spread = sorted.get(..sorted.len().min(BEST)).and_then(|best| Some((best.first()?, best.last()?)));
+        let spread = spread.map_or(1.0, |(best, worst)| (best - worst) / best);
+        Certainty { samples: rates.len(), undisturbed: rates.len(), spread, best }
     }
 
     /// Why the figure is uncertain; `None`: it is certain. The only definition of "not sure", for limits, curves and step
@@ -273,8 +275,6 @@ pub enum Doubt {
     },
     /// The measurements differ by this share.
     Spread(f64),
-    /// Saved by an earlier start as uncertain.
-    Earlier,
 }
 
 impl Doubt {
@@ -283,7 +283,6 @@ impl Doubt {
         match self {
             Doubt::Few { undisturbed, .. } => 1.0 + 1.0 / (1 + undisturbed) as f64,
             Doubt::Spread(spread) => spread.min(1.0),
-            Doubt::Earlier => 0.0,
         }
     }
 }
@@ -297,7 +296,6 @@ impl fmt::Display for Doubt {
             Doubt::Spread(spread) => {
                 write!(f, "measurements were {:.0} % apart, so something else used the machine", spread * 100.0)
             }
-            Doubt::Earlier => f.write_str("other programs used the machine when it was measured at an earlier start"),
         }
     }
 }
@@ -420,7 +418,8 @@ mod tests {
 
     #[test]
     fn what_is_sure_has_one_meaning() {
-        let certainty = |samples, undisturbed, spread| Certainty { samples, undisturbed, spread }.doubt();
+        let certainty =
+            |samples, undisturbed, spread| Certainty { samples, undisturbed, spread, best: [1.0; BEST] }.doubt();
         assert_eq!(certainty(5, 5, 0.02), None);
         assert_eq!(certainty(40, 2, 0.0), Some(Doubt::Few { samples: 40, undisturbed: 2 }));
         assert_eq!(certainty(5, 5, 0.3), Some(Doubt::Spread(0.3)));
@@ -428,6 +427,7 @@ mod tests {
         assert_eq!(Certainty::of_repetitions(&[1.0, 2.0, 1.0]).doubt(), Some(Doubt::Spread(1.0)));
         assert!(matches!(Certainty::of_repetitions(&[1.0]).doubt(), Some(Doubt::Few { .. })));
         assert!(Certainty::of_repetitions(&[]).doubt().is_some());
-        assert_eq!(Certainty::kept().doubt(), None);
+        assert_eq!(Certainty::of_rates(&[4.0, 3.9, 1.0, 3.9, 4.0, 3.8]).doubt(), None);
+        assert_eq!(Certainty::of_rates(&[4.0, 3.0, 4.0]).doubt(), Some(Doubt::Spread(0.25)));
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn some_limits() -> engine::DeviceLimits {
         fastest_int8_kind: "test",
         fastest_bf16_flops: 1e12,
         fastest_bf16_kind: "test",
-        certainty: [engine::Certainty::kept(); 5],
+        certainty: [engine::Certainty::of_rates(&[1.0; 5]); 5],
     }
 }
 

@@ -24,7 +24,7 @@ fn host_with(rate: f64) -> Host {
         fastest_int8_kind: "test",
         fastest_bf16_flops: rate,
         fastest_bf16_kind: "test",
-        certainty: [engine::Certainty::kept(); 5],
+        certainty: [engine::Certainty::of_rates(&[1.0; 5]); 5],
     };
     let calibration = Some(engine::Calibration::default());
     Host::with(engine::EngineOptions { calibration, limits: Some(limits), ..small_engine() }, local_server())
