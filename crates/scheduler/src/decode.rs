@@ -20,7 +20,7 @@
 use core::cmp::Ordering;
 
 use crate::fairness::FairnessKey;
-use crate::kv::{BlockId, BlockPool};
+use crate::kv::{BlockId, BlockPool, Taker};
 use crate::sequence::{Phase, Rank, Sequence, SequenceBounds, Status};
 use crate::state::State;
 use crate::step::Preempted;
@@ -94,10 +94,11 @@ impl Scheduler {
         }
         seq.steps_left_out = 0;
         let block = seq.num_computed / self.state.limits.block_size;
+        let by = Some(Taker::of(&seq.request));
         match seq.table.get(block).copied() {
-            None => seq.table.push(self.state.pool.take().expect("room was made")),
+            None => seq.table.push(self.state.pool.take(by).expect("room was made")),
             Some(src) if self.state.pool.refs(src) > 1 => {
-                let dst = self.state.pool.take().expect("room was made");
+                let dst = self.state.pool.take(by).expect("room was made");
                 self.state.pool.release(src);
                 seq.table.replace(block, dst);
                 step.copies.push(BlockCopy { src, dst });

@@ -22,6 +22,7 @@ pub mod swap;
 
 mod best_drafts;
 mod blocking_holders;
+mod cache_miss;
 mod decode;
 mod draft;
 mod fairness;
@@ -42,6 +43,7 @@ mod speculate;
 mod state;
 
 pub use best_drafts::BestDrafts;
+pub use cache_miss::{CacheMiss, EvictedBy, MissReason};
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use draft::{DraftProposal, DraftSource};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, QueueForecast};

@@ -234,6 +234,7 @@ impl Scheduler {
         if !self.state.fits(&self.state.seqs[id], &self.plan.hits) {
             return Err(Blocked::Kv);
         }
+        self.note_miss(id);
         self.state.enter(id, &self.plan.hits, &mut step.loads);
         Ok(())
     }

@@ -257,6 +257,7 @@ impl Scheduler {
         let pinned_taken = self.state.pool.num_pinned_taken();
         self.state.end_leases(now, step);
         self.plan.record.clear();
+        self.state.pool.seen.now = now;
         let stalled = self.make_room_for_decode(step);
         let bound = self.policy.step_bound(&self.state, now);
         self.plan_decode(stalled, bound, step);
@@ -295,6 +296,7 @@ impl Scheduler {
         let seq = &mut self.state.seqs[id];
         self.state.tenants.serve(seq, start + len, samples);
         let cached_tokens = core::mem::take(&mut seq.cached_tokens);
+        self.plan.record.misses.extend(seq.miss.take());
         seq.rows_in_flight = len;
         self.plan.rows.push(rows);
         RecordRow { request: seq.request.id, seq: id, answer: seq.answer(), start, len, samples, drafts, cached_tokens }
@@ -489,6 +491,7 @@ impl Scheduler {
 
     /// Releases a sequence's blocks and decides whether those without other holders are swapped.
     fn release_blocks(&mut self, id: SeqId) -> SwapDecision {
+        self.note_tail(id);
         let decision = self.policy.decide_swap(&self.state.preempted_blocks(id), &self.state.pool);
         self.state.release_blocks(id, decision.mode == PreemptionMode::Swap);
         decision

@@ -16,7 +16,7 @@ use core::ops::{Index, IndexMut};
 use crate::draft::{AcceptanceCounts, DraftProposal};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
 use crate::request::finish_reason;
-use crate::{BlockId, Limits, Request};
+use crate::{BlockId, CacheMiss, Limits, Request};
 use protocol::{FinishReason, Nanos, Priority, RequestId, TokenId};
 
 /// Identifies a sequence; never reused. A request has one sequence per answer: the first carries the prompt, and the
@@ -107,6 +107,8 @@ pub struct Sequence {
     pub(crate) has_entered: bool,
     /// Prefix-hit tokens that no row has reported yet.
     pub(crate) cached_tokens: usize,
+    /// Why no more was found, until a row has reported it.
+    pub(crate) miss: Option<CacheMiss>,
     /// Its shared blocks at the last count.
     pub(crate) shared: Shared,
     /// Maximum of `num_computed` so far: rows below it are recompute.
@@ -145,6 +147,7 @@ impl Sequence {
             first_lost: None,
             has_entered: false,
             cached_tokens: 0,
+            miss: None,
             shared: Shared::default(),
             most_computed: 0,
             output_row: None,

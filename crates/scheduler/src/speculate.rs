@@ -27,6 +27,7 @@ use core::cmp::Reverse;
 
 use crate::decode::is_protected;
 use crate::draft::{AcceptanceCounts, DraftProposal, SURE};
+use crate::kv::Taker;
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
 use crate::{BestDrafts, NoDraftReason, Scheduler, SeqId, Step, Work};
@@ -329,7 +330,8 @@ impl Scheduler {
             let spare = spare.get_or_insert_with(|| self.state.spare_blocks());
             let own = self.state.kept_for(seq);
             if *spare + own > 0 {
-                let block = self.state.pool.take().expect("there is room for it");
+                let by = Some(Taker::of(&seq.request));
+                let block = self.state.pool.take(by).expect("there is room for it");
                 self.state.seqs[planned.seq].table.push(block);
                 *spare += own - 1 - self.state.kept_for(&self.state.seqs[planned.seq]);
             } else {

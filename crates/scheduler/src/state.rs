@@ -17,7 +17,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::fairness::TenantCounters;
-use crate::kv::{BlockPool, BlockRead, ChainHasher, FullBlock, Hit, Location, PinnedAnswer, PrefixStats, blocks_for};
+use crate::kv::{
+    BlockPool, BlockRead, ChainHasher, FullBlock, Hit, Location, PinnedAnswer, PrefixStats, Taker, blocks_for,
+};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::PreemptedBlocks;
@@ -182,7 +184,7 @@ impl State {
             let place = hits.get(index).map(|hit| hit.place);
             let block = match place {
                 Some(Location::Block(block)) => block,
-                _ => self.pool.take().expect("it fits"),
+                _ => self.pool.take(Some(Taker::of(&seq.request))).expect("it fits"),
             };
             if let Some(Location::Slot(slot)) = place {
                 loads.push(BlockLoad { seq: id, slot, block });

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use crate::cost::Work;
-use crate::{BlockId, BlockSave, SeqId, SlotSpill, SwapDecision, TierSlot};
+use crate::{BlockId, BlockSave, CacheMiss, SeqId, SlotSpill, SwapDecision, TierSlot};
 use protocol::{FinishReason, Nanos, RequestId, TokenId};
 
 /// Identifies a step; consecutive from 0.
@@ -305,6 +305,8 @@ pub struct StepRecord {
     pub decode: Vec<RecordRow>,
     /// Prefill rows.
     pub prefill: Vec<RecordRow>,
+    /// What the prompts that begin here found in the prefix cache, and why no more.
+    pub misses: Vec<CacheMiss>,
     /// Preempted sequences.
     pub preempted: Vec<Preempted>,
     /// Prefill rows of tokens that were computed before.
@@ -359,6 +361,7 @@ impl StepRecord {
         }
         trim(&mut self.decode);
         trim(&mut self.prefill);
+        trim(&mut self.misses);
         trim(&mut self.preempted);
         trim(&mut self.holders);
     }
@@ -367,6 +370,7 @@ impl StepRecord {
     pub(crate) fn clear(&mut self) {
         self.decode.clear();
         self.prefill.clear();
+        self.misses.clear();
         self.preempted.clear();
         self.holders.clear();
         self.completed_at = Nanos::default();

@@ -17,6 +17,7 @@ mod list;
 mod pinned;
 mod pool;
 mod prefix;
+mod seen;
 mod tiers;
 
 pub(crate) use block::blocks_for;
@@ -25,6 +26,7 @@ pub use pinned::{BlockRead, PinnedAnswer};
 pub use pool::CacheEvent;
 pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Location, Uses};
 pub use prefix::{BlockHash, ChainHasher};
+pub(crate) use seen::{Fate, Taker, common_len};
 pub use tiers::{BlockSave, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 
 #[cfg(test)]

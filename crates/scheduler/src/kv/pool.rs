@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 
 use super::list::List;
 use super::prefix::PrefixIndex;
+use super::seen::{Fate, Seen, Taker};
 use super::tiers::Tiers;
 use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 use protocol::TokenId;
@@ -163,6 +164,8 @@ pub(crate) struct BlockPool {
     saves: Vec<BlockSave>,
     /// Slots of blocks being received.
     receiving: Vec<PendingReceive>,
+    /// What was in the cache, and what became of it.
+    pub(crate) seen: Seen,
     /// Recorded cache events, if enabled. The only part that grows.
     events: Option<Vec<CacheEvent>>,
     next_id: u64,
@@ -188,6 +191,7 @@ impl BlockPool {
             tiers: Tiers::new(TierSizes::default(), block_size),
             saves: Vec::new(),
             receiving: Vec::new(),
+            seen: Seen::new(num_blocks, block_size),
             events: None,
             next_id: 0,
             num_cached: 0,
@@ -201,7 +205,8 @@ impl BlockPool {
     /// Adds tiers for evicted contents. Call before anything is cached.
     pub(crate) fn set_tiers(&mut self, sizes: TierSizes) {
         assert_eq!(self.index.len(), 0, "tiers are there from the start");
-        self.index = PrefixIndex::new(self.num_blocks() + sizes.host_slots + sizes.disk_slots);
+        let num_places = self.num_blocks() + sizes.host_slots + sizes.disk_slots;
+        (self.index, self.seen) = (PrefixIndex::new(num_places), Seen::new(num_places, self.block_size));
         self.tiers = Tiers::new(sizes, self.block_size);
         // Each block is allocated, and so evicted, at most once per step.
         self.saves = Vec::with_capacity(self.num_blocks().min(sizes.host_slots));
@@ -286,7 +291,7 @@ impl BlockPool {
     /// Allocates a free block with refs = 1: a plain one if there is one, else the least recently used cached one,
     /// whose content moves to a tier if possible (see [`BlockPool::drain_saves`]), else the longest pinned one. `None`
     /// when every block is held.
-    pub(crate) fn take(&mut self) -> Option<BlockId> {
+    pub(crate) fn take(&mut self, by: Option<Taker>) -> Option<BlockId> {
         let block = match self.free.first() {
             Some(first) => {
                 self.free.remove(first);
@@ -296,7 +301,7 @@ impl BlockPool {
         };
         if self.is_cached(block) {
             self.num_evicted += 1;
-            self.demote(block);
+            self.demote(block, by);
         }
         self.blocks[block.index()].refs = 1;
         self.num_taken += 1;
@@ -395,6 +400,7 @@ impl BlockPool {
         let content = self.new_content(hash, parent, salt)?;
         self.index.insert(hash, Location::Block(block));
         record_found(&mut self.events, full);
+        self.seen.note_block(hash, parent.map(|parent| parent.hash), salt, tokens);
         self.hold(block, content, tokens);
         Some(ContentName { hash, id: content.id })
     }
@@ -405,7 +411,7 @@ impl BlockPool {
             if parent.is_some_and(|parent| parent.hash == hash) {
                 return None; // its parent has the same hash, and dropping the parent makes it unreachable
             }
-            self.drop_content(other);
+            self.drop_content(other, self.evicted(None));
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -519,13 +525,13 @@ impl BlockPool {
 
     /// Moves an idle block's content to a tier slot if there is one, else drops it. Updates the index; the caller
     /// updates the free list.
-    fn demote(&mut self, block: BlockId) {
+    fn demote(&mut self, block: BlockId, by: Option<Taker>) {
         let content = self.blocks[block.index()].content.take().expect("demoting an empty block");
         self.num_cached -= 1;
         let slot = if content.worth_saving { self.tiers.take(Tier::Host) } else { None };
-        let Some((slot, evicted)) = slot else { return self.unindex(&content.hash) };
+        let Some((slot, evicted)) = slot else { return self.unindex(&content.hash, self.evicted(by)) };
         if let Some(other) = evicted {
-            self.unindex(&other.hash);
+            self.unindex(&other.hash, self.evicted(by));
             // Its content may be from this very step: then its save is obsolete.
             self.saves.retain(|save| save.slot != slot);
         }
@@ -535,9 +541,14 @@ impl BlockPool {
         self.saves.push(BlockSave { block, slot });
     }
 
+    fn evicted(&self, by: Option<Taker>) -> Fate {
+        Fate::Evicted { at: self.seen.now, by }
+    }
+
     /// Removes a content from the index.
-    fn unindex(&mut self, hash: &BlockHash) {
+    fn unindex(&mut self, hash: &BlockHash, fate: Fate) {
         self.index.remove(hash);
+        self.seen.note_gone(*hash, fate);
         if let Some(events) = &mut self.events {
             events.push(CacheEvent::Lost { hash: *hash });
         }
@@ -553,7 +564,7 @@ impl BlockPool {
         self.events.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
-    fn drop_content(&mut self, place: Location) {
+    fn drop_content(&mut self, place: Location, fate: Fate) {
         let content = match place {
             Location::Slot(slot) => self.tiers.drop_content(slot),
             Location::Block(block) => {
@@ -567,7 +578,7 @@ impl BlockPool {
                 content
             }
         };
-        self.unindex(&content.hash);
+        self.unindex(&content.hash, fate);
     }
 }
 
@@ -651,7 +662,7 @@ impl BlockPool {
             let Some(host) = self.tiers.oldest(Tier::Host) else { return };
             let Some((disk, evicted)) = self.tiers.take(Tier::Disk) else { return };
             if let Some(other) = evicted {
-                self.unindex(&other.hash);
+                self.unindex(&other.hash, self.evicted(None));
             }
             spills.push(self.tiers.begin_spill(host, disk));
         }
@@ -682,7 +693,7 @@ impl BlockPool {
             (false, _) => stats.read_faults += 1,
         }
         if !good && self.tiers.content(slot).is_some() {
-            self.drop_content(Location::Slot(slot));
+            self.drop_content(Location::Slot(slot), Fate::Lost { at: self.seen.now });
         }
         self.tiers.unpin(slot);
         if slot.tier == Tier::Disk {
@@ -707,7 +718,7 @@ impl BlockPool {
         }
         let (slot, evicted) = self.tiers.take(Tier::Host)?;
         if let Some(other) = evicted {
-            self.unindex(&other.hash);
+            self.unindex(&other.hash, self.evicted(None));
         }
         self.tiers.begin_receive(slot, tokens);
         self.receiving.push(PendingReceive { slot, hash, parent, salt });
@@ -723,7 +734,9 @@ impl BlockPool {
         let content = if good && is_wanted { self.new_content(hash, parent, salt) } else { None };
         if content.is_some() {
             self.index.insert(hash, Location::Slot(slot));
-            record_found(&mut self.events, &FullBlock { hash, parent, salt, tokens: self.tiers.tokens_of(slot) });
+            let tokens = self.tiers.tokens_of(slot);
+            record_found(&mut self.events, &FullBlock { hash, parent, salt, tokens });
+            self.seen.note_block(hash, parent.map(|parent| parent.hash), salt, tokens);
         }
         let parent = parent.and_then(|parent| match self.index.get(&parent.hash) {
             Some(Location::Slot(slot)) => Some(slot),
@@ -736,7 +749,8 @@ impl BlockPool {
     fn record_disk_result(&mut self, good: bool) {
         if self.tiers.record_disk_result(good) {
             let lost: Vec<TierSlot> = self.tiers.filled(Tier::Disk).collect();
-            lost.into_iter().for_each(|slot| self.drop_content(Location::Slot(slot)));
+            let fate = Fate::Lost { at: self.seen.now };
+            lost.into_iter().for_each(|slot| self.drop_content(Location::Slot(slot), fate));
         }
     }
 }

@@ -87,16 +87,16 @@ impl ChainHasher {
 /// Bytes hashed per call.
 const PIECE: usize = 1024;
 
-/// Hash -> place of that content. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
+/// Hash -> place of that content, or another value. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
 /// R), sized once for all places: it never allocates or rehashes later, and its keys need no further hashing.
-pub(super) struct PrefixIndex {
-    entries: Vec<Option<(BlockHash, Location)>>,
+pub(super) struct PrefixIndex<P = Location> {
+    entries: Vec<Option<(BlockHash, P)>>,
     len: usize,
 }
 
-impl PrefixIndex {
+impl<P: Copy> PrefixIndex<P> {
     /// An index for at most `num_places` contents.
-    pub(super) fn new(num_places: usize) -> PrefixIndex {
+    pub(super) fn new(num_places: usize) -> PrefixIndex<P> {
         PrefixIndex { entries: vec![None; (num_places * 2).next_power_of_two()], len: 0 }
     }
 
@@ -104,19 +104,26 @@ impl PrefixIndex {
         self.len
     }
 
-    pub(super) fn get(&self, hash: &BlockHash) -> Option<Location> {
+    pub(super) fn get(&self, hash: &BlockHash) -> Option<P> {
         self.entries[self.slot_of(hash)].map(|(_, place)| place)
     }
 
-    pub(super) fn insert(&mut self, hash: BlockHash, place: Location) {
+    pub(super) fn insert(&mut self, hash: BlockHash, place: P) {
         let slot = self.slot_of(&hash);
         assert!(self.entries[slot].is_none(), "a hash names one content");
         self.entries[slot] = Some((hash, place));
         self.len += 1;
     }
 
+    /// Inserts or relocates.
+    pub(super) fn set(&mut self, hash: BlockHash, place: P) {
+        let slot = self.slot_of(&hash);
+        self.len += usize::from(self.entries[slot].is_none());
+        self.entries[slot] = Some((hash, place));
+    }
+
     /// Moves the content of `hash` to `place`.
-    pub(super) fn relocate(&mut self, hash: &BlockHash, place: Location) {
+    pub(super) fn relocate(&mut self, hash: &BlockHash, place: P) {
         let slot = self.slot_of(hash);
         self.entries[slot].as_mut().expect("relocating a hash that is not there").1 = place;
     }

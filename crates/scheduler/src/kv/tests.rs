@@ -284,7 +284,7 @@ impl Pair {
     }
 
     fn take(&mut self) -> Option<BlockId> {
-        let taken = self.pool.take();
+        let taken = self.pool.take(None);
         assert_eq!(taken, self.naive.take());
         taken
     }
@@ -437,7 +437,7 @@ impl Mover {
                     if let Some(Location::Slot(slot)) = place {
                         seq.loads.push((index, slot));
                     }
-                    self.pool.take().expect("counted")
+                    self.pool.take(None).expect("counted")
                 }
             };
             seq.blocks.push(block);

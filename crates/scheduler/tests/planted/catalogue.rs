@@ -129,7 +129,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "EvictedStillFound",
         "An evicted block is still found under its old prefix (vLLM #37076).",
-        &[edit("kv/pool.rs", "self.demote(block);", "")],
+        &[edit("kv/pool.rs", "self.demote(block, by);", "")],
     ),
     bug(
         "RegisteredBeforeComplete",

@@ -1,0 +1,257 @@
+//! What prompts and answers were, block by block, and where those blocks went: so that a miss has a reason.
+//!
+//! ```text
+//! ring       | salt | block | block | tail | block, evicted at t by R | ...    the oldest entry is overwritten
+//! by name    hash of a block, or a salt -> its entry
+//! children   hash of a block, a salt or a tenant -> its newest child -> the next older one -> ...
+//! ```
+//!
+//! A salt belongs to one tenant, and every path begins with a salt or with the salts of one tenant: what one tenant is
+//! told never depends on what another one sent. Decides nothing. Memory is fixed; an entry is written when a block
+//! becomes full, and read when a prompt enters.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::iter::successors;
+
+use super::BlockHash;
+use super::prefix::PrefixIndex;
+use crate::Request;
+use protocol::{Nanos, RequestId, TokenId};
+
+/// Entries at least and at most; between them two per place of a content.
+const ENTRIES: [usize; 2] = [256, 32_768];
+/// Children of a block that are compared, and other salts of a tenant: the newest.
+const MOST_CHILDREN: usize = 64;
+const MOST_SALTS: usize = 8;
+
+/// Who takes a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taker {
+    pub(crate) request: RequestId,
+    pub(crate) tenant: u64,
+}
+
+impl Taker {
+    pub(crate) fn of(request: &Request) -> Taker {
+        Taker { request: request.id, tenant: request.tenant }
+    }
+}
+
+/// What became of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nothing: it is in the pool or in a tier.
+    Held,
+    /// Its place was needed.
+    Evicted { at: Nanos, by: Option<Taker> },
+    /// Its tier could not be read, or was given up.
+    Lost { at: Nanos },
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    /// `None` of a tail: tokens of an ended sequence that did not fill a block.
+    name: Option<BlockHash>,
+    /// `None` if only its fate is known.
+    parent: Option<BlockHash>,
+    /// The next older child of its parent.
+    older: Option<u64>,
+    salt: u64,
+    len: usize,
+    fate: Fate,
+}
+
+/// The longest common prefix with what was seen behind some block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Common {
+    pub(crate) len: usize,
+    /// An entry that goes on behind it, with another token.
+    pub(crate) other: Option<u64>,
+}
+
+pub(crate) struct Seen {
+    block_size: usize,
+    most: u64,
+    /// Entries ever written; number `n` is at place `n % most`.
+    count: u64,
+    entries: Vec<Entry>,
+    /// `[most, block_size]`.
+    tokens: Vec<TokenId>,
+    by_name: PrefixIndex<u64>,
+    newest_child: PrefixIndex<u64>,
+    /// Time of the newest plan.
+    pub(crate) now: Nanos,
+}
+
+/// The name of a salt, and of a tenant: no hash of a block.
+fn salt_name(salt: u64) -> BlockHash {
+    named(salt, 1)
+}
+
+fn named(number: u64, kind: u8) -> BlockHash {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8] = kind;
+    BlockHash(bytes)
+}
+
+impl Seen {
+    /// For contents in `num_places` blocks and slots.
+    pub(super) fn new(num_places: usize, block_size: usize) -> Seen {
+        let most = (2 * num_places).clamp(ENTRIES[0], ENTRIES[1]);
+        Seen {
+            block_size,
+            most: most as u64,
+            count: 0,
+            entries: Vec::with_capacity(most),
+            tokens: vec![0; most * block_size],
+            by_name: PrefixIndex::new(most),
+            newest_child: PrefixIndex::new(most),
+            now: Nanos(0),
+        }
+    }
+
+    /// A request of `tenant` comes with this salt.
+    pub(crate) fn note_salt(&mut self, tenant: u64, salt: u64) {
+        if self.by_name.get(&salt_name(salt)).is_none() {
+            self.write(Some(salt_name(salt)), Some(named(tenant, 2)), salt, &[], Fate::Held);
+        }
+    }
+
+    /// A block can be found from now on.
+    pub(super) fn note_block(&mut self, hash: BlockHash, parent: Option<BlockHash>, salt: u64, tokens: &[TokenId]) {
+        match self.by_name.get(&hash) {
+            Some(number) => self.entry_mut(number).fate = Fate::Held,
+            None => self.write(Some(hash), Some(parent.unwrap_or(salt_name(salt))), salt, tokens, Fate::Held),
+        }
+    }
+
+    /// A block can no longer be found.
+    pub(super) fn note_gone(&mut self, hash: BlockHash, fate: Fate) {
+        match self.by_name.get(&hash) {
+            Some(number) => self.entry_mut(number).fate = fate,
+            None => self.write(Some(hash), None, 0, &[], fate),
+        }
+    }
+
+    /// A sequence ends with tokens that do not fill a block.
+    pub(crate) fn note_tail(&mut self, parent: Option<BlockHash>, salt: u64, tokens: &[TokenId]) {
+        let parent = parent.unwrap_or(salt_name(salt));
+        let is_known = |number| self.tokens_of(number).starts_with(tokens);
+        if !tokens.is_empty() && !self.newest_child.get(&parent).is_some_and(is_known) {
+            self.write(None, Some(parent), salt, tokens, Fate::Held);
+        }
+    }
+
+    /// What became of a block; `None` if it was not seen, or long ago.
+    pub(crate) fn fate(&self, hash: &BlockHash) -> Option<Fate> {
+        self.by_name.get(hash).map(|number| self.entry(number).fate)
+    }
+
+    /// Other salts of the tenant, the newest first.
+    pub(crate) fn other_salts(&self, tenant: u64, than: u64) -> impl Iterator<Item = u64> {
+        let salts = self.children(named(tenant, 2)).map(|number| self.entry(number).salt);
+        salts.filter(move |&salt| salt != than).take(MOST_SALTS)
+    }
+
+    /// How far `rest`, the tokens behind a block, was seen there.
+    pub(crate) fn common(&self, parent: Option<BlockHash>, salt: u64, rest: &[TokenId]) -> Common {
+        let children = self.children(parent.unwrap_or(salt_name(salt))).take(MOST_CHILDREN);
+        let common = children.map(|number| {
+            let tokens = self.tokens_of(number);
+            let len = common_len(tokens, rest);
+            Common { len, other: Some(number).filter(|_| len < tokens.len() && len < rest.len()) }
+        });
+        common.reduce(|a, b| if (b.len, b.other.is_some()) > (a.len, a.other.is_some()) { b } else { a }).unwrap_or_default()
+    }
+
+    /// Tokens of `rest` in whole blocks that were seen at the same places behind an entry, whatever is between them.
+    pub(crate) fn same_behind(&self, entry: u64, rest: &[TokenId]) -> usize {
+        let (mut same, mut name) = (0, self.entry(entry).name);
+        for tokens in rest.chunks_exact(self.block_size) {
+            let Some(parent) = name else { break };
+            let equal = self.children(parent).take(MOST_CHILDREN).find(|&number| self.tokens_of(number) == tokens);
+            same += if equal.is_some() { tokens.len() } else { 0 };
+            let next = equal.or_else(|| self.newest_child.get(&parent));
+            name = next.and_then(|number| self.entry(number).name);
+        }
+        same
+    }
+
+    fn children(&self, parent: BlockHash) -> impl Iterator<Item = u64> {
+        let is_kept = |&number: &u64| number + self.most >= self.count;
+        // An older child is overwritten before a newer one.
+        successors(self.newest_child.get(&parent), move |&number| self.entry(number).older.filter(is_kept))
+    }
+
+    fn write(&mut self, name: Option<BlockHash>, parent: Option<BlockHash>, salt: u64, tokens: &[TokenId], fate: Fate) {
+        let (number, place) = (self.count, (self.count % self.most) as usize);
+        if let Some(&Entry { name, parent, .. }) = self.entries.get(place) {
+            let old = Some(number - self.most);
+            let is_old = |index: &PrefixIndex<u64>, hash: &BlockHash| index.get(hash) == old;
+            name.filter(|hash| is_old(&self.by_name, hash)).inspect(|hash| self.by_name.remove(hash));
+            parent.filter(|hash| is_old(&self.newest_child, hash)).inspect(|hash| self.newest_child.remove(hash));
+        }
+        let older = parent.and_then(|parent| self.newest_child.get(&parent));
+        let entry = Entry { name, parent, older, salt, len: tokens.len(), fate };
+        match self.entries.get_mut(place) {
+            Some(old) => *old = entry,
+            None => self.entries.push(entry),
+        }
+        self.tokens[place * self.block_size..][..tokens.len()].copy_from_slice(tokens);
+        name.inspect(|&name| self.by_name.set(name, number));
+        parent.inspect(|&parent| self.newest_child.set(parent, number));
+        self.count += 1;
+    }
+
+    fn entry(&self, number: u64) -> &Entry {
+        &self.entries[(number % self.most) as usize]
+    }
+
+    fn entry_mut(&mut self, number: u64) -> &mut Entry {
+        &mut self.entries[(number % self.most) as usize]
+    }
+
+    fn tokens_of(&self, number: u64) -> &[TokenId] {
+        &self.tokens[(number % self.most) as usize * self.block_size..][..self.entry(number).len]
+    }
+}
+
+/// Length of the longest common prefix.
+pub(crate) fn common_len(a: &[TokenId], b: &[TokenId]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_entries_are_overwritten_and_nothing_leads_to_them() {
+        let hash = |number: u64| named(number, 9);
+        let mut seen = Seen::new(1, 2);
+        let most = ENTRIES[0] as u64;
+        seen.note_salt(7, 70);
+        for number in 0..3 * most {
+            // Chains of four, all behind one salt.
+            let parent = (!number.is_multiple_of(4)).then(|| hash(number - 1));
+            seen.note_block(hash(number), parent, 70, &[number as u32, 1]);
+            let kept = number.min(most - 1);
+            assert_eq!(seen.fate(&hash(number - kept)), Some(Fate::Held), "{number}");
+            assert_eq!(number >= most, kept < number && seen.fate(&hash(number - kept - 1)).is_none(), "{number}");
+        }
+        assert_eq!(seen.other_salts(7, 0).count(), 0, "its entry is overwritten");
+        let first = (3 * most - 4) as u32;
+        assert_eq!(seen.common(None, 70, &[first, 2, 5]), Common { len: 1, other: Some(3 * most - 3) });
+        assert_eq!(seen.common(None, 70, &[first, 1, 5]), Common { len: 2, other: None });
+        assert_eq!(seen.common(None, 71, &[first, 1, 5]), Common::default(), "another salt");
+        assert_eq!(seen.common(None, 70, &[0, 1]), Common { len: 0, other: Some(3 * most - 3) }, "long ago");
+        // A block differs, and what follows is the same at the same places.
+        assert_eq!(seen.same_behind(3 * most - 3, &[first + 1, 1, 9, 9, first + 3, 1, 4]), 4);
+        seen.note_gone(hash(2 * most), Fate::Lost { at: Nanos(5) });
+        seen.note_gone(hash(1), Fate::Evicted { at: Nanos(6), by: None });
+        assert_eq!(seen.fate(&hash(2 * most)), None, "the note of the second has taken its place");
+        assert_eq!(seen.fate(&hash(1)), Some(Fate::Evicted { at: Nanos(6), by: None }));
+    }
+}
