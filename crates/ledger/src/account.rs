@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use protocol::{FinishReason, Nanos, RequestId, Targets};
+use scheduler::CacheMiss;
 
 use crate::tally::Tally;
 use crate::waits::{ActiveWait, Waiters};
@@ -339,6 +340,8 @@ pub struct Bill {
     pub cost: Cost,
     /// Predicted time to compute the prefix-cache hits alone; not part of any sum. `None` without a cost model.
     pub saved_by_cache: Option<Nanos>,
+    /// Why they were no more; `None` before it entered, and of a prompt that another worker read.
+    pub miss: Option<CacheMiss>,
 }
 
 /// A step in which an answer had rows.

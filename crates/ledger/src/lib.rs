@@ -354,6 +354,9 @@ impl Ledger {
         self.now = Nanos(from.0 + took);
         self.last_step = LastStep { began: from, cause, took, stolen };
         let prices = Prices::of(cost);
+        for miss in &record.misses {
+            self.accounts.get_mut(&miss.request).into_iter().for_each(|account| account.bill.miss = Some(*miss));
+        }
         self.read_rows(record, &prices);
         self.note_preempted(record, from, &before);
         self.share_out(Span { from, took, stolen }, &before, &prices, news);

@@ -4,7 +4,7 @@
 use ledger::{Account, LedgerEvent, Totals};
 use protocol::{FinishReason, Nanos, RequestId, ServiceClass};
 use scheduler::latency_bound::BoundCoverage;
-use scheduler::{PrefixStats, StepRecord, SwapStats};
+use scheduler::{MissReason, PrefixStats, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
 use crate::handoffs::Handoffs;
@@ -190,6 +190,10 @@ pub struct Stats {
     pub no_drafts: [u64; 4],
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
+    /// Prompts that were not found whole, by [`MissReason::NAMES`] behind the first; tokens that could have been found.
+    pub cache_misses: [u64; MissReason::NAMES.len()],
+    /// See `cache_misses`.
+    pub cache_lost_tokens: [u64; MissReason::NAMES.len()],
     pub generated_tokens: u64,
     pub preemptions: u64,
     pub recomputed_tokens: u64,
@@ -281,6 +285,8 @@ impl Default for Stats {
             no_drafts: [0; 4],
             prompt_tokens: 0,
             cached_tokens: 0,
+            cache_misses: Default::default(),
+            cache_lost_tokens: Default::default(),
             generated_tokens: 0,
             preemptions: 0,
             recomputed_tokens: 0,
@@ -334,6 +340,10 @@ impl Stats {
             LedgerEvent::Entered(account) => {
                 self.prompt_tokens += account.prompt_tokens as u64;
                 self.cached_tokens += account.cached_tokens as u64;
+                if let Some(miss) = &account.bill.miss {
+                    self.cache_misses[miss.why.index()] += 1;
+                    self.cache_lost_tokens[miss.why.index()] += miss.lost as u64;
+                }
             }
             LedgerEvent::Token { gap } => {
                 self.generated_tokens += 1;

@@ -5,6 +5,7 @@ mod fairness;
 mod forecast;
 mod holders;
 mod late;
+mod misses;
 mod plans;
 mod remote_only_prefill;
 mod router;

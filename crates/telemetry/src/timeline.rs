@@ -17,6 +17,7 @@ use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
 use engine::quota::to_forget;
 use engine::{Ending, Observe, RequestId, Timeline};
 use protocol::Nanos;
+use scheduler::{CacheMiss, EvictedBy, MissReason};
 use serde_json::{Map, Value, json};
 
 use crate::live_events::away_times;
@@ -190,6 +191,40 @@ impl Reader<'_> {
         trace.requests.iter().map(|&id| self.engine.timeline(id).map_or(Value::Null, sums)).collect()
     }
 
+    /// Why no more of a prompt was cached, as `timings.cache` says it.
+    pub fn cache_miss(&self, miss: &CacheMiss) -> Value {
+        let mut told = Map::new();
+        told.insert("left_at_token".into(), miss.at_token.into());
+        told.insert("why".into(), miss.why.name().into());
+        told.insert("lost_tokens".into(), miss.lost.into());
+        // Rounded to microseconds, as other times of an answer.
+        told.insert("predicted_ms".into(), miss.cost.map(|cost| (ms(cost) * 1e3).round() / 1e3).into());
+        let mut moment = |name, at| time_format::insert(&mut told, name, self.engine, at);
+        let by = match miss.why {
+            MissReason::New => {
+                moment("since", Nanos(0));
+                None
+            }
+            MissReason::TierFault { at } => {
+                moment("lost", at);
+                None
+            }
+            MissReason::Evicted { at, by } => {
+                at.into_iter().for_each(|at| moment("evicted", at));
+                match by {
+                    EvictedBy::Request(by) => Some(json!(self.registry.name(self.tenant, by))),
+                    EvictedBy::OtherTenant => Some("another tenant's request".into()),
+                    EvictedBy::Unknown => Some(Value::Null),
+                }
+            }
+            MissReason::InProgress { by } => Some(json!(self.registry.name(self.tenant, by))),
+            MissReason::Off { by_request } => Some(if by_request { "request" } else { "server" }.into()),
+            _ => None,
+        };
+        told.extend(by.map(|by| ("by".to_owned(), by)));
+        Value::Object(told)
+    }
+
     /// Whose the time of an open request was until now, and which others' prompts and rows it was.
     pub fn so_far(&self, id: RequestId) -> Option<(Value, Value)> {
         let bill = self.engine.timeline(id)?.account.bill;
@@ -221,6 +256,7 @@ impl Reader<'_> {
         let targets = json!({"ttft_ms": account.targets.ttft.map(ms), "tpot_ms": account.targets.tpot.map(ms)});
         prompt.insert("targets".into(), targets);
         prompt.extend(self.sums(&account.bill));
+        prompt.insert("cache".into(), account.bill.miss.map(|miss| self.cache_miss(&miss)).into());
         let name = |id| self.registry.words(self.tenant, id);
         prompt.insert("why".into(), why::tell(timeline, &name).into());
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());

@@ -14,6 +14,7 @@ use engine::ledger::{Account, Cost, Gap, Named, Owner, Shares};
 use engine::{Ending, HandoffOutcome, RemotePrefillTrace, RequestId, Timeline};
 use plan::units::duration;
 use protocol::Nanos;
+use scheduler::{CacheMiss, EvictedBy, MissReason};
 
 /// Owners that a sentence names.
 const MOST_OWNERS: usize = 4;
@@ -84,6 +85,7 @@ pub fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> Vec<Stri
     let Timeline { account, ending, until, held, away } = timeline;
     let mut story = vec![first_token(account, *ending, *until)];
     story.extend(away.as_ref().and_then(|away| read_elsewhere(away, *until)));
+    story.extend(account.bill.miss.and_then(|miss| not_cached(&miss, account.arrived, name)));
     story.extend(parts("Of that: ", &account.bill.ttft));
     let ttft = &account.bill.ttft;
     story.extend(delayed("delayed its first token most", &account.bill.ttft_others, ttft, name));
@@ -157,6 +159,40 @@ fn read_elsewhere(away: &RemotePrefillTrace, until: Nanos) -> Option<String> {
         ),
         Some(HandoffOutcome::Slower | HandoffOutcome::Cancelled) => return None,
     })
+}
+
+/// Why no more of the prompt was cached.
+fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> String) -> Option<String> {
+    let at = miss.at_token;
+    let seen = format!("Its prompt was seen before up to token {at}");
+    let said = match miss.why {
+        MissReason::AllFound => return None,
+        MissReason::New => format!("From token {at} on, its prompt was not seen since the server started."),
+        MissReason::OtherToken => format!("{seen}, where another token stood."),
+        MissReason::OtherSalt => format!("{seen} with another cache_salt or adapter: such blocks are not shared."),
+        MissReason::Evicted { at, by } => {
+            let when = match at {
+                Some(at) if at < arrived => format!(", {} before it came", time(arrived.since(at))),
+                Some(_) => ", while it waited".to_owned(),
+                None => String::new(),
+            };
+            let whom = match by {
+                EvictedBy::Request(by) => format!(" for {}", name(by)),
+                EvictedBy::OtherTenant => " for another tenant's request".to_owned(),
+                EvictedBy::Unknown => String::new(),
+            };
+            format!("{seen}, and evicted{whom}{when}.")
+        }
+        MissReason::BlockNotFull => format!("{seen}: the last tokens of that do not fill a KV block."),
+        MissReason::TierFault { .. } => format!("{seen}, and the tier that had it could not be read."),
+        MissReason::NotWorthLoading => format!("{seen}; computing it was predicted to be faster than loading it."),
+        MissReason::InProgress { by } => format!("{seen}: {} was computing it when it began.", name(by)),
+        MissReason::Off { by_request: true } => "It asks for what the prefix cache does not keep.".to_owned(),
+        MissReason::Off { by_request: false } => "The prefix cache is off.".to_owned(),
+    };
+    let cost = miss.cost.map_or_else(|| "not known".to_owned(), |cost| format!("{} as predicted", time(cost)));
+    let lost = counted(miss.lost, "token");
+    Some(if miss.lost > 0 { format!("{said} That cost {lost} of prefill: {cost}.") } else { said })
 }
 
 /// Whose time it was, the largest first.

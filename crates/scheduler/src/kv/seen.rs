@@ -163,7 +163,9 @@ impl Seen {
             let len = common_len(tokens, rest);
             Common { len, other: Some(number).filter(|_| len < tokens.len() && len < rest.len()) }
         });
-        common.reduce(|a, b| if (b.len, b.other.is_some()) > (a.len, a.other.is_some()) { b } else { a }).unwrap_or_default()
+        common
+            .reduce(|a, b| if (b.len, b.other.is_some()) > (a.len, a.other.is_some()) { b } else { a })
+            .unwrap_or_default()
     }
 
     /// Tokens of `rest` in whole blocks that were seen at the same places behind an entry, whatever is between them.

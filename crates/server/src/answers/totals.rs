@@ -50,6 +50,8 @@ impl Totals {
         }
         sum.prefill_tokens += timings.prefill_tokens;
         sum.cached_tokens += timings.cached_tokens;
+        let misses = [sum.bill.miss, timings.bill.miss].into_iter().flatten();
+        sum.bill.miss = misses.reduce(|a, b| if b.lost > a.lost { b } else { a });
         sum.decode_tokens += timings.decode_tokens;
         sum.decode_steps += timings.decode_steps;
         sum.verify_steps += timings.verify_steps;

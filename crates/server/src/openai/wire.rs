@@ -305,9 +305,12 @@ pub(crate) struct WireTimings {
     prefill: Option<WirePhase>,
     #[serde(skip_serializing_if = "Option::is_none")]
     decode: Option<WirePhase>,
+    /// Why no more of the prompt was cached; of several prompts, of the one that lost most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<Value>,
     /// If asked for: the same times by owner, one object per prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Vec<Value>>,
+    detail: Option<Value>,
 }
 
 impl WireTimings {
@@ -316,7 +319,7 @@ impl WireTimings {
         (thinking, first_visible): (Option<Nanos>, Option<Nanos>),
         [prefill, decode]: [Option<WirePhase>; 2],
         searched: Option<Taken>,
-        detail: Option<Vec<Value>>,
+        [cache, detail]: [Option<Value>; 2],
     ) -> WireTimings {
         // Rounded to microseconds.
         let round = |value: f64| (value * 1e3).round() / 1e3;
@@ -349,6 +352,7 @@ impl WireTimings {
             held_ms: Some(round(timings.held_ms)).filter(|&ms| ms > 0.0),
             prefill,
             decode,
+            cache,
             detail,
         }
     }

@@ -7,6 +7,7 @@ mod answers;
 mod batches;
 mod beams;
 mod bodies;
+mod cache;
 mod client;
 mod connections;
 mod faults;
