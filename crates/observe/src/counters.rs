@@ -190,10 +190,8 @@ pub struct Stats {
     pub no_drafts: [u64; 4],
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
-    /// Prompts that were not found whole, by [`MissReason::NAMES`] behind the first; tokens that could have been found.
+    /// Why prompts were not found, by [`MissReason::NAMES`].
     pub cache_misses: [u64; MissReason::NAMES.len()],
-    /// See `cache_misses`.
-    pub cache_lost_tokens: [u64; MissReason::NAMES.len()],
     pub generated_tokens: u64,
     pub preemptions: u64,
     pub recomputed_tokens: u64,
@@ -286,7 +284,6 @@ impl Default for Stats {
             prompt_tokens: 0,
             cached_tokens: 0,
             cache_misses: Default::default(),
-            cache_lost_tokens: Default::default(),
             generated_tokens: 0,
             preemptions: 0,
             recomputed_tokens: 0,
@@ -340,10 +337,7 @@ impl Stats {
             LedgerEvent::Entered(account) => {
                 self.prompt_tokens += account.prompt_tokens as u64;
                 self.cached_tokens += account.cached_tokens as u64;
-                if let Some(miss) = &account.bill.miss {
-                    self.cache_misses[miss.why.index()] += 1;
-                    self.cache_lost_tokens[miss.why.index()] += miss.lost as u64;
-                }
+                account.bill.miss.iter().for_each(|miss| self.cache_misses[miss.why.index()] += 1);
             }
             LedgerEvent::Token { gap } => {
                 self.generated_tokens += 1;

@@ -94,7 +94,7 @@ impl Scheduler {
         }
         seq.steps_left_out = 0;
         let block = seq.num_computed / self.state.limits.block_size;
-        let by = Some(Taker::of(&seq.request));
+        let by = Taker::of(&seq.request);
         match seq.table.get(block).copied() {
             None => seq.table.push(self.state.pool.take(by).expect("room was made")),
             Some(src) if self.state.pool.refs(src) > 1 => {

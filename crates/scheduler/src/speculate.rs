@@ -330,8 +330,7 @@ impl Scheduler {
             let spare = spare.get_or_insert_with(|| self.state.spare_blocks());
             let own = self.state.kept_for(seq);
             if *spare + own > 0 {
-                let by = Some(Taker::of(&seq.request));
-                let block = self.state.pool.take(by).expect("there is room for it");
+                let block = self.state.pool.take(Taker::of(&seq.request)).expect("there is room for it");
                 self.state.seqs[planned.seq].table.push(block);
                 *spare += own - 1 - self.state.kept_for(&self.state.seqs[planned.seq]);
             } else {

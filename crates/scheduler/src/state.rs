@@ -184,7 +184,7 @@ impl State {
             let place = hits.get(index).map(|hit| hit.place);
             let block = match place {
                 Some(Location::Block(block)) => block,
-                _ => self.pool.take(Some(Taker::of(&seq.request))).expect("it fits"),
+                _ => self.pool.take(Taker::of(&seq.request)).expect("it fits"),
             };
             if let Some(Location::Slot(slot)) = place {
                 loads.push(BlockLoad { seq: id, slot, block });

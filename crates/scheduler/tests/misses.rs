@@ -69,7 +69,7 @@ fn each_miss_has_its_reason() {
     let small = &Limits { num_blocks: 8, ..roomy.clone() };
     let beside = &Limits { max_num_batched_tokens: 16, ..roomy.clone() };
     let filler = |tenant| request(2, tenant, 10 * tenant, tokens(100..128));
-    let evicted = |by| Evicted { at: Some(Nanos(4)), by };
+    let evicted = |by| Evicted(Some(Nanos(4)), by);
     let unread = Request { use_prefix_cache: false, ..of(2, tokens(0..20)) };
     let off = &Limits { enable_prefix_caching: false, ..roomy.clone() };
     let cases = vec![
@@ -81,7 +81,7 @@ fn each_miss_has_its_reason() {
         ("18 tokens", roomy, vec![vec![of(1, tokens(0..18))], vec![of(2, tokens(0..18))]], 18, 1, BlockNotFull),
         ("17 tokens", roomy, vec![vec![of(1, tokens(0..17))], vec![of(2, tokens(0..17))]], 17, 0, AllFound),
         ("a longer one", roomy, vec![vec![of(1, tokens(0..16))], vec![of(2, tokens(0..24))]], 16, 0, New),
-        ("beside", beside, vec![vec![first(), of(2, tokens(0..20))]], 20, 16, InProgress { by: RequestId(1) }),
+        ("beside", beside, vec![vec![first(), of(2, tokens(0..20))]], 20, 16, InProgress(RequestId(1))),
         (
             "evicted by its own",
             small,
@@ -98,8 +98,8 @@ fn each_miss_has_its_reason() {
             12,
             evicted(EvictedBy::OtherTenant),
         ),
-        ("off for it", roomy, vec![vec![first()], vec![unread]], 20, 16, Off { by_request: true }),
-        ("off", off, vec![vec![first()], vec![of(2, tokens(0..20))]], 0, 0, Off { by_request: false }),
+        ("off for it", roomy, vec![vec![first()], vec![unread]], 20, 16, OffForIt),
+        ("off", off, vec![vec![first()], vec![of(2, tokens(0..20))]], 0, 0, Off),
     ];
     for (what, limits, turns, at_token, lost, why) in cases {
         let mut world = World::new(limits);
@@ -110,10 +110,9 @@ fn each_miss_has_its_reason() {
 
 #[test]
 fn a_tier_that_fails_or_is_slow_is_named_and_the_loss_is_predicted() {
-    for (reads, load, why) in [
-        (false, Nanos(1), MissReason::TierFault { at: Nanos(8) }),
-        (true, Nanos(1_000_000_000), MissReason::NotWorthLoading),
-    ] {
+    for (reads, load, why) in
+        [(false, Nanos(1), MissReason::TierFault(Nanos(8))), (true, Nanos(1_000_000_000), MissReason::NotWorthLoading)]
+    {
         let mut world = World::new(&Limits { num_blocks: 8, ..plans::small() });
         world.scheduler.set_tiers(TierSizes { host_slots: 16, disk_slots: 0 });
         world.scheduler.set_cost_model(Some(plans::machine_of(&[(1, 0.001), (1001, 1.001)], Terms::default())));

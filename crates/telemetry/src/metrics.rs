@@ -344,17 +344,11 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     for (name, help, value) in counters {
         page.own(name, "counter", help, value);
     }
-    let misses = [
-        ("cache_misses_total", "Prompts that the prefix cache had no more of, by reason.", &stats.cache_misses),
-        ("cache_lost_tokens_total", "Tokens that it could have had, by reason.", &stats.cache_lost_tokens),
-    ];
-    for (name, help, counts) in misses {
-        let name = format!("twostroke_{name}");
-        page.family(&name, "counter", help);
-        // The first is of those that were found.
-        for (why, count) in MissReason::NAMES.iter().zip(counts).skip(1) {
-            page.sample(&name, &format!("why=\"{why}\""), count);
-        }
+    let name = "twostroke_cache_misses_total";
+    page.family(name, "counter", "Prompts that the prefix cache had no more of, by reason.");
+    // The first is of those that were found.
+    for (why, count) in MissReason::NAMES.iter().zip(stats.cache_misses).skip(1) {
+        page.sample(name, &format!("why=\"{why}\""), count);
     }
     swap(page, stats);
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);

@@ -25,7 +25,7 @@ use crate::live_wire::Name;
 use crate::otel::TraceParent;
 use crate::thinking::{self, Thought};
 use crate::time_format::{self, ms};
-use crate::why;
+use crate::why::{self, OTHER_TENANT};
 
 /// Requests whose names are kept.
 const KEPT: usize = 1024;
@@ -193,36 +193,30 @@ impl Reader<'_> {
 
     /// Why no more of a prompt was cached, as `timings.cache` says it.
     pub fn cache_miss(&self, miss: &CacheMiss) -> Value {
-        let mut told = Map::new();
-        told.insert("left_at_token".into(), miss.at_token.into());
-        told.insert("why".into(), miss.why.name().into());
-        told.insert("lost_tokens".into(), miss.lost.into());
-        // Rounded to microseconds, as other times of an answer.
-        told.insert("predicted_ms".into(), miss.cost.map(|cost| (ms(cost) * 1e3).round() / 1e3).into());
-        let mut moment = |name, at| time_format::insert(&mut told, name, self.engine, at);
-        let by = match miss.why {
-            MissReason::New => {
-                moment("since", Nanos(0));
-                None
+        let CacheMiss { at_token, lost, cost, why, .. } = *miss;
+        let cost = cost.map(|cost| (ms(cost) * 1e3).round() / 1e3);
+        let why_name = MissReason::NAMES[why.index()];
+        let mut told = Map::from_iter([
+            ("left_at_token".to_owned(), at_token.into()),
+            ("why".into(), why_name.into()),
+            ("lost_tokens".into(), lost.into()),
+            ("predicted_ms".into(), cost.into()),
+        ]);
+        let name = |by| json!(self.registry.name(self.tenant, by));
+        let (moment, by) = match why {
+            MissReason::New => (Some(("since", Nanos(0))), None),
+            MissReason::TierFault(at) => (Some(("lost", at)), None),
+            MissReason::Evicted(at, EvictedBy::Request(by)) => (at.map(|at| ("evicted", at)), Some(name(by))),
+            MissReason::Evicted(at, EvictedBy::OtherTenant) => {
+                (at.map(|at| ("evicted", at)), Some(OTHER_TENANT.into()))
             }
-            MissReason::TierFault { at } => {
-                moment("lost", at);
-                None
-            }
-            MissReason::Evicted { at, by } => {
-                at.into_iter().for_each(|at| moment("evicted", at));
-                match by {
-                    EvictedBy::Request(by) => Some(json!(self.registry.name(self.tenant, by))),
-                    EvictedBy::OtherTenant => Some("another tenant's request".into()),
-                    EvictedBy::Unknown => Some(Value::Null),
-                }
-            }
-            MissReason::InProgress { by } => Some(json!(self.registry.name(self.tenant, by))),
-            MissReason::Off { by_request } => Some(if by_request { "request" } else { "server" }.into()),
-            _ => None,
+            MissReason::Evicted(at, EvictedBy::Unknown) => (at.map(|at| ("evicted", at)), None),
+            MissReason::InProgress(by) => (None, Some(name(by))),
+            _ => (None, None),
         };
+        moment.into_iter().for_each(|(name, at)| time_format::insert(&mut told, name, self.engine, at));
         told.extend(by.map(|by| ("by".to_owned(), by)));
-        Value::Object(told)
+        told.into()
     }
 
     /// Whose the time of an open request was until now, and which others' prompts and rows it was.

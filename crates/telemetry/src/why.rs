@@ -24,6 +24,8 @@ const MOST_OTHERS: usize = 3;
 const LEAST_SHARE: f64 = 0.02;
 /// Owners with a smaller share of a time get no advice.
 const LEAST_ADVISED: f64 = 0.25;
+/// For whom blocks were evicted, to others.
+pub(crate) const OTHER_TENANT: &str = "another tenant's request";
 /// What others waited for it is told from so much on.
 const LEAST_COST: Nanos = Nanos(1_000_000);
 
@@ -163,32 +165,27 @@ fn read_elsewhere(away: &RemotePrefillTrace, until: Nanos) -> Option<String> {
 
 /// Why no more of the prompt was cached.
 fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> String) -> Option<String> {
-    let at = miss.at_token;
-    let seen = format!("Its prompt was seen before up to token {at}");
+    let seen = format!("Its prompt was seen before up to token {}", miss.at_token);
+    let when =
+        |at: Option<Nanos>| at.map_or_else(String::new, |at| format!(", {} before it came", time(arrived.since(at))));
     let said = match miss.why {
         MissReason::AllFound => return None,
-        MissReason::New => format!("From token {at} on, its prompt was not seen since the server started."),
+        MissReason::New => {
+            format!("From token {} on, its prompt was not seen since the server started.", miss.at_token)
+        }
         MissReason::OtherToken => format!("{seen}, where another token stood."),
         MissReason::OtherSalt => format!("{seen} with another cache_salt or adapter: such blocks are not shared."),
-        MissReason::Evicted { at, by } => {
-            let when = match at {
-                Some(at) if at < arrived => format!(", {} before it came", time(arrived.since(at))),
-                Some(_) => ", while it waited".to_owned(),
-                None => String::new(),
-            };
-            let whom = match by {
-                EvictedBy::Request(by) => format!(" for {}", name(by)),
-                EvictedBy::OtherTenant => " for another tenant's request".to_owned(),
-                EvictedBy::Unknown => String::new(),
-            };
-            format!("{seen}, and evicted{whom}{when}.")
+        MissReason::Evicted(at, EvictedBy::Request(by)) => format!("{seen}, and evicted for {}{}.", name(by), when(at)),
+        MissReason::Evicted(at, EvictedBy::OtherTenant) => {
+            format!("{seen}, and evicted for {OTHER_TENANT}{}.", when(at))
         }
+        MissReason::Evicted(at, EvictedBy::Unknown) => format!("{seen}, and evicted{}.", when(at)),
         MissReason::BlockNotFull => format!("{seen}: the last tokens of that do not fill a KV block."),
-        MissReason::TierFault { .. } => format!("{seen}, and the tier that had it could not be read."),
+        MissReason::TierFault(_) => format!("{seen}, and the tier that had it could not be read."),
         MissReason::NotWorthLoading => format!("{seen}; computing it was predicted to be faster than loading it."),
-        MissReason::InProgress { by } => format!("{seen}: {} was computing it when it began.", name(by)),
-        MissReason::Off { by_request: true } => "It asks for what the prefix cache does not keep.".to_owned(),
-        MissReason::Off { by_request: false } => "The prefix cache is off.".to_owned(),
+        MissReason::InProgress(by) => format!("{seen}: {} was computing it when it began.", name(by)),
+        MissReason::OffForIt => "It asks for what the prefix cache does not keep.".to_owned(),
+        MissReason::Off => "The prefix cache is off.".to_owned(),
     };
     let cost = miss.cost.map_or_else(|| "not known".to_owned(), |cost| format!("{} as predicted", time(cost)));
     let lost = counted(miss.lost, "token");

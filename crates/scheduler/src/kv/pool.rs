@@ -542,13 +542,13 @@ impl BlockPool {
     }
 
     fn evicted(&self, by: Option<Taker>) -> Fate {
-        Fate::Evicted { at: self.seen.now, by }
+        Fate::Evicted(self.seen.now, by)
     }
 
     /// Removes a content from the index.
     fn unindex(&mut self, hash: &BlockHash, fate: Fate) {
         self.index.remove(hash);
-        self.seen.note_gone(*hash, fate);
+        self.seen.note_gone(hash, fate);
         if let Some(events) = &mut self.events {
             events.push(CacheEvent::Lost { hash: *hash });
         }
@@ -693,7 +693,7 @@ impl BlockPool {
             (false, _) => stats.read_faults += 1,
         }
         if !good && self.tiers.content(slot).is_some() {
-            self.drop_content(Location::Slot(slot), Fate::Lost { at: self.seen.now });
+            self.drop_content(Location::Slot(slot), Fate::Lost(self.seen.now));
         }
         self.tiers.unpin(slot);
         if slot.tier == Tier::Disk {
@@ -749,8 +749,7 @@ impl BlockPool {
     fn record_disk_result(&mut self, good: bool) {
         if self.tiers.record_disk_result(good) {
             let lost: Vec<TierSlot> = self.tiers.filled(Tier::Disk).collect();
-            let fate = Fate::Lost { at: self.seen.now };
-            lost.into_iter().for_each(|slot| self.drop_content(Location::Slot(slot), fate));
+            lost.into_iter().for_each(|slot| self.drop_content(Location::Slot(slot), Fate::Lost(self.seen.now)));
         }
     }
 }

@@ -1,9 +1,8 @@
 //! What prompts and answers were, block by block, and where those blocks went: so that a miss has a reason.
 //!
 //! ```text
-//! ring       | salt | block | block | tail | block, evicted at t by R | ...    the oldest entry is overwritten
-//! by name    hash of a block, or a salt -> its entry
-//! children   hash of a block, a salt or a tenant -> its newest child -> the next older one -> ...
+//! ring     | salt | block | block | tail | block, evicted at t by R | ...    the oldest entry is overwritten
+//! index    a block's hash or a salt -> its entry; and as a parent -> its newest child -> the next older one -> ...
 //! ```
 //!
 //! A salt belongs to one tenant, and every path begins with a salt or with the salts of one tenant: what one tenant is
@@ -33,8 +32,8 @@ pub(crate) struct Taker {
 }
 
 impl Taker {
-    pub(crate) fn of(request: &Request) -> Taker {
-        Taker { request: request.id, tenant: request.tenant }
+    pub(crate) fn of(request: &Request) -> Option<Taker> {
+        Some(Taker { request: request.id, tenant: request.tenant })
     }
 }
 
@@ -44,9 +43,9 @@ pub(crate) enum Fate {
     /// Nothing: it is in the pool or in a tier.
     Held,
     /// Its place was needed.
-    Evicted { at: Nanos, by: Option<Taker> },
+    Evicted(Nanos, Option<Taker>),
     /// Its tier could not be read, or was given up.
-    Lost { at: Nanos },
+    Lost(Nanos),
 }
 
 #[derive(Clone, Copy)]
@@ -62,14 +61,6 @@ struct Entry {
     fate: Fate,
 }
 
-/// The longest common prefix with what was seen behind some block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Common {
-    pub(crate) len: usize,
-    /// An entry that goes on behind it, with another token.
-    pub(crate) other: Option<u64>,
-}
-
 pub(crate) struct Seen {
     block_size: usize,
     most: u64,
@@ -78,17 +69,12 @@ pub(crate) struct Seen {
     entries: Vec<Entry>,
     /// `[most, block_size]`.
     tokens: Vec<TokenId>,
-    by_name: PrefixIndex<u64>,
-    newest_child: PrefixIndex<u64>,
+    index: PrefixIndex<u64>,
     /// Time of the newest plan.
     pub(crate) now: Nanos,
 }
 
-/// The name of a salt, and of a tenant: no hash of a block.
-fn salt_name(salt: u64) -> BlockHash {
-    named(salt, 1)
-}
-
+/// The name of a salt (1) or a tenant (2): no hash of a block.
 fn named(number: u64, kind: u8) -> BlockHash {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -96,57 +82,59 @@ fn named(number: u64, kind: u8) -> BlockHash {
     BlockHash(bytes)
 }
 
+/// Where the newest child is indexed.
+fn as_parent(BlockHash(mut bytes): BlockHash) -> BlockHash {
+    bytes[31] ^= 0xff;
+    BlockHash(bytes)
+}
+
 impl Seen {
     /// For contents in `num_places` blocks and slots.
     pub(super) fn new(num_places: usize, block_size: usize) -> Seen {
         let most = (2 * num_places).clamp(ENTRIES[0], ENTRIES[1]);
-        Seen {
-            block_size,
-            most: most as u64,
-            count: 0,
-            entries: Vec::with_capacity(most),
-            tokens: vec![0; most * block_size],
-            by_name: PrefixIndex::new(most),
-            newest_child: PrefixIndex::new(most),
-            now: Nanos(0),
-        }
+        let (entries, tokens) = (Vec::with_capacity(most), vec![0; most * block_size]);
+        let index = PrefixIndex::new(2 * most);
+        Seen { block_size, most: most as u64, count: 0, entries, tokens, index, now: Nanos(0) }
     }
 
     /// A request of `tenant` comes with this salt.
     pub(crate) fn note_salt(&mut self, tenant: u64, salt: u64) {
-        if self.by_name.get(&salt_name(salt)).is_none() {
-            self.write(Some(salt_name(salt)), Some(named(tenant, 2)), salt, &[], Fate::Held);
+        if self.index.get(&named(salt, 1)).is_none() {
+            self.write(Some(named(salt, 1)), Some(named(tenant, 2)), salt, &[], Fate::Held);
         }
     }
 
     /// A block can be found from now on.
     pub(super) fn note_block(&mut self, hash: BlockHash, parent: Option<BlockHash>, salt: u64, tokens: &[TokenId]) {
-        match self.by_name.get(&hash) {
-            Some(number) => self.entry_mut(number).fate = Fate::Held,
-            None => self.write(Some(hash), Some(parent.unwrap_or(salt_name(salt))), salt, tokens, Fate::Held),
+        if !self.note_fate(&hash, Fate::Held) {
+            self.write(Some(hash), Some(parent.unwrap_or(named(salt, 1))), salt, tokens, Fate::Held);
         }
     }
 
     /// A block can no longer be found.
-    pub(super) fn note_gone(&mut self, hash: BlockHash, fate: Fate) {
-        match self.by_name.get(&hash) {
-            Some(number) => self.entry_mut(number).fate = fate,
-            None => self.write(Some(hash), None, 0, &[], fate),
+    pub(super) fn note_gone(&mut self, hash: &BlockHash, fate: Fate) {
+        if !self.note_fate(hash, fate) {
+            self.write(Some(*hash), None, 0, &[], fate);
         }
+    }
+
+    fn note_fate(&mut self, hash: &BlockHash, fate: Fate) -> bool {
+        let place = self.index.get(hash).map(|number| (number % self.most) as usize);
+        place.inspect(|&place| self.entries[place].fate = fate).is_some()
     }
 
     /// A sequence ends with tokens that do not fill a block.
     pub(crate) fn note_tail(&mut self, parent: Option<BlockHash>, salt: u64, tokens: &[TokenId]) {
-        let parent = parent.unwrap_or(salt_name(salt));
-        let is_known = |number| self.tokens_of(number).starts_with(tokens);
-        if !tokens.is_empty() && !self.newest_child.get(&parent).is_some_and(is_known) {
+        let parent = parent.unwrap_or(named(salt, 1));
+        if !tokens.is_empty() && !self.children(parent).take(1).any(|number| self.tokens_of(number).starts_with(tokens))
+        {
             self.write(None, Some(parent), salt, tokens, Fate::Held);
         }
     }
 
     /// What became of a block; `None` if it was not seen, or long ago.
     pub(crate) fn fate(&self, hash: &BlockHash) -> Option<Fate> {
-        self.by_name.get(hash).map(|number| self.entry(number).fate)
+        self.index.get(hash).map(|number| self.entry(number).fate)
     }
 
     /// Other salts of the tenant, the newest first.
@@ -155,17 +143,14 @@ impl Seen {
         salts.filter(move |&salt| salt != than).take(MOST_SALTS)
     }
 
-    /// How far `rest`, the tokens behind a block, was seen there.
-    pub(crate) fn common(&self, parent: Option<BlockHash>, salt: u64, rest: &[TokenId]) -> Common {
-        let children = self.children(parent.unwrap_or(salt_name(salt))).take(MOST_CHILDREN);
-        let common = children.map(|number| {
+    /// How far `rest`, the tokens behind a block, was seen there, and an entry that goes on with another token.
+    pub(crate) fn common(&self, parent: Option<BlockHash>, salt: u64, rest: &[TokenId]) -> (usize, Option<u64>) {
+        let common = self.children(parent.unwrap_or(named(salt, 1))).take(MOST_CHILDREN).map(|number| {
             let tokens = self.tokens_of(number);
             let len = common_len(tokens, rest);
-            Common { len, other: Some(number).filter(|_| len < tokens.len() && len < rest.len()) }
+            (len, Some(number).filter(|_| len < tokens.len().min(rest.len())))
         });
-        common
-            .reduce(|a, b| if (b.len, b.other.is_some()) > (a.len, a.other.is_some()) { b } else { a })
-            .unwrap_or_default()
+        common.max().unwrap_or_default()
     }
 
     /// Tokens of `rest` in whole blocks that were seen at the same places behind an entry, whatever is between them.
@@ -173,10 +158,10 @@ impl Seen {
         let (mut same, mut name) = (0, self.entry(entry).name);
         for tokens in rest.chunks_exact(self.block_size) {
             let Some(parent) = name else { break };
-            let equal = self.children(parent).take(MOST_CHILDREN).find(|&number| self.tokens_of(number) == tokens);
-            same += if equal.is_some() { tokens.len() } else { 0 };
-            let next = equal.or_else(|| self.newest_child.get(&parent));
-            name = next.and_then(|number| self.entry(number).name);
+            let mut children = self.children(parent).take(MOST_CHILDREN);
+            let equal = children.find(|&number| self.tokens_of(number) == tokens);
+            same += equal.map_or(0, |_| tokens.len());
+            name = equal.or(self.children(parent).next()).and_then(|number| self.entry(number).name);
         }
         same
     }
@@ -184,35 +169,33 @@ impl Seen {
     fn children(&self, parent: BlockHash) -> impl Iterator<Item = u64> {
         let is_kept = |&number: &u64| number + self.most >= self.count;
         // An older child is overwritten before a newer one.
-        successors(self.newest_child.get(&parent), move |&number| self.entry(number).older.filter(is_kept))
+        successors(self.index.get(&as_parent(parent)), move |&number| self.entry(number).older.filter(is_kept))
     }
 
     fn write(&mut self, name: Option<BlockHash>, parent: Option<BlockHash>, salt: u64, tokens: &[TokenId], fate: Fate) {
         let (number, place) = (self.count, (self.count % self.most) as usize);
-        if let Some(&Entry { name, parent, .. }) = self.entries.get(place) {
-            let old = Some(number - self.most);
-            let is_old = |index: &PrefixIndex<u64>, hash: &BlockHash| index.get(hash) == old;
-            name.filter(|hash| is_old(&self.by_name, hash)).inspect(|hash| self.by_name.remove(hash));
-            parent.filter(|hash| is_old(&self.newest_child, hash)).inspect(|hash| self.newest_child.remove(hash));
+        let keys =
+            |name: Option<BlockHash>, parent: Option<BlockHash>| [name, parent.map(as_parent)].into_iter().flatten();
+        if let Some(old) = self.entries.get(place) {
+            for key in keys(old.name, old.parent) {
+                if self.index.get(&key) == Some(number - self.most) {
+                    self.index.remove(&key);
+                }
+            }
         }
-        let older = parent.and_then(|parent| self.newest_child.get(&parent));
+        let older = parent.and_then(|parent| self.index.get(&as_parent(parent)));
+        keys(name, parent).for_each(|key| self.index.set(key, number));
         let entry = Entry { name, parent, older, salt, len: tokens.len(), fate };
         match self.entries.get_mut(place) {
             Some(old) => *old = entry,
             None => self.entries.push(entry),
         }
         self.tokens[place * self.block_size..][..tokens.len()].copy_from_slice(tokens);
-        name.inspect(|&name| self.by_name.set(name, number));
-        parent.inspect(|&parent| self.newest_child.set(parent, number));
         self.count += 1;
     }
 
     fn entry(&self, number: u64) -> &Entry {
         &self.entries[(number % self.most) as usize]
-    }
-
-    fn entry_mut(&mut self, number: u64) -> &mut Entry {
-        &mut self.entries[(number % self.most) as usize]
     }
 
     fn tokens_of(&self, number: u64) -> &[TokenId] {
@@ -244,16 +227,18 @@ mod tests {
             assert_eq!(number >= most, kept < number && seen.fate(&hash(number - kept - 1)).is_none(), "{number}");
         }
         assert_eq!(seen.other_salts(7, 0).count(), 0, "its entry is overwritten");
-        let first = (3 * most - 4) as u32;
-        assert_eq!(seen.common(None, 70, &[first, 2, 5]), Common { len: 1, other: Some(3 * most - 3) });
-        assert_eq!(seen.common(None, 70, &[first, 1, 5]), Common { len: 2, other: None });
-        assert_eq!(seen.common(None, 71, &[first, 1, 5]), Common::default(), "another salt");
-        assert_eq!(seen.common(None, 70, &[0, 1]), Common { len: 0, other: Some(3 * most - 3) }, "long ago");
+        let (first, entry) = ((3 * most - 4) as u32, 3 * most - 3);
+        for (salt, rest, common) in [
+            (70, [first, 2, 5], (1, Some(entry))),
+            (70, [first, 1, 5], (2, None)),
+            (71, [first, 1, 5], (0, None)),
+            (70, [0, 1, 2], (0, Some(entry))),
+        ] {
+            assert_eq!(seen.common(None, salt, &rest), common, "{salt} {rest:?}");
+        }
         // A block differs, and what follows is the same at the same places.
-        assert_eq!(seen.same_behind(3 * most - 3, &[first + 1, 1, 9, 9, first + 3, 1, 4]), 4);
-        seen.note_gone(hash(2 * most), Fate::Lost { at: Nanos(5) });
-        seen.note_gone(hash(1), Fate::Evicted { at: Nanos(6), by: None });
-        assert_eq!(seen.fate(&hash(2 * most)), None, "the note of the second has taken its place");
-        assert_eq!(seen.fate(&hash(1)), Some(Fate::Evicted { at: Nanos(6), by: None }));
+        assert_eq!(seen.same_behind(entry, &[first + 1, 1, 9, 9, first + 3, 1, 4]), 4);
+        seen.note_gone(&hash(1), Fate::Evicted(Nanos(6), None));
+        assert_eq!(seen.fate(&hash(1)), Some(Fate::Evicted(Nanos(6), None)), "long ago, and noted again");
     }
 }

@@ -67,14 +67,14 @@ impl Store for NoReads {
 
 #[test]
 fn each_answer_says_why_no_more_of_its_prompt_was_cached() {
-    let rules = "Speak of the fox and of the lantern, and of nothing else that there is. ".repeat(6);
+    let rules = "Speak of the fox and of the lantern, and of nothing else that there is. ".repeat(5);
     let chat = |time: &str, tools: [&str; 2]| {
         let tools = tools.map(|name| {
-            json!({"type": "function", "function": {"name": name, "description": rules, "parameters": {"type": "object"}}})
+            json!({"type": "function", "function": {"name": name, "description": "Of the fox.", "parameters": {"type": "object"}}})
         });
         json!({"messages": [
             {"role": "system", "content": format!("It is {time} now. {rules}")}, {"role": "user", "content": "Begin."},
-        ], "tools": tools, "tool_choice": "none"})
+        ], "tools": tools})
     };
     let roomy = host(small_engine());
     for (what, first, second, why) in [
