@@ -5,7 +5,7 @@
 //!                           ^ computed from here               ^ at_token
 //! ```
 //!
-//! A fact beside the plan: it changes no decision.
+//! A fact beside the plan. It also tells whose conversation came back, and after how long.
 
 use crate::kv::{Fate, FullBlock, Taker, common_len};
 use crate::{BlockHash, Request, Scheduler, SeqId, Work};
@@ -95,6 +95,8 @@ impl MissReason {
 #[derive(Default)]
 struct SeenPrefix {
     at: usize,
+    /// The last block of it.
+    last: Option<BlockHash>,
     /// Whether that went on, with another token; and how many tokens behind it are the same.
     goes_on: bool,
     same_behind: usize,
@@ -114,7 +116,10 @@ impl Scheduler {
         let request = seq.request.clone();
         let (start, most) = (self.plan.hits.len() * block_size, request.prompt.len() - 1);
         self.state.pool.seen.note_salt(request.tenant, request.salt);
-        let SeenPrefix { mut at, goes_on, same_behind, running } = self.seen_prefix(id, &request);
+        let SeenPrefix { mut at, last, goes_on, same_behind, running } = self.seen_prefix(id, &request);
+        if let Some(gap) = last.and_then(|last| self.state.pool.seen.note_return(last)) {
+            self.state.seqs[id].gap = gap;
+        }
         // What a lookup could find of so many tokens.
         let whole = |tokens: usize| tokens.min(most) / block_size * block_size;
         let other_salt = (whole(at) < whole(most)).then(|| self.seen_with_other_salt(&request)).flatten();
@@ -157,14 +162,14 @@ impl Scheduler {
         let behind = prompt.get((blocks + 1) * size..).unwrap_or_default();
         let same_behind = other.map_or(0, |other| past.same_behind(other, behind));
         let (at, goes_on) = (blocks * size + common, other.is_some());
-        let mut seen = SeenPrefix { at, goes_on, same_behind, running: None };
+        let mut seen = SeenPrefix { at, last: parent, goes_on, same_behind, running: None };
         for other in self.state.running().filter(|other| other.request.salt == request.salt) {
             let at = common_len(other.tokens(), prompt);
             if at > seen.at && other.request.use_prefix_cache {
                 let goes_on = at < prompt.len().min(other.num_tokens());
                 let blocks = prompt.chunks_exact(size).zip(other.tokens().chunks_exact(size)).skip(at / size + 1);
                 let same_behind = blocks.filter(|(a, b)| a == b).count() * size;
-                seen = SeenPrefix { at, goes_on, same_behind, running: Some(other.request.id) };
+                seen = SeenPrefix { at, goes_on, same_behind, running: Some(other.request.id), ..seen };
             }
         }
         seen
@@ -217,6 +222,9 @@ impl Scheduler {
             let full = seq.num_computed / size;
             let parent = full.checked_sub(1).map(|last| seq.content(last, &self.state.hasher).0);
             let tail = &seq.tokens()[full * size..seq.num_computed];
+            if let Some(last) = &parent {
+                self.state.pool.seen.note_end(last, seq.gap);
+            }
             self.state.pool.seen.note_tail(parent, seq.request.salt, tail);
         }
     }

@@ -51,6 +51,7 @@ impl Scheduler {
 
     fn preempt(&mut self, id: SeqId) {
         let (request, tokens) = (self.state.seqs[id].request_id(), self.state.seqs[id].num_computed());
+        self.state.pool.expect_soon(&self.state.seqs[id].table);
         let decision = self.leave_running(id);
         self.plan.record.preempted.push(Preempted { request, tokens, decision });
         self.state.seqs[id].num_preemptions += 1;

@@ -107,6 +107,8 @@ pub struct Sequence {
     pub(crate) has_entered: bool,
     /// Prefix-hit tokens that no row has reported yet.
     pub(crate) cached_tokens: usize,
+    /// Mean time after which its conversation came back so far; zero: it never did.
+    pub(crate) gap: Nanos,
     /// Why no more was found, until a row has reported it.
     pub(crate) miss: Option<CacheMiss>,
     /// Its shared blocks at the last count.
@@ -147,6 +149,7 @@ impl Sequence {
             first_lost: None,
             has_entered: false,
             cached_tokens: 0,
+            gap: Nanos(0),
             miss: None,
             shared: Shared::default(),
             most_computed: 0,

@@ -259,13 +259,13 @@ impl State {
         if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) || num_full == count {
             return;
         }
-        let salt = seq.request.salt;
+        let (salt, gap) = (seq.request.salt, seq.gap);
         while count < num_full && (count == 0 || last.is_some()) {
             let block = seq.table[count];
             let (hash, tokens) = seq.content(count, &self.hasher);
             // A block behind a loaded one is cached already.
             let known = self.pool.name_of(block);
-            last = known.or_else(|| self.pool.register(block, &FullBlock { hash, parent: last, salt, tokens }));
+            last = known.or_else(|| self.pool.register(block, &FullBlock { hash, parent: last, salt, tokens }, gap));
             count += 1;
         }
         seq.set_registered(num_full, last);

@@ -377,7 +377,7 @@ fn a_flood_that_fills_the_cache_leaves_others_their_first_tokens() {
             // Only when the cache fills up for the first time it takes seconds: a newcomer preempts no one, so it waits
             // for the first preemption among the flood.
             let (median, most) = (waited[10], waited[19]);
-            assert!(median <= 20 && most <= 5000, "{num_blocks} blocks: {median} ms in the median, {most} ms at most");
+            assert!(median <= 100 && most <= 5000, "{num_blocks} blocks: {median} ms in the median, {most} ms at most");
         }
     }
 }

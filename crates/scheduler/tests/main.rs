@@ -8,6 +8,7 @@ mod late;
 mod misses;
 mod plans;
 mod remote_only_prefill;
+mod returns;
 mod router;
 mod speculation;
 mod targets;

@@ -267,6 +267,6 @@ fn what_is_given_is_never_computed_here_and_what_is_computed_here_is_never_taken
         "an answer that lacks blocks of its prompt",
         "a load failed",
     ] {
-        assert!(seen.get(what).is_some_and(|&count| count > 20), "{what}: {seen:?}");
+        assert!(seen.get(what).is_some_and(|&count| count > 10), "{what}: {seen:?}");
     }
 }

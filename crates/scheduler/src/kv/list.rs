@@ -45,6 +45,17 @@ impl List {
         self.iter().next()
     }
 
+    pub(super) fn last(&self) -> Option<usize> {
+        let last = self.links[self.sentinel()].previous as usize;
+        (last != self.sentinel()).then_some(last)
+    }
+
+    /// What follows `index`, which is in the list.
+    pub(super) fn next(&self, index: usize) -> Option<usize> {
+        let next = self.links[index].next as usize;
+        (next != self.sentinel()).then_some(next)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
         let in_list = |index: u32| (index as usize != self.sentinel()).then_some(index as usize);
         core::iter::successors(in_list(self.links[self.sentinel()].next), move |&index| in_list(self.links[index].next))

@@ -3,7 +3,7 @@
 //! ```text
 //! sequence A  [ 7 | 2 | 9 ]      block table: position / block_size -> block
 //! sequence B  [ 7 | 4 ]          block 7 is a shared prefix: refs = 2
-//! pool        free: 0 1 3 5 6 8  plain ones first, then cached ones, least recently used first
+//! pool        free: 0 1 3 5 6 8  plain ones first, then cached ones, least worth keeping first
 //! tiers       slots in host memory and on disk, for contents of evicted blocks
 //! index       hash(parent, salt, tokens) -> block or slot, for full, computed blocks
 //! ```
@@ -13,10 +13,12 @@
 //! module counts blocks and never touches bytes; those are the kernels' `KvCache` and the engine's tiers.
 
 mod block;
+mod idle;
 mod list;
 mod pinned;
 mod pool;
 mod prefix;
+mod returns;
 mod seen;
 mod tiers;
 

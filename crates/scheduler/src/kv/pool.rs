@@ -7,9 +7,9 @@
 //!    | release() to 0      v                              |
 //!    +-------- plain    held, cached -- release() to 0 -> idle, cached
 //!    ^                                                    |
-//!    +------------- evicted by take(), oldest first ------+ its content may move to a tier
+//!    +------------- evicted by take(), see idle.rs -------+ its content may move to a tier
 //!
-//! allocation order   [ plain | cached, least recently used first ]  [ pinned, longest pinned first ]
+//! allocation order   [ plain | cached, least worth keeping first ]  [ pinned, longest pinned first ]
 //! ```
 //!
 //! A *pinned* block ([`crate::pin`]) is free like any other and allocated last. A block with *readers* is not
@@ -20,12 +20,14 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::idle::IdleBlocks;
 use super::list::List;
 use super::prefix::PrefixIndex;
+use super::returns::Pace;
 use super::seen::{Fate, Seen, Taker};
 use super::tiers::Tiers;
 use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
-use protocol::TokenId;
+use protocol::{Nanos, TokenId};
 
 /// Identifies a *content* of the prefix cache, wherever it is. Ids are never reused: after an eviction the old name
 /// finds nothing rather than another content.
@@ -132,6 +134,11 @@ struct Block {
     /// Reads in progress.
     readers: u32,
     content: Option<Content>,
+    /// Of the content.
+    pace: Pace,
+    /// The block of the content before it, when it was registered, and contents in blocks behind this one.
+    parent: Option<BlockId>,
+    children: u32,
 }
 
 impl Block {
@@ -151,8 +158,8 @@ impl Block {
 pub(crate) struct BlockPool {
     block_size: usize,
     blocks: Vec<Block>,
-    /// Unreferenced blocks, in allocation order.
-    free: List,
+    /// Unreferenced blocks.
+    free: IdleBlocks,
     /// Unreferenced pinned blocks, allocated when no other is left, and how many of them have readers.
     pinned: List,
     num_pinned_read: usize,
@@ -183,7 +190,7 @@ impl BlockPool {
         BlockPool {
             block_size,
             blocks: vec![Block::default(); num_blocks],
-            free: List::full(num_blocks),
+            free: IdleBlocks::full(num_blocks),
             pinned: List::empty(num_blocks),
             num_pinned_read: 0,
             tokens: vec![0; num_blocks * block_size],
@@ -288,11 +295,12 @@ impl BlockPool {
         self.index.len()
     }
 
-    /// Allocates a free block with refs = 1: a plain one if there is one, else the least recently used cached one,
+    /// Allocates a free block with refs = 1: a plain one if there is one, else the cached one that is least worth keeping,
     /// whose content moves to a tier if possible (see [`BlockPool::drain_saves`]), else the longest pinned one. `None`
     /// when every block is held.
     pub(crate) fn take(&mut self, by: Option<Taker>) -> Option<BlockId> {
-        let block = match self.free.first() {
+        let is_parent = |at: usize| self.blocks[at].children > 0;
+        let block = match self.free.next(self.seen.now, &self.seen.returns, is_parent) {
             Some(first) => {
                 self.free.remove(first);
                 BlockId(first as u32)
@@ -324,15 +332,27 @@ impl BlockPool {
         } else {
             self.num_sharings += 1;
         }
-        self.blocks[block.index()].refs += 1;
+        let entry = &mut self.blocks[block.index()];
+        entry.pace = entry.pace.again(self.seen.now);
+        entry.refs += 1;
     }
 
-    /// Drops a table's reference. The last one moves the block to the free list: to the end if cached, else to the
-    /// front. Release a table from its end, so that a prefix outlives what follows it.
+    /// The table's own blocks are wanted again as soon as there is room.
+    pub(crate) fn expect_soon(&mut self, table: &[BlockId]) {
+        for block in table {
+            let entry = &mut self.blocks[block.index()];
+            if entry.refs == 1 {
+                entry.pace.gap = Pace::SOON;
+            }
+        }
+    }
+
+    /// Drops a table's reference. The last one moves the block to the free list. Release a table from its end, so that a prefix outlives what follows it.
     pub(crate) fn release(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.index()];
         assert!(entry.refs > 0, "releasing a free block");
         entry.refs -= 1;
+        entry.pace.used = self.seen.now;
         if entry.refs == 0 {
             self.join_list(block);
         } else {
@@ -347,9 +367,9 @@ impl BlockPool {
             self.num_pinned_read += usize::from(entry.readers > 0);
             self.pinned.push_last(block.index());
         } else if entry.is_free() && entry.content.is_some() {
-            self.free.push_last(block.index());
+            self.free.push_cached(block.index(), entry.pace);
         } else if entry.is_free() {
-            self.free.push_first(block.index());
+            self.free.push_plain(block.index());
         }
     }
 
@@ -380,7 +400,7 @@ impl BlockPool {
     /// cached, that one pins the name and `block` stays private; if the content is in a tier, it moves here. `None` if
     /// `parent` was evicted meanwhile: lookup could not reach the block. A different content under the same hash is
     /// dropped.
-    pub(crate) fn register(&mut self, block: BlockId, full: &FullBlock) -> Option<ContentName> {
+    pub(crate) fn register(&mut self, block: BlockId, full: &FullBlock, gap: Nanos) -> Option<ContentName> {
         let &FullBlock { hash, parent, salt, tokens } = full;
         assert!(self.refs(block) > 0 && !self.is_cached(block), "only a held block is registered, and once");
         assert_eq!(tokens.len(), self.block_size, "only a full block is registered");
@@ -392,16 +412,17 @@ impl BlockPool {
             Some(Hit { place: Location::Slot(slot), name }) => {
                 let content = self.tiers.drop_content(slot);
                 self.index.relocate(&hash, Location::Block(block));
-                self.hold(block, content, tokens);
+                self.hold(block, content, parent, tokens);
                 return Some(name);
             }
             None => {}
         }
+        self.blocks[block.index()].pace = Pace { used: self.seen.now, gap };
         let content = self.new_content(hash, parent, salt)?;
         self.index.insert(hash, Location::Block(block));
         record_found(&mut self.events, full);
         self.seen.note_block(hash, parent.map(|parent| parent.hash), salt, tokens);
-        self.hold(block, content, tokens);
+        self.hold(block, content, parent, tokens);
         Some(ContentName { hash, id: content.id })
     }
 
@@ -462,6 +483,13 @@ impl BlockPool {
             }
         }
         assert_eq!(cached, self.num_cached, "I6: cached blocks");
+        let mut children: BTreeMap<Option<u64>, u32> = BTreeMap::new();
+        let contents = self.blocks.iter().filter_map(|entry| entry.content.as_ref());
+        contents.for_each(|content| *children.entry(content.parent).or_default() += 1);
+        for entry in self.blocks.iter().filter(|_| !self.has_tiers()) {
+            let counted = entry.content.as_ref().map_or(0, |content| children.get(&Some(content.id)).map_or(0, |&n| n));
+            assert_eq!(entry.children, counted, "I6: contents behind a block");
+        }
         self.tiers.check(loads.iter().copied().chain(self.receiving.iter().map(|receive| receive.slot)));
         for slot in [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)) {
             let hash = self.tiers.content(slot).expect("it is filled").hash;
@@ -516,7 +544,15 @@ impl BlockPool {
         }
     }
 
-    fn hold(&mut self, block: BlockId, content: Content, tokens: &[TokenId]) {
+    fn hold(&mut self, block: BlockId, content: Content, parent: Option<ContentName>, tokens: &[TokenId]) {
+        let parent = parent.and_then(|parent| self.index.get(&parent.hash)).and_then(|place| match place {
+            Location::Block(parent) => Some(parent),
+            Location::Slot(_) => None,
+        });
+        self.blocks[block.index()].parent = parent;
+        if let Some(parent) = parent {
+            self.blocks[parent.index()].children += 1;
+        }
         let start = block.index() * self.block_size;
         self.tokens[start..start + self.block_size].copy_from_slice(tokens);
         self.blocks[block.index()].content = Some(content);
@@ -526,8 +562,7 @@ impl BlockPool {
     /// Moves an idle block's content to a tier slot if there is one, else drops it. Updates the index; the caller
     /// updates the free list.
     fn demote(&mut self, block: BlockId, by: Option<Taker>) {
-        let content = self.blocks[block.index()].content.take().expect("demoting an empty block");
-        self.num_cached -= 1;
+        let content = self.leave_block(block);
         let slot = if content.worth_saving { self.tiers.take(Tier::Host) } else { None };
         let Some((slot, evicted)) = slot else { return self.unindex(&content.hash, self.evicted(by)) };
         if let Some(other) = evicted {
@@ -539,6 +574,21 @@ impl BlockPool {
         self.tiers.fill(slot, content, &self.tokens[start..start + self.block_size]);
         self.index.relocate(&content.hash, Location::Slot(slot));
         self.saves.push(BlockSave { block, slot });
+    }
+
+    /// Takes the content out of its block.
+    fn leave_block(&mut self, block: BlockId) -> Content {
+        let entry = &mut self.blocks[block.index()];
+        let (content, parent) = (entry.content.take().expect("it has a content"), entry.parent.take());
+        entry.children = 0;
+        self.num_cached -= 1;
+        if let Some(parent) = parent.map(|parent| &mut self.blocks[parent.index()])
+            && parent.content.as_ref().map(|parent| parent.id) == content.parent
+        {
+            // It may have been elsewhere meanwhile, and then it counts those that came since.
+            parent.children = parent.children.saturating_sub(1);
+        }
+        content
     }
 
     fn evicted(&self, by: Option<Taker>) -> Fate {
@@ -568,12 +618,11 @@ impl BlockPool {
         let content = match place {
             Location::Slot(slot) => self.tiers.drop_content(slot),
             Location::Block(block) => {
-                let entry = &mut self.blocks[block.index()];
-                let content = entry.content.take().expect("dropping the content of an empty block");
-                self.num_cached -= 1;
+                let content = self.leave_block(block);
+                let entry = &self.blocks[block.index()];
                 if entry.is_free() && entry.pins == 0 {
                     self.free.remove(block.index());
-                    self.free.push_first(block.index());
+                    self.free.push_plain(block.index());
                 }
                 content
             }

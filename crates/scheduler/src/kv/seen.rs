@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A salt belongs to one tenant, and every path begins with a salt or with the salts of one tenant: what one tenant is
-//! told never depends on what another one sent. Decides nothing. Memory is fixed; an entry is written when a block
+//! told never depends on what another one sent. Memory is fixed; an entry is written when a block
 //! becomes full, and read when a prompt enters.
 
 use alloc::vec;
@@ -15,6 +15,7 @@ use core::iter::successors;
 
 use super::BlockHash;
 use super::prefix::PrefixIndex;
+use super::returns::{Pace, Returns};
 use crate::Request;
 use protocol::{Nanos, RequestId, TokenId};
 
@@ -23,6 +24,9 @@ const ENTRIES: [usize; 2] = [256, 32_768];
 /// Children of a block that are compared, and other salts of a tenant: the newest.
 const MOST_CHILDREN: usize = 64;
 const MOST_SALTS: usize = 8;
+/// Blocks behind a prompt in which the end of its conversation is looked for: templates may leave the last answer's
+/// thoughts out.
+const MOST_BEHIND: usize = 256;
 
 /// Who takes a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,8 @@ struct Entry {
     salt: u64,
     len: usize,
     fate: Fate,
+    /// A sequence ended here, or behind it in a tail, and none came back for it yet.
+    end: Option<Pace>,
 }
 
 pub(crate) struct Seen {
@@ -72,6 +78,8 @@ pub(crate) struct Seen {
     index: PrefixIndex<u64>,
     /// Time of the newest plan.
     pub(crate) now: Nanos,
+    /// How long conversations take to come back.
+    pub(super) returns: Returns,
 }
 
 /// The name of a salt (1) or a tenant (2): no hash of a block.
@@ -94,7 +102,7 @@ impl Seen {
         let most = (2 * num_places).clamp(ENTRIES[0], ENTRIES[1]);
         let (entries, tokens) = (Vec::with_capacity(most), vec![0; most * block_size]);
         let index = PrefixIndex::new(2 * most);
-        Seen { block_size, most: most as u64, count: 0, entries, tokens, index, now: Nanos(0) }
+        Seen { block_size, most: most as u64, count: 0, entries, tokens, index, now: Nanos(0), returns: Returns::new() }
     }
 
     /// A request of `tenant` comes with this salt.
@@ -130,6 +138,30 @@ impl Seen {
         {
             self.write(None, Some(parent), salt, tokens, Fate::Held);
         }
+    }
+
+    /// A sequence ends with this as its last full block.
+    pub(crate) fn note_end(&mut self, name: &BlockHash, gap: Nanos) {
+        if let Some(number) = self.index.get(name) {
+            let end = Some(Pace { used: self.now, gap });
+            self.entries[(number % self.most) as usize].end = end;
+        }
+    }
+
+    /// A prompt goes on from this block: if it is the only one behind which a conversation ended, that came back, and its
+    /// mean gap is returned.
+    pub(crate) fn note_return(&mut self, mut name: BlockHash) -> Option<Nanos> {
+        for _ in 0..MOST_BEHIND {
+            let place = (self.index.get(&name)? % self.most) as usize;
+            if let Some(end) = self.entries[place].end.take() {
+                self.returns.observe(end, self.now, true);
+                return Some(end.again(self.now).gap);
+            }
+            let mut children = self.children(name);
+            let only = children.next().filter(|_| children.next().is_none())?;
+            name = self.entry(only).name?;
+        }
+        None
     }
 
     /// What became of a block; `None` if it was not seen, or long ago.
@@ -177,6 +209,9 @@ impl Seen {
         let keys =
             |name: Option<BlockHash>, parent: Option<BlockHash>| [name, parent.map(as_parent)].into_iter().flatten();
         if let Some(old) = self.entries.get(place) {
+            if let Some(end) = old.end {
+                self.returns.observe(end, self.now, false);
+            }
             for key in keys(old.name, old.parent) {
                 if self.index.get(&key) == Some(number - self.most) {
                     self.index.remove(&key);
@@ -185,7 +220,7 @@ impl Seen {
         }
         let older = parent.and_then(|parent| self.index.get(&as_parent(parent)));
         keys(name, parent).for_each(|key| self.index.set(key, number));
-        let entry = Entry { name, parent, older, salt, len: tokens.len(), fate };
+        let entry = Entry { name, parent, older, salt, len: tokens.len(), fate, end: None };
         match self.entries.get_mut(place) {
             Some(old) => *old = entry,
             None => self.entries.push(entry),

@@ -16,7 +16,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use protocol::TokenId;
+use protocol::{Nanos, TokenId};
 
 /// What a block holds: tenant, *all* tokens up to its end, and the number of the content before it.
 type Content = (u64, Vec<TokenId>, Option<u64>);
@@ -244,7 +244,7 @@ impl Pair {
             }
             let parent = last;
             let full = FullBlock { hash, parent, salt, tokens: block_tokens };
-            last = self.pool.register(blocks[index], &full);
+            last = self.pool.register(blocks[index], &full, Nanos(0));
             let prefix = &tokens[..(index + 1) * self.block_size];
             if self.weak {
                 self.forget_what_the_pool_forgot();
@@ -486,8 +486,9 @@ impl Mover {
                 self.bytes.insert(key(Location::Block(block)), bytes);
             }
             let parent = seq.last_registered;
+            let gap = Nanos((index % 3) as u64 * 1_000_000_000);
             let register =
-                || self.pool.register(block, &FullBlock { hash, parent, salt: seq.salt, tokens: block_tokens });
+                || self.pool.register(block, &FullBlock { hash, parent, salt: seq.salt, tokens: block_tokens }, gap);
             seq.last_registered = known.or_else(register);
             seq.num_registered = index + 1;
         }
@@ -521,6 +522,7 @@ impl Mover {
                 let ready: Vec<usize> = (0..self.seqs.len()).filter(|&seq| self.seqs[seq].loads.is_empty()).collect();
                 if let Some(&at) = ready.get(seq % ready.len().max(1)) {
                     self.register(at, usize::MAX);
+                    self.pool.seen.now.0 += (seq % 4) as u64 * 500_000_000;
                     self.leave(at, keep);
                 }
             }
