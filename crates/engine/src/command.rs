@@ -1,9 +1,11 @@
 //! What other threads ask of the engine's thread.
 
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 
 use checkpoint::LoadError;
 use model::PackedAdapter;
+use observe::Views;
 use protocol::{Nanos, RequestId, TokenId};
 use tokio::sync::oneshot;
 
@@ -27,10 +29,22 @@ pub(crate) enum Command {
     Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<PutAdapterResult> },
     /// A prompt that another worker reads, or that is read for one.
     Handoff(HandoffEvent),
+    /// Requests of the past, run again.
+    Rerun(RerunCommand),
     /// A watcher was added.
     Show,
     /// End every request with an error and leave.
     Stop,
+}
+
+/// A rerun, beside all books ([`crate::rerun`]).
+pub(crate) enum RerunCommand {
+    /// If there is nothing else to do, facts go to these views; the answer says whether they do.
+    Begin(Arc<Mutex<Views>>, oneshot::Sender<bool>),
+    /// Take it in, if the rerun goes on.
+    Submit(NewRequest),
+    /// It is over.
+    End,
 }
 
 /// A request that has a name and a place.

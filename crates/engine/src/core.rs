@@ -225,7 +225,9 @@ impl EngineCore {
             // The reader of a receipt must not learn the seeds of others.
             if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
-        self.features.tell(&CoreEvent::Admitted { id, request: &validated, seed });
+        if !self.is_rerun() {
+            self.features.tell(&CoreEvent::Admitted { id, request: &validated, seed });
+        }
         let mut answers: Vec<AnswerState> = (0..validated.num_answers).map(|_| self.new_answer(&validated)).collect();
         for (answer, tokens) in answers.iter_mut().zip(&validated.generated) {
             match tokens {
@@ -278,6 +280,31 @@ impl EngineCore {
             self.write();
         }
         is_open
+    }
+
+    /// Facts go to these views from now on; false if there is anything else to do, or a recording to keep whole.
+    pub(crate) fn begin_rerun(&mut self, views: Arc<Mutex<Views>>) -> bool {
+        let begins = !(self.has_work() || self.is_rerun() || self.journal.records());
+        if begins {
+            self.journal.turn(Some(views), self.scheduler.prefix_stats());
+        }
+        begins
+    }
+
+    /// Whether all that is done is done again.
+    pub(crate) fn is_rerun(&self) -> bool {
+        self.journal.is_turned()
+    }
+
+    /// What is left of a rerun did not happen, and facts go to the engine's views again.
+    pub(crate) fn end_rerun(&mut self, now: Nanos) {
+        if self.is_rerun() {
+            if self.is_in_flight() {
+                self.abandon();
+            }
+            self.active.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| _ = self.cancel(id, now));
+            self.journal.turn(None, self.scheduler.prefix_stats());
+        }
     }
 
     /// The engine was held for so long, all in all.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use observe::{Ending, FinishedSummary, Gauges, OfferEntry, RemotePrefillResult, Views};
 use protocol::{FinishReason, Nanos, RequestId};
-use scheduler::{CostModel, Request, StepRecord};
+use scheduler::{CostModel, PrefixStats, Request, StepRecord};
 
 use crate::recording::{RecordLine, RecordSink, StepTokens};
 use crate::validate::ValidatedRequest;
@@ -65,6 +65,10 @@ pub(crate) enum Fact {
 /// Takes facts, in their order. Belongs to the engine's thread; the views are behind a lock.
 pub(crate) struct Journal {
     views: Arc<Mutex<Views>>,
+    /// Those of a rerun, and what the prefix cache had been asked when it began.
+    turned: Option<(Arc<Mutex<Views>>, PrefixStats)>,
+    /// What reruns have asked it.
+    uncounted: PrefixStats,
     sink: Option<RecordSink>,
     pending: Vec<Fact>,
     /// Memory for the next step's record.
@@ -75,7 +79,8 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn new(views: Arc<Mutex<Views>>) -> Journal {
-        Journal { views, sink: None, pending: Vec::new(), spare: StepRecord::default(), paused: Nanos(0) }
+        let (pending, spare, uncounted) = (Vec::new(), StepRecord::default(), PrefixStats::default());
+        Journal { views, turned: None, uncounted, sink: None, pending, spare, paused: Nanos(0) }
     }
 
     /// From now on every input of the scheduler is written to `sink`.
@@ -86,6 +91,20 @@ impl Journal {
     /// Whether the tokens of steps are recorded.
     pub(crate) fn records(&self) -> bool {
         self.sink.is_some()
+    }
+
+    /// Facts go to these views in place of the engine's, or to the engine's again. `prefix`: what the prefix cache was
+    /// asked until now.
+    pub(crate) fn turn(&mut self, views: Option<Arc<Mutex<Views>>>, prefix: PrefixStats) {
+        let before = self.turned.take().map_or(prefix, |(_, before)| before);
+        self.uncounted.queried_tokens += prefix.queried_tokens.saturating_sub(before.queried_tokens);
+        self.uncounted.hit_tokens += prefix.hit_tokens.saturating_sub(before.hit_tokens);
+        self.turned = views.map(|views| (views, prefix));
+    }
+
+    /// Whether they go to others than the engine's.
+    pub(crate) fn is_turned(&self) -> bool {
+        self.turned.is_some()
     }
 
     /// A record to write the next step into.
@@ -104,11 +123,15 @@ impl Journal {
     }
 
     /// Brings every view up to date. Reports of finished requests are appended to `finished`.
-    pub(crate) fn write(&mut self, gauges: Gauges, cost: Option<&CostModel>, finished: &mut Vec<FinishedSummary>) {
+    pub(crate) fn write(&mut self, mut gauges: Gauges, cost: Option<&CostModel>, finished: &mut Vec<FinishedSummary>) {
         if let Some(sink) = &mut self.sink {
             self.pending.iter().filter_map(line).for_each(sink);
         }
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let PrefixStats { queried_tokens, hit_tokens } = &mut gauges.prefix;
+        *queried_tokens = queried_tokens.saturating_sub(self.uncounted.queried_tokens);
+        *hit_tokens = hit_tokens.saturating_sub(self.uncounted.hit_tokens);
+        let views = self.turned.as_ref().map_or(&self.views, |(views, _)| views);
+        let mut views = views.lock().unwrap_or_else(PoisonError::into_inner);
         for fact in self.pending.drain(..) {
             if let Some(spare) = show(fact, &mut views, &gauges, cost, self.paused, finished) {
                 self.spare = spare;

@@ -31,6 +31,7 @@ mod output;
 mod queue_permit;
 pub mod recording;
 pub mod replaying;
+mod rerun;
 mod serve;
 mod start;
 mod stream;
@@ -84,6 +85,7 @@ pub use protocol::sampling::{self, SamplingParams};
 pub use protocol::{FinishReason, RequestId, ServiceClass};
 pub use rates::{Calibrated, Calibration, DefaultTarget};
 pub use receipt;
+pub use rerun::{Rerun, RerunAnswer, RerunError};
 pub use scheduler::quota;
 pub use serve::{Observe, PauseFuture, Serve, Subscription};
 #[doc(hidden)]
@@ -106,6 +108,7 @@ use crate::adapters::Use;
 use crate::clock::Clock;
 use crate::command::{ArrivalInfo, BlockSender, Command, NewRequest, PauseCommand, PutAdapterResult};
 use crate::queue_permit::QueuePermit;
+use crate::rerun::KeptRequests;
 use crate::thread::EngineStatus;
 use crate::verify::SpotCounts;
 
@@ -300,6 +303,8 @@ struct Inner {
     /// The thread that writes the recording, if there is one.
     recorder: Mutex<Option<JoinHandle<()>>>,
     spot_counts: Arc<SpotCounts>,
+    /// The last requests, where they may be run again.
+    kept: Option<KeptRequests>,
     limits: Limits,
     /// Of requests that bring none.
     targets: Arc<CurrentTargets>,

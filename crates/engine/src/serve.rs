@@ -21,8 +21,8 @@ use scheduler::CostModel;
 
 use crate::handoff::{Role, RoleError};
 use crate::{
-    AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, SignedAddress, Stats,
-    Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,
+    AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, Rerun, RerunError,
+    SignedAddress, Stats, Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,
 };
 
 /// Answers requests. Any thread may call any method; none of them waits for a step.
@@ -105,6 +105,11 @@ pub trait Observe: Serve {
 
     /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered.
     fn past(&self, span: Duration) -> RunHistoryWindow;
+
+    /// Runs requests that are over once more, without some that were there ([`Engine::run_again`]). Blocks.
+    fn run_again(&self, _asked: &[RequestId], _without: &[RequestId]) -> Result<Rerun, RerunError> {
+        Err(RerunError::Unsupported)
+    }
 
     /// Watches from now on, the cache too if `wants_map`.
     fn watch(&self, wants_map: bool) -> Box<dyn Subscription>;
@@ -248,6 +253,10 @@ impl Observe for Engine {
 
     fn past(&self, span: Duration) -> RunHistoryWindow {
         Engine::past(self, span)
+    }
+
+    fn run_again(&self, asked: &[RequestId], without: &[RequestId]) -> Result<Rerun, RerunError> {
+        Engine::run_again(self, asked, without)
     }
 
     fn watch(&self, wants_map: bool) -> Box<dyn Subscription> {

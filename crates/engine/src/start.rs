@@ -33,6 +33,7 @@ use crate::handoff::{
 use crate::options::{EngineOptions, StartError, activation_bytes};
 use crate::queue_permit::{QueueCounts, Waiting};
 use crate::recording::{self, Header};
+use crate::rerun::{KeepRequests, KeptRequests};
 use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::SANE_TARGET;
@@ -248,6 +249,8 @@ impl Engine {
             SpotChecks::new(options.spot_check, options.seed, vocab_size, room, spot_counts.clone())
         });
         core.add_feature(Box::new(Verify::new(spot)));
+        let kept = (options.record.is_none() && !model.remote_only_prefill).then(KeptRequests::default);
+        kept.iter().for_each(|kept| core.add_feature(Box::new(KeepRequests::new(kept.clone()))));
         let (commands, receiver) = unbounded_channel();
         let counts = Arc::new(Counts::of(options.handoff.as_ref()));
         let factors = options.handoff.as_ref().map(|_| CompatibilityInfo::of(&model, block_bytes)).transpose()?;
@@ -279,6 +282,7 @@ impl Engine {
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(recorder),
             spot_counts,
+            kept,
             limits,
             targets,
             salt_key: options.hash_key,

@@ -347,6 +347,26 @@ impl ValidatedRequest {
         }
     }
 
+    /// The same in another world of the cache and of shares, computed here, for nobody: nothing is promised or told.
+    pub(crate) fn again(&self, world: u64) -> ValidatedRequest {
+        let (salt, tenant) = (self.salt ^ world, self.tenant ^ world);
+        let remote_role = RemoteRole::Local;
+        ValidatedRequest {
+            salt,
+            tenant,
+            remote_role,
+            receipt: false,
+            progress: false,
+            is_promised: false,
+            ..self.clone()
+        }
+    }
+
+    /// A request for nothing but the first tokens of the prompt in the cache.
+    pub(crate) fn beginning(&self, tokens: usize) -> ValidatedRequest {
+        ValidatedRequest { prompt: self.prompt[..tokens].into(), ..self.next_token(&[], 0) }
+    }
+
     /// The request as it was let in, from a recording. What validation resolved then is checked again as if a caller had
     /// named it; what it took from elsewhere (the key's number, the server's targets, the tokens that end an answer) is
     /// the entry's own.

@@ -2,23 +2,26 @@
 //!
 //! ```text
 //! both names --Registry--> the engine's requests --past--> replay::what_if on a thread of its own --> both worlds
+//!                                     `?run=true` \------> Engine::run_again, while it is idle ------> the other, measured
 //! ```
 //!
 //! The ledger says which requests a request waited for; this asks what the scheduler would have done instead. Both must be
-//! the caller's own, and over. One simulation at a time, as for `/live/whatif`.
+//! the caller's own, and over. One simulation at a time, as for `/live/whatif`. A run has the requests of all keys that were
+//! there, as they were; of those of others it shows what a simulation shows, their effect.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, http::header};
-use engine::RequestId;
+use engine::{RequestId, Rerun, RerunError};
 use replay::{AnswerLatency, Changes, ComparedAnswer, WhatIfError};
 use serde_json::{Value, json};
 use telemetry::timeline::RequestTrace;
 use transport::error::ApiError;
 use transport::json::json_body;
+use transport::query;
 
 use crate::app::App;
 use crate::ask::Caller;
@@ -31,7 +34,15 @@ pub(crate) async fn ask(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path((name, other)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
+    let mut runs = false;
+    for (name, value) in query::pairs(query.as_deref().unwrap_or_default()) {
+        match &*name {
+            "run" => runs = query::boolean(&name, &value)?,
+            _ => return Err(query::unknown(&name)),
+        }
+    }
     let find = |name: &str| app.telemetry.registry.find(caller.tenant, name).ok_or_else(ApiError::unknown_request);
     let (trace, other) = (find(&name)?, find(&other)?);
     if trace.response_id == other.response_id {
@@ -49,21 +60,44 @@ pub(crate) async fn ask(
     let work = move |app: &App| {
         let mut yield_point = YieldPoint::of(app);
         let changes = Changes { without: other.requests.clone(), ..Changes::default() };
-        let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| yield_point.goes_on())?;
-        Ok(written(app, &trace, &other, &answer.answers))
+        let past = app.engine.past(span);
+        let answer = replay::what_if(&past, &changes, &mut |_, _| yield_point.goes_on()).map_err(not_simulated)?;
+        let run = runs.then(|| app.engine.run_again(&trace.requests, &other.requests)).transpose().map_err(not_run)?;
+        Ok(written(app, &trace, &other, &answer.answers, run.as_ref()))
     };
-    let text: Result<String, WhatIfError> = alone(app, work).await?;
-    let text = text.map_err(|error| match error {
+    let text: Result<String, ApiError> = alone(app, work).await?;
+    let text = text?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+}
+
+fn not_simulated(error: WhatIfError) -> ApiError {
+    match error {
         WhatIfError::Nothing => ApiError::unknown_request(),
         WhatIfError::TooLong => {
             ApiError::bad_request("Too much has happened since: the simulation takes too many steps.")
         }
         WhatIfError::Limits(_) => ApiError::internal(),
-    })?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+    }
 }
 
-fn written(app: &App, trace: &RequestTrace, other: &RequestTrace, answers: &[ComparedAnswer]) -> String {
+/// The messages are fixed text.
+fn not_run(error: RerunError) -> ApiError {
+    let message = format!("run: {error}.");
+    match error {
+        RerunError::Busy | RerunError::Interrupted => ApiError::machine_busy(message).with_param("run"),
+        RerunError::Unsupported | RerunError::NotKept(_) | RerunError::TooLong | RerunError::Failed => {
+            ApiError::bad_request(message).with_param("run")
+        }
+    }
+}
+
+fn written(
+    app: &App,
+    trace: &RequestTrace,
+    other: &RequestTrace,
+    answers: &[ComparedAnswer],
+    run: Option<&Rerun>,
+) -> String {
     let prompt = |&id: &RequestId| {
         let bill = app.engine.timeline(id).map(|timeline| timeline.account.bill);
         let booked = bill.map_or(0.0, |bill| {
@@ -71,12 +105,22 @@ fn written(app: &App, trace: &RequestTrace, other: &RequestTrace, answers: &[Com
             named.map(|(_, nanos)| nanos.as_secs_f64()).fold(0.0, |sum, time| sum + time)
         });
         let own = answers.iter().filter(|answer| answer.request == id);
+        let mut again = run.into_iter().flat_map(|run| &run.answers).filter(|answer| answer.request == id);
         let own = own.map(|answer| {
-            json!({
+            let mut said = json!({
                 "recorded": times(&answer.recorded),
                 "simulated": times(&answer.simulated),
                 "without": times(&answer.what_if),
-            })
+            });
+            if let Some(again) = again.next() {
+                let [ttft, total, longest_gap] =
+                    [again.ttft, again.total, again.longest_gap].map(|ns| ns.as_secs_f64());
+                said["measured"] = times(&AnswerLatency { ttft, total, longest_gap });
+                said["same_text"] = again.same_text.into();
+                let [recorded, measured] = again.cached_tokens;
+                said["cached_tokens"] = json!({"recorded": recorded, "measured": measured});
+            }
+            said
         });
         json!({"ttft_booked_on_other_ms": booked * 1e3, "answers": own.collect::<Vec<Value>>()})
     };
@@ -86,14 +130,20 @@ fn written(app: &App, trace: &RequestTrace, other: &RequestTrace, answers: &[Com
         // A sum of none is -0.0.
         others.map(|answer| get(&answer.simulated) - get(&answer.what_if)).fold(0.0, |sum, gain| sum + gain) * 1e3
     };
-    json!({
+    let mut said = json!({
         "object": "request.without",
         "id": trace.response_id,
         "without": other.response_id,
         "prompts": trace.requests.iter().map(prompt).collect::<Vec<Value>>(),
         "others": {"ttft_ms": effect(|times| times.ttft), "total_ms": effect(|times| times.total)},
-    })
-    .to_string()
+    });
+    if let Some(run) = run {
+        let Rerun { requests, left_out, warmed_tokens, evicted_blocks, .. } = *run;
+        let (warmed, evicted) = (warmed_tokens, evicted_blocks);
+        said["run"] =
+            json!({"requests": requests, "left_out": left_out, "warmed_tokens": warmed, "evicted_blocks": evicted});
+    }
+    said.to_string()
 }
 
 fn times(times: &AnswerLatency) -> Value {

@@ -11,7 +11,8 @@ use super::EngineCore;
 impl EngineCore {
     /// Publishes the prefill queue to other threads.
     pub(crate) fn look_ahead(&self, now: Nanos, forecast: &Mutex<AdmissionForecast>) {
-        if self.scheduler.cost_model().is_some() {
+        // A rerun makes way for whatever comes.
+        if self.scheduler.cost_model().is_some() && !self.is_rerun() {
             let mut forecast = forecast.lock().unwrap_or_else(PoisonError::into_inner);
             self.scheduler.forecast_into(now, &mut forecast);
         }

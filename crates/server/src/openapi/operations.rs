@@ -320,7 +320,8 @@ pub(super) static OPERATIONS: &[Operation] = &[
         parameter("limit", Kind::Integer, "maximum number"),
     ]),
     get("/v1/requests/{id}/timeline", OWN, "Where the time of a request went", Answer::Json("Object")),
-    get("/v1/requests/{id}/without/{other}", OWN, "What it would have waited without another", Answer::Json("Object")),
+    get("/v1/requests/{id}/without/{other}", OWN, "What it would have waited without another", Answer::Json("Object"))
+        .asked(&[parameter("run", Kind::Boolean, "whether an idle server also runs that, and measures it")]),
     get("/health", OWN, "Whether the engine moves", Answer::Json("Health")),
     get("/metrics", OWN, "Counters for Prometheus", Answer::Either(METRICS)),
     get("/version", OWN, "The server's version", Answer::Json("Version")),

@@ -6,7 +6,7 @@ use server::{ParserOptions, ServerOptions};
 use text::chat_template::TemplateSettings;
 
 use crate::client::Answer;
-use crate::host::{Host, local_server, metric, small_engine, wait};
+use crate::host::{Host, LONG, local_server, metric, small_engine, wait};
 
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
@@ -122,6 +122,16 @@ fn a_late_token_names_the_prompt_that_delayed_it_and_a_strangers_is_a_number() {
     assert_eq!(send("GET", "sk-a", &path, "").status, 200);
     assert_eq!(send("GET", "sk-b", &path, "").status, 404, "not B's business");
     assert_eq!(send("GET", "sk-c", &path, "").status, 401);
+
+    // Run again without the own long prompt, and beside the stranger's, of which nothing is shown.
+    let mine = blamed.iter().find_map(|other| other["request"].as_str()).expect("its own");
+    let path = format!("/v1/requests/{id}/without/{mine}?run=true");
+    let answer = send("GET", "sk-a", &path, "");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["run"]["requests"], 2, "{}", answer.text());
+    assert_eq!(answer.json()["prompts"][0]["answers"][0]["same_text"], true, "{}", answer.text());
+    assert!(!answer.text().contains("fox"));
+    assert_eq!(send("GET", "sk-b", &path, "").status, 404, "not B's business");
 }
 
 #[test]
@@ -129,8 +139,8 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
     let engine = EngineOptions { max_num_seqs: 2, ..small_engine() };
     let host = Host::with(engine, local_server());
     let long = format!("{PROMPT} ").repeat(30);
-    let ask = |index: usize| {
-        let prompt = format!("{index}: {}", if index == 0 { long.as_str() } else { PROMPT });
+    let ask = |index: usize, asked: usize| {
+        let prompt = format!("{asked}: {}", if asked == 0 { long.as_str() } else { PROMPT });
         let body = json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true});
         let mut connection = host.connect();
         let name = format!("of-many-{index}");
@@ -138,7 +148,7 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
         connection.request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
         connection.answer();
     };
-    std::thread::scope(|scope| (0..12).for_each(|index| _ = scope.spawn(move || ask(index))));
+    std::thread::scope(|scope| (0..12).for_each(|index| _ = scope.spawn(move || ask(index, index))));
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("a number: {value}"));
     let (mut waited, mut cost) = (0.0, 0.0);
     for index in 0..12 {
@@ -166,6 +176,42 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
     let status = |path: &str| host.get(&format!("/v1/requests/{path}")).status;
     assert_eq!(status("of-many-3/without/of-many-3"), 400);
     assert_eq!([status("of-many-3/without/nobody"), status("nobody/without/of-many-3")], [404; 2]);
+
+    // The same run: measured, and nothing that the engine counts or remembers has changed.
+    ask(12, 0);
+    let seen = || {
+        let (stats, past) = (host.engine.stats(), host.engine.past(LONG));
+        let counts = [stats.steps, stats.generated_tokens, stats.prefix_queries, stats.finished_length];
+        (counts, host.engine.requests(), past.answers.len(), past.steps.len())
+    };
+    let before = seen();
+    for (name, requests, is_warm) in [("of-many-3", 11, false), ("of-many-12", 1, true)] {
+        let answer = host.get(&format!("/v1/requests/{name}/without/of-many-0?run=true")).json();
+        let times = &answer["prompts"][0]["answers"][0];
+        assert!(number(&times["measured"]["total_ms"]) >= number(&times["measured"]["ttft_ms"]), "{answer}");
+        assert!(number(&times["measured"]["ttft_ms"]) > 0.0 && times["same_text"] == true, "{answer}");
+        assert_eq!((&answer["run"]["requests"], &answer["run"]["left_out"]), (&json!(requests), &json!(0)), "{answer}");
+        let [then, now] = ["recorded", "measured"].map(|world| number(&times["cached_tokens"][world]));
+        assert!(then == now && (then > 0.0) == is_warm, "what the cache had is warmed: {answer}");
+    }
+    assert_eq!(seen(), before);
+
+    // Whatever comes goes first: beside a request that is open none is run, and one that comes stops it.
+    let run = || host.get("/v1/requests/of-many-3/without/of-many-0?run=true");
+    host.pause();
+    let refused = run();
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (503, &json!("run")), "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+    host.resume();
+    wait("a run to be stopped", || {
+        let running = std::thread::scope(|scope| {
+            let running = scope.spawn(run);
+            ask(13, 13);
+            running.join().expect("an answer")
+        });
+        [200, 503].contains(&running.status) && running.text().contains("goes first")
+    });
+    host.quiet();
 }
 
 #[test]
