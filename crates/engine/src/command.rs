@@ -29,22 +29,16 @@ pub(crate) enum Command {
     Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<PutAdapterResult> },
     /// A prompt that another worker reads, or that is read for one.
     Handoff(HandoffEvent),
-    /// Requests of the past, run again.
-    Rerun(RerunCommand),
+    /// If there is nothing else to do, facts go to these views ([`crate::rerun`]); the answer says whether they do.
+    BeginRerun(Arc<Mutex<Views>>, oneshot::Sender<bool>),
+    /// Take it in, if the rerun goes on.
+    Rerun(NewRequest),
+    /// It is over.
+    EndRerun,
     /// A watcher was added.
     Show,
     /// End every request with an error and leave.
     Stop,
-}
-
-/// A rerun, beside all books ([`crate::rerun`]).
-pub(crate) enum RerunCommand {
-    /// If there is nothing else to do, facts go to these views; the answer says whether they do.
-    Begin(Arc<Mutex<Views>>, oneshot::Sender<bool>),
-    /// Take it in, if the rerun goes on.
-    Submit(NewRequest),
-    /// It is over.
-    End,
 }
 
 /// A request that has a name and a place.

@@ -293,18 +293,16 @@ impl EngineCore {
 
     /// Whether all that is done is done again.
     pub(crate) fn is_rerun(&self) -> bool {
-        self.journal.is_turned()
+        self.journal.turned.is_some()
     }
 
     /// What is left of a rerun did not happen, and facts go to the engine's views again.
     pub(crate) fn end_rerun(&mut self, now: Nanos) {
-        if self.is_rerun() {
-            if self.is_in_flight() {
-                self.abandon();
-            }
-            self.active.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| _ = self.cancel(id, now));
-            self.journal.turn(None, self.scheduler.prefix_stats());
+        if self.is_in_flight() {
+            self.abandon();
         }
+        self.active.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| _ = self.cancel(id, now));
+        self.journal.turn(None, self.scheduler.prefix_stats());
     }
 
     /// The engine was held for so long, all in all.

@@ -66,7 +66,7 @@ pub(crate) enum Fact {
 pub(crate) struct Journal {
     views: Arc<Mutex<Views>>,
     /// Those of a rerun, and what the prefix cache had been asked when it began.
-    turned: Option<(Arc<Mutex<Views>>, PrefixStats)>,
+    pub(crate) turned: Option<(Arc<Mutex<Views>>, PrefixStats)>,
     /// What reruns have asked it.
     uncounted: PrefixStats,
     sink: Option<RecordSink>,
@@ -100,11 +100,6 @@ impl Journal {
         self.uncounted.queried_tokens += prefix.queried_tokens.saturating_sub(before.queried_tokens);
         self.uncounted.hit_tokens += prefix.hit_tokens.saturating_sub(before.hit_tokens);
         self.turned = views.map(|views| (views, prefix));
-    }
-
-    /// Whether they go to others than the engine's.
-    pub(crate) fn is_turned(&self) -> bool {
-        self.turned.is_some()
     }
 
     /// A record to write the next step into.

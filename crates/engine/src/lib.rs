@@ -541,20 +541,6 @@ impl Engine {
         views.recent.steps_from(from).map(|(_, record)| record.clone()).collect()
     }
 
-    /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what can
-    /// be simulated with other settings. It holds lengths and moments, and no content.
-    pub fn past(&self, span: Duration) -> run_history::RunHistoryWindow {
-        let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
-        let shared = self.views().history.share();
-        shared.since(begin, self.0.limits.clone(), self.cost())
-    }
-
-    /// What the machine can do at most: as it was measured before the start, and at least what any step has reached.
-    /// `None` where it was not measured.
-    pub fn device_limits(&self) -> Option<DeviceLimits> {
-        self.views().peaks.as_ref().map(|peaks| peaks.limits())
-    }
-
     /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where it was not measured.
     /// Slower to change than what the scheduler uses: this is the machine, that is the moment.
     pub fn cost(&self) -> Option<CostModel> {
@@ -579,41 +565,6 @@ impl Engine {
     pub fn timeline(&self, id: RequestId) -> Option<Timeline> {
         let (now, held) = self.0.clock.now_and_held();
         self.views().accounts.timeline(id, now, held)
-    }
-
-    /// Every request that waits or runs, and the last ones that ended, in the order in which they came.
-    ///
-    /// Cost: a copy of some 150 bytes for each, under the lock that a step takes to write down what it did.
-    pub fn requests(&self) -> Vec<RequestSummary> {
-        let now = self.0.clock.now();
-        self.views().accounts.summaries(now)
-    }
-
-    /// One of them.
-    pub fn request(&self, id: RequestId) -> Option<RequestSummary> {
-        let now = self.0.clock.now();
-        self.views().accounts.summary(id, now)
-    }
-
-    /// Nanoseconds since the engine started, without those in which it was held: the unit of all moments.
-    pub fn now(&self) -> Nanos {
-        self.0.clock.now()
-    }
-
-    /// Nanoseconds between the start of the engine and one of its moments, on the machine's clock: with what it was
-    /// held.
-    pub fn since_start(&self, at: Nanos) -> Nanos {
-        self.0.clock.since_start(at)
-    }
-
-    /// What a clock on the wall showed at one of its moments.
-    pub fn unix(&self, at: Nanos) -> UnixNanos {
-        self.0.clock.unix(at)
-    }
-
-    /// For how long it was held until now.
-    pub fn held(&self) -> Nanos {
-        self.0.clock.held()
     }
 
     /// Loads an adapter from a directory: requests may ask for it when this returns. Blocks while files are read

@@ -17,16 +17,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use observe::{Ending, RequestState, RequestSummary, Views};
-use protocol::{Nanos, RequestId};
+use protocol::{Nanos, RequestId, TokenId};
 use scheduler::quota;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::oneshot;
 
-use crate::command::{ArrivalInfo, Command, NewRequest, RerunCommand};
+use crate::command::{ArrivalInfo, Command, NewRequest};
 use crate::feature::{CoreEvent, Feature};
 use crate::output::Event;
 use crate::validate::ValidatedRequest;
-use crate::{Engine, Stream};
+use crate::{Engine, Observe, Rule, Stream};
 
 /// Requests that are kept, and bytes of their prompts.
 const KEPT_REQUESTS: usize = 64;
@@ -42,14 +42,18 @@ const POLL: Duration = Duration::from_millis(1);
 pub(crate) struct KeptRequest {
     id: RequestId,
     tenant: u64,
-    request: Result<ValidatedRequest, &'static str>,
+    request: Result<(ValidatedRequest, Option<Arc<Rule>>), &'static str>,
     answers: Vec<DefaultHasher>,
 }
 
 impl KeptRequest {
     fn of(id: RequestId, request: &ValidatedRequest) -> KeptRequest {
-        // Its adapter could not be unloaded while it is kept.
-        let kept = if request.adapter.is_some() { Err("it goes through an adapter") } else { Ok(request.clone()) };
+        let kept = match request {
+            // An adapter could not be unloaded while it is kept.
+            _ if request.adapter.is_some() => Err("it goes through an adapter"),
+            _ if !request.generated.is_empty() => Err("its answer began elsewhere"),
+            _ => Ok(request.to_keep()),
+        };
         KeptRequest {
             id,
             tenant: request.tenant,
@@ -59,72 +63,52 @@ impl KeptRequest {
     }
 
     fn bytes(&self) -> usize {
-        self.request.as_ref().map_or(0, |request| size_of_val(request.prompt()))
+        self.request.as_ref().map_or(0, |(request, _)| request.place().prompt_tokens * size_of::<TokenId>())
     }
 }
 
 /// Those that are over, the oldest first.
 pub(crate) type KeptRequests = Arc<Mutex<VecDeque<KeptRequest>>>;
 
-/// Keeps them.
-pub(crate) struct KeepRequests {
-    open: BTreeMap<RequestId, KeptRequest>,
-    kept: KeptRequests,
-}
-
-impl KeepRequests {
-    pub(crate) fn new(kept: KeptRequests) -> KeepRequests {
-        KeepRequests { open: BTreeMap::new(), kept }
-    }
-}
+/// Keeps them: of the open ones, and of those that are over.
+pub(crate) struct KeepRequests(pub(crate) BTreeMap<RequestId, KeptRequest>, pub(crate) KeptRequests);
 
 impl Feature for KeepRequests {
     fn on(&mut self, event: &CoreEvent<'_>) {
+        let KeepRequests(open, kept) = self;
         match *event {
-            CoreEvent::Admitted { id, request, .. } => _ = self.open.insert(id, KeptRequest::of(id, request)),
+            CoreEvent::Admitted { id, request, .. } => _ = open.insert(id, KeptRequest::of(id, request)),
             CoreEvent::Delivered { id, answer, token } => {
-                self.open.get_mut(&id).into_iter().for_each(|open| open.answers[answer].write_u32(token));
+                open.get_mut(&id).into_iter().for_each(|open| open.answers[answer].write_u32(token));
             }
             CoreEvent::Ended(id) => {
-                let Some(ended) = self.open.remove(&id) else { return };
-                keep(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner), ended);
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend(open.remove(&id));
+                while kept.len() > KEPT_REQUESTS || kept.iter().map(KeptRequest::bytes).sum::<usize>() > KEPT_BYTES {
+                    let oldest = quota::to_forget(kept.iter().map(|kept| kept.tenant));
+                    oldest.and_then(|oldest| kept.remove(oldest));
+                }
             }
-            CoreEvent::AllEnded => self.open.clear(),
+            CoreEvent::AllEnded => open.clear(),
             CoreEvent::Sampling { .. } | CoreEvent::CacheChanged(_) => {}
         }
-    }
-}
-
-fn keep(kept: &mut VecDeque<KeptRequest>, ended: KeptRequest) {
-    kept.push_back(ended);
-    while kept.len() > KEPT_REQUESTS || kept.iter().map(KeptRequest::bytes).sum::<usize>() > KEPT_BYTES {
-        let oldest = quota::to_forget(kept.iter().map(|kept| kept.tenant));
-        oldest.and_then(|oldest| kept.remove(oldest));
     }
 }
 
 /// Why requests are not run again. The messages are fixed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RerunError {
-    /// By none of its requests.
-    #[error("this server runs no request again: it records (--record), or has its prompts read by others only")]
-    Unsupported,
-    /// The one that was asked about cannot be.
-    #[error("this request cannot be run again: {0}")]
-    NotKept(&'static str),
-    /// There is other work.
-    #[error("the engine has requests: one that is over is run again while it has none")]
-    Busy,
-    /// Other work came.
-    #[error("another request came, which goes first: the run was stopped")]
-    Interrupted,
-    /// One of them ended with an error.
-    #[error("a request that was run again ended with an error")]
-    Failed,
-    /// It takes longer than it may.
-    #[error("what came then takes longer than may be run again: three times what it took and 5 seconds, 60 at most")]
-    TooLong,
+    /// They cannot be.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// There is other work, which goes first.
+    #[error("{0}")]
+    Busy(&'static str),
 }
+
+const STOPPED: RerunError = RerunError::Busy("another request came, which goes first: the run was stopped");
+const TOO_LONG: RerunError =
+    RerunError::Refused("it takes longer than it may: three times what it took and 5 seconds, a minute at most");
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,17 +125,13 @@ pub struct Rerun {
     pub evicted_blocks: u64,
 }
 
-/// The times of one answer.
+/// One answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RerunAnswer {
     /// To which request, under its first number.
     pub request: RequestId,
-    /// Arrival to first token.
-    pub ttft: Nanos,
-    /// Arrival to last token.
-    pub total: Nanos,
-    /// The longest time from a token to the next.
-    pub longest_gap: Nanos,
+    /// Arrival to first token, arrival to last token, the longest time from a token to the next.
+    pub times: [Nanos; 3],
     /// Whether it has the tokens that it had.
     pub same_text: bool,
     /// Tokens of the prompt that the cache had then, and in the rerun.
@@ -160,26 +140,32 @@ pub struct RerunAnswer {
 
 /// A request of the rerun.
 struct Run {
-    was: RequestSummary,
-    kept: KeptRequest,
+    /// After the first.
+    at: Duration,
+    /// The rest need not come to their end.
+    is_asked: bool,
     request: ValidatedRequest,
     stream: Option<Stream>,
     answers: Vec<DefaultHasher>,
 }
 
 impl Run {
+    fn new(at: Duration, is_asked: bool, request: ValidatedRequest) -> Run {
+        Run { at, is_asked, stream: None, answers: vec![Default::default(); request.num_answers], request }
+    }
+
     /// Takes what has come. True: it is over.
     fn read(&mut self) -> Result<bool, RerunError> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
         while !stream.ended {
             let event = match stream.events.try_recv() {
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Err(RerunError::Interrupted),
+                Err(TryRecvError::Disconnected) => return Err(STOPPED),
                 Ok(event) => stream.note(Some(event)),
             };
             match event {
                 Some(Event::Token { answer, token, .. }) => self.answers[answer].write_u32(token),
-                Some(Event::Failed(_)) => return Err(RerunError::Failed),
+                Some(Event::Failed(_)) => return Err(RerunError::Refused("one that was there ended with an error")),
                 _ => {}
             }
         }
@@ -191,102 +177,92 @@ impl Engine {
     /// Runs requests that are over once more, with those that were there beside them and without `without`. Blocks
     /// until that is done; only an engine without requests does it.
     pub fn run_again(&self, asked: &[RequestId], without: &[RequestId]) -> Result<Rerun, RerunError> {
-        let kept = self.0.kept.as_ref().ok_or(RerunError::Unsupported)?;
+        let none = "this server runs no request again: it records (--record), or others read its prompts";
+        let kept = self.0.kept.as_ref().ok_or(RerunError::Refused(none))?;
         let kept = kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let all = self.requests();
-        let is_asked = |was: &RequestSummary| asked.contains(&was.request);
-        let begin = all.iter().filter(|was| is_asked(was)).map(|was| was.arrived).min();
-        let end = all.iter().filter(|was| is_asked(was)).map(|was| was.until).max();
-        let (begin, end) = begin.zip(end).ok_or(RerunError::NotKept("it is forgotten"))?;
+        let kept: BTreeMap<RequestId, KeptRequest> = kept.into_iter().map(|kept| (kept.id, kept)).collect();
+        let mut all = self.requests();
+        let was_asked = || all.iter().filter(|was| asked.contains(&was.request));
+        let (begin, end) = (was_asked().map(|was| was.arrived).min(), was_asked().map(|was| was.until).max());
+        let (begin, end) = begin.zip(end).ok_or(RerunError::Refused("it is forgotten"))?;
+        all.retain(|was| was.arrived <= end && was.until >= begin);
         let world = RandomState::new().build_hasher().finish();
-        let (mut runs, mut left_out, mut prefixes) = (Vec::new(), 0, Vec::new());
-        for was in all.iter().filter(|was| was.arrived <= end && was.until >= begin) {
-            let runs_again = self.can_run_again(was, &kept);
+        let (mut were, mut runs, mut left_out, mut prefixes) = (Vec::new(), Vec::new(), 0, Vec::new());
+        for was in &all {
             let is_without = without.contains(&was.request);
-            match runs_again {
-                Ok((kept, request)) => {
-                    let request = request.again(world);
+            match self.to_run(was, kept.get(&was.request), world) {
+                Ok(request) => {
                     prefixes.push((request.clone(), was.cached_tokens));
                     if !is_without {
-                        let answers = vec![Default::default(); request.num_answers];
-                        runs.push(Run { was: *was, kept: kept.clone(), request, stream: None, answers });
+                        let zero = were.first().map_or(was.arrived, |first: &&RequestSummary| first.arrived);
+                        let at = Duration::from_nanos(was.arrived.since(zero).0);
+                        runs.push(Run::new(at, asked.contains(&was.request), request));
+                        were.push(was);
                     }
                 }
-                Err(why) if is_asked(was) => return Err(RerunError::NotKept(why)),
+                Err(why) if asked.contains(&was.request) => return Err(RerunError::Refused(why)),
                 Err(_) => left_out += usize::from(!is_without),
             }
         }
-        let zero = runs.first().map_or(begin, |run| run.was.arrived);
-        let span = Duration::from_nanos(end.since(zero).0);
-        let limit = (span * 3 + LITTLE).min(MOST_TIME);
-        if span >= MOST_TIME {
-            return Err(RerunError::TooLong);
+        let span = Duration::from_nanos(were.first().map_or(0, |first| end.since(first.arrived).0));
+        let session = Session::begin(self, span)?;
+        let mut warmed_tokens = 0;
+        for (index, (request, cached)) in prefixes.iter().enumerate() {
+            if *cached > shared_tokens(request, &prefixes[..index]) {
+                session.run(&mut [Run::new(Duration::ZERO, true, request.beginning(*cached))])?;
+                warmed_tokens += cached;
+            }
         }
-        let session = Session::begin(self, Instant::now() + limit)?;
-        let warmed = self.warm(&session, &prefixes)?;
-        session.run(&mut runs, zero)?;
+        session.run(&mut runs)?;
         let views = session.views.lock().unwrap_or_else(PoisonError::into_inner);
         let past = views.history.share().since(Nanos(0), self.0.limits.clone(), None);
         let mut answers = Vec::new();
-        for run in runs.iter().filter(|run| is_asked(&run.was)) {
-            let id = run.stream.as_ref().map(Stream::id);
-            let now = id.and_then(|id| views.accounts.summary(id, Nanos(0))).map_or(0, |now| now.cached_tokens);
-            let same = |index: usize| run.kept.answers[index].finish() == run.answers[index].finish();
-            answers.extend(past.answers.iter().filter(|past| Some(past.request.id) == id).map(|past| RerunAnswer {
-                request: run.was.request,
-                ttft: past.first_token.since(past.request.arrived),
-                total: past.last_token.since(past.request.arrived),
-                longest_gap: past.longest_gap,
-                same_text: same(past.index),
-                cached_tokens: [run.was.cached_tokens, now],
+        for (was, run) in were.iter().zip(&runs).filter(|(_, run)| run.is_asked) {
+            let id = run.stream.as_ref().map_or(was.request, Stream::id);
+            let now = views.accounts.summary(id, Nanos(0)).map_or(0, |now| now.cached_tokens);
+            let hashes = &kept[&was.request].answers;
+            answers.extend(past.answers.iter().filter(|past| past.request.id == id).map(|past| {
+                let since = |at: Nanos| at.since(past.request.arrived);
+                RerunAnswer {
+                    request: was.request,
+                    times: [since(past.first_token), since(past.last_token), past.longest_gap],
+                    same_text: hashes[past.index].finish() == run.answers[past.index].finish(),
+                    cached_tokens: [was.cached_tokens, now],
+                }
             }));
         }
-        let evicted_blocks = views.counters.evicted_blocks;
-        tracing::info!(requests = runs.len(), left_out, evicted_blocks, "requests were run again");
-        Ok(Rerun { answers, requests: runs.len(), left_out, warmed_tokens: warmed, evicted_blocks })
+        let (requests, evicted_blocks) = (runs.len(), views.counters.evicted_blocks);
+        tracing::info!(requests, left_out, warmed_tokens, evicted_blocks, "requests were run again");
+        Ok(Rerun { answers, requests, left_out, warmed_tokens, evicted_blocks })
     }
 
-    /// What is kept of a request that ended by itself and was computed here.
-    fn can_run_again<'a>(
+    /// A request that ended by itself and was computed here, to be sent again.
+    fn to_run(
         &self,
         was: &RequestSummary,
-        kept: &'a VecDeque<KeptRequest>,
-    ) -> Result<(&'a KeptRequest, &'a ValidatedRequest), &'static str> {
-        let kept = kept.iter().find(|kept| kept.id == was.request);
-        let kept = kept.ok_or("its prompt is no longer kept (of the last 64 requests it is, 16 MiB at most)")?;
+        kept: Option<&KeptRequest>,
+        world: u64,
+    ) -> Result<ValidatedRequest, &'static str> {
+        let forgotten = "its prompt is no longer kept (of the last 64 requests it is, 16 MiB at most)";
+        let (request, rule) = kept.ok_or(forgotten)?.request.as_ref().map_err(|why| *why)?;
         if was.state != RequestState::Ended(Ending::Finished) {
             return Err("it did not end by itself");
         }
         if self.timeline(was.request).is_some_and(|timeline| timeline.away.is_some()) {
             return Err("its prompt was read by another worker");
         }
-        Ok((kept, kept.request.as_ref().map_err(|why| *why)?))
+        let grammar = rule.as_ref().map(|rule| self.0.model.grammar(rule, &request.shown_tokens)).transpose();
+        Ok(request.again(world, rule.clone().zip(grammar.map_err(|_| "its rule cannot be compiled again")?)))
     }
+}
 
-    /// Computes what the cache had of these, in the order in which they came, before the first did: more of a prompt
-    /// than an earlier one of them begins with. Returns the tokens.
-    fn warm(&self, session: &Session<'_>, prefixes: &[(ValidatedRequest, usize)]) -> Result<usize, RerunError> {
-        let mut warmed = 0;
-        for (index, (request, cached)) in prefixes.iter().enumerate() {
-            let earlier = prefixes[..index].iter().filter(|(earlier, _)| earlier.salt == request.salt);
-            let known = earlier.map(|(earlier, _)| {
-                let pairs = earlier.prompt().iter().zip(request.prompt());
-                pairs.take_while(|(one, other)| one == other).count()
-            });
-            if *cached > known.max().unwrap_or(0) {
-                let mut stream = session.submit(request.beginning(*cached));
-                while session.waits()? && !stream.ended {
-                    match stream.events.try_recv() {
-                        Ok(event) => _ = stream.note(Some(event)),
-                        Err(TryRecvError::Empty) => std::thread::sleep(POLL),
-                        Err(TryRecvError::Disconnected) => return Err(RerunError::Interrupted),
-                    }
-                }
-                warmed += cached;
-            }
-        }
-        Ok(warmed)
-    }
+/// Tokens that a prompt begins with as an earlier one does: if the cache had them, that may be why.
+fn shared_tokens(request: &ValidatedRequest, earlier: &[(ValidatedRequest, usize)]) -> usize {
+    let earlier = earlier.iter().filter(|(earlier, _)| earlier.salt == request.salt);
+    let shared = earlier.map(|(earlier, _)| {
+        earlier.prompt.iter().zip(&*request.prompt).take_while(|(one, other)| one == other).count()
+    });
+    shared.max().unwrap_or(0)
 }
 
 /// From its begin to its drop the engine's facts go to these views.
@@ -297,65 +273,65 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn begin(engine: &Engine, deadline: Instant) -> Result<Session<'_>, RerunError> {
-        if engine.health().open_requests > 0 || engine.health().draining {
-            return Err(RerunError::Busy);
+    /// `span`: how long it took then.
+    fn begin(engine: &Engine, span: Duration) -> Result<Session<'_>, RerunError> {
+        let busy = RerunError::Busy("the engine has requests: one that is over is run again while it has none");
+        if span >= MOST_TIME {
+            return Err(TOO_LONG);
         }
+        if engine.health().open_requests > 0 {
+            return Err(busy);
+        }
+        let deadline = Instant::now() + (span * 3 + LITTLE).min(MOST_TIME);
         let views = Arc::new(Mutex::new(Views::new(engine.0.model.block_size)));
         let (told, answer) = oneshot::channel();
-        let begin = Command::Rerun(RerunCommand::Begin(views.clone(), told));
-        engine.0.commands.send(begin).map_err(|_| RerunError::Interrupted)?;
-        match answer.blocking_recv() {
-            Ok(true) => Ok(Session { engine, views, deadline }),
-            _ => Err(RerunError::Busy),
+        // An engine that is gone tells nothing.
+        let _ = engine.0.commands.send(Command::BeginRerun(views.clone(), told));
+        if !answer.blocking_recv().unwrap_or(false) {
+            return Err(busy);
         }
+        Ok(Session { engine, views, deadline })
     }
 
-    fn submit(&self, request: ValidatedRequest) -> Stream {
+    fn submit(&self, request: &ValidatedRequest) -> Stream {
         let engine = &*self.engine.0;
         let id = RequestId(engine.next_id.fetch_add(1, Ordering::Relaxed));
         let (events, mut stream) = Stream::open(id, request.prompt.clone());
         let (at, held) = engine.clock.now_and_held();
         let arrived = ArrivalInfo { at, held, permit: None };
         stream.commands = Some(engine.commands.clone());
-        let request = NewRequest { id, request: Box::new(request), arrived, events, peer: None };
+        let request = NewRequest { id, request: Box::new(request.clone()), arrived, events, peer: None };
         // An engine that is gone drops it, and the stream ends.
-        let _ = engine.commands.send(Command::Rerun(RerunCommand::Submit(request)));
+        let _ = engine.commands.send(Command::Rerun(request));
         stream
     }
 
-    fn waits(&self) -> Result<bool, RerunError> {
-        if Instant::now() < self.deadline { Ok(true) } else { Err(RerunError::TooLong) }
-    }
-
-    /// Sends each as long after the first as it came then, and waits for all.
-    fn run(&self, runs: &mut [Run], zero: Nanos) -> Result<(), RerunError> {
+    /// Sends each at its time, until those that are asked about are over.
+    fn run(&self, runs: &mut [Run]) -> Result<(), RerunError> {
         let begun = Instant::now();
-        while self.waits()? {
-            let now = begun.elapsed();
-            let mut next = POLL;
-            let mut is_over = true;
+        while Instant::now() < self.deadline {
+            let (mut wait, mut is_over) = (POLL, true);
             for run in &mut *runs {
-                let at = Duration::from_nanos(run.was.arrived.since(zero).0);
-                if run.stream.is_none() && at <= now {
-                    run.stream = Some(self.submit(run.request.clone()));
+                let left = run.at.saturating_sub(begun.elapsed());
+                if run.stream.is_none() && left.is_zero() {
+                    run.stream = Some(self.submit(&run.request));
                 } else if run.stream.is_none() {
-                    next = next.min(at - now);
+                    wait = wait.min(left);
                 }
-                is_over &= run.read()?;
+                is_over &= run.read()? || !run.is_asked;
             }
             if is_over {
-                break;
+                return Ok(());
             }
-            std::thread::sleep(next);
+            std::thread::sleep(wait);
         }
-        Ok(())
+        Err(TOO_LONG)
     }
 }
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         // An engine that is gone has ended it.
-        let _ = self.engine.0.commands.send(Command::Rerun(RerunCommand::End));
+        let _ = self.engine.0.commands.send(Command::EndRerun);
     }
 }

@@ -108,7 +108,7 @@ pub trait Observe: Serve {
 
     /// Runs requests that are over once more, without some that were there ([`Engine::run_again`]). Blocks.
     fn run_again(&self, _asked: &[RequestId], _without: &[RequestId]) -> Result<Rerun, RerunError> {
-        Err(RerunError::Unsupported)
+        Err(RerunError::Refused("this server runs no request again"))
     }
 
     /// Watches from now on, the cache too if `wants_map`.
@@ -228,7 +228,7 @@ impl Observe for Engine {
     }
 
     fn device_limits(&self) -> Option<DeviceLimits> {
-        Engine::device_limits(self)
+        self.views().peaks.as_ref().map(|peaks| peaks.limits())
     }
 
     fn cost(&self) -> Option<CostModel> {
@@ -244,15 +244,19 @@ impl Observe for Engine {
     }
 
     fn requests(&self) -> Vec<RequestSummary> {
-        Engine::requests(self)
+        let now = self.0.clock.now();
+        self.views().accounts.summaries(now)
     }
 
     fn request(&self, id: RequestId) -> Option<RequestSummary> {
-        Engine::request(self, id)
+        let now = self.0.clock.now();
+        self.views().accounts.summary(id, now)
     }
 
     fn past(&self, span: Duration) -> RunHistoryWindow {
-        Engine::past(self, span)
+        let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
+        let shared = self.views().history.share();
+        shared.since(begin, self.0.limits.clone(), self.cost())
     }
 
     fn run_again(&self, asked: &[RequestId], without: &[RequestId]) -> Result<Rerun, RerunError> {
@@ -264,19 +268,19 @@ impl Observe for Engine {
     }
 
     fn now(&self) -> Nanos {
-        Engine::now(self)
+        self.0.clock.now()
     }
 
     fn since_start(&self, at: Nanos) -> Nanos {
-        Engine::since_start(self, at)
+        self.0.clock.since_start(at)
     }
 
     fn unix(&self, at: Nanos) -> UnixNanos {
-        Engine::unix(self, at)
+        self.0.clock.unix(at)
     }
 
     fn held(&self) -> Nanos {
-        Engine::held(self)
+        self.0.clock.held()
     }
 
     fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {

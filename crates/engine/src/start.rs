@@ -250,7 +250,7 @@ impl Engine {
         });
         core.add_feature(Box::new(Verify::new(spot)));
         let kept = (options.record.is_none() && !model.remote_only_prefill).then(KeptRequests::default);
-        kept.iter().for_each(|kept| core.add_feature(Box::new(KeepRequests::new(kept.clone()))));
+        kept.iter().for_each(|kept| core.add_feature(Box::new(KeepRequests(Default::default(), kept.clone()))));
         let (commands, receiver) = unbounded_channel();
         let counts = Arc::new(Counts::of(options.handoff.as_ref()));
         let factors = options.handoff.as_ref().map(|_| CompatibilityInfo::of(&model, block_bytes)).transpose()?;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::clock::Clock;
-use crate::command::{Command, NewRequest, PauseCommand, RerunCommand};
+use crate::command::{Command, NewRequest, PauseCommand};
 use crate::core::EngineCore;
 use crate::output::{Event, RequestError};
 use crate::queue_permit::QueueCounts;
@@ -171,20 +171,21 @@ impl Driver {
     pub(crate) fn take(&mut self, command: Command) -> bool {
         self.status.busy.store(true, Ordering::Relaxed);
         self.beat();
-        if self.core.is_rerun() && !matches!(command, Command::Rerun(_) | Command::Cancel(_) | Command::Show) {
+        // Whatever else is asked goes before a rerun.
+        let is_part =
+            matches!(command, Command::BeginRerun(..) | Command::Rerun(_) | Command::Cancel(_) | Command::Show);
+        if self.core.is_rerun() && !is_part {
             self.guard(EngineCore::end_rerun);
         }
         match command {
-            Command::Rerun(RerunCommand::Begin(views, told)) => {
+            Command::BeginRerun(views, told) => {
                 // The caller may have left.
                 let _ = told.send(!self.gate.is_held && self.core.begin_rerun(views));
             }
-            Command::Rerun(RerunCommand::Submit(one)) if self.core.is_rerun() => {
-                self.guard(|core, now| submit(core, one, now));
-            }
-            // Its stream ends.
-            Command::Rerun(RerunCommand::Submit(_)) => {}
-            Command::Rerun(RerunCommand::End) => _ = self.guard(EngineCore::end_rerun),
+            Command::Rerun(one) if self.core.is_rerun() => _ = self.guard(|core, now| submit(core, one, now)),
+            // The stream of one that comes too late ends.
+            Command::Rerun(_) => {}
+            Command::EndRerun => {}
             Command::Submit(requests) => {
                 for one in requests {
                     self.guard(|core, now| submit(core, one, now));

@@ -347,19 +347,18 @@ impl ValidatedRequest {
         }
     }
 
+    /// The same to be kept: without its grammar, which may be large and can be compiled again.
+    pub(crate) fn to_keep(&self) -> (ValidatedRequest, Option<Arc<Rule>>) {
+        let rule = self.rule.as_ref().map(|(rule, _)| rule.clone());
+        (ValidatedRequest { rule: None, ..self.clone() }, rule)
+    }
+
     /// The same in another world of the cache and of shares, computed here, for nobody: nothing is promised or told.
-    pub(crate) fn again(&self, world: u64) -> ValidatedRequest {
-        let (salt, tenant) = (self.salt ^ world, self.tenant ^ world);
-        let remote_role = RemoteRole::Local;
-        ValidatedRequest {
-            salt,
-            tenant,
-            remote_role,
-            receipt: false,
-            progress: false,
-            is_promised: false,
-            ..self.clone()
-        }
+    pub(crate) fn again(&self, world: u64, rule: Option<(Arc<Rule>, Grammar)>) -> ValidatedRequest {
+        let mut again = ValidatedRequest { rule, remote_role: RemoteRole::Local, ..self.clone() };
+        (again.salt, again.tenant) = (self.salt ^ world, self.tenant ^ world);
+        (again.receipt, again.progress, again.is_promised) = (false, false, false);
+        again
     }
 
     /// A request for nothing but the first tokens of the prompt in the cache.

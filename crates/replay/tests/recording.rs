@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, Source};
 use common::{gather, greedy, now, options, start};
-use engine::{AccumulationOrder, EngineOptions, Rule, StartError};
+use engine::{AccumulationOrder, EngineOptions, Observe, Rule, StartError};
 use replay::{Changes, Recording, RecordingError, ReplayEvent, Replayed, past, replay, replay_with_model, what_if};
 use testing::Scratch;
 

@@ -36,13 +36,8 @@ pub(crate) async fn ask(
     Path((name, other)): Path<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let mut runs = false;
-    for (name, value) in query::pairs(query.as_deref().unwrap_or_default()) {
-        match &*name {
-            "run" => runs = query::boolean(&name, &value)?,
-            _ => return Err(query::unknown(&name)),
-        }
-    }
+    let mut asked = query::pairs(query.as_deref().unwrap_or_default());
+    let runs = asked.next().map(|(name, value)| query::boolean(&name, &value)).transpose()?.unwrap_or(false);
     let find = |name: &str| app.telemetry.registry.find(caller.tenant, name).ok_or_else(ApiError::unknown_request);
     let (trace, other) = (find(&name)?, find(&other)?);
     if trace.response_id == other.response_id {
@@ -60,44 +55,31 @@ pub(crate) async fn ask(
     let work = move |app: &App| {
         let mut yield_point = YieldPoint::of(app);
         let changes = Changes { without: other.requests.clone(), ..Changes::default() };
-        let past = app.engine.past(span);
-        let answer = replay::what_if(&past, &changes, &mut |_, _| yield_point.goes_on()).map_err(not_simulated)?;
-        let run = runs.then(|| app.engine.run_again(&trace.requests, &other.requests)).transpose().map_err(not_run)?;
-        Ok(written(app, &trace, &other, &answer.answers, run.as_ref()))
+        let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| yield_point.goes_on())?;
+        let run = runs.then(|| app.engine.run_again(&trace.requests, &other.requests)).transpose();
+        Ok(run.map(|run| written(app, [&trace, &other], &answer.answers, run.as_ref())))
     };
-    let text: Result<String, ApiError> = alone(app, work).await?;
-    let text = text?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
-}
-
-fn not_simulated(error: WhatIfError) -> ApiError {
-    match error {
+    let text: Result<Result<String, RerunError>, WhatIfError> = alone(app, work).await?;
+    let text = text.map_err(|error| match error {
         WhatIfError::Nothing => ApiError::unknown_request(),
         WhatIfError::TooLong => {
             ApiError::bad_request("Too much has happened since: the simulation takes too many steps.")
         }
         WhatIfError::Limits(_) => ApiError::internal(),
-    }
+    })?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text.map_err(not_run)?)).into_response())
 }
 
 /// The messages are fixed text.
 fn not_run(error: RerunError) -> ApiError {
-    let message = format!("run: {error}.");
-    match error {
-        RerunError::Busy | RerunError::Interrupted => ApiError::machine_busy(message).with_param("run"),
-        RerunError::Unsupported | RerunError::NotKept(_) | RerunError::TooLong | RerunError::Failed => {
-            ApiError::bad_request(message).with_param("run")
-        }
-    }
+    let kind = match error {
+        RerunError::Busy(_) => ApiError::machine_busy,
+        RerunError::Refused(_) => ApiError::bad_request,
+    };
+    kind(format!("run: {error}.")).with_param("run")
 }
 
-fn written(
-    app: &App,
-    trace: &RequestTrace,
-    other: &RequestTrace,
-    answers: &[ComparedAnswer],
-    run: Option<&Rerun>,
-) -> String {
+fn written(app: &App, [trace, other]: [&RequestTrace; 2], answers: &[ComparedAnswer], run: Option<&Rerun>) -> String {
     let prompt = |&id: &RequestId| {
         let bill = app.engine.timeline(id).map(|timeline| timeline.account.bill);
         let booked = bill.map_or(0.0, |bill| {
@@ -113,8 +95,7 @@ fn written(
                 "without": times(&answer.what_if),
             });
             if let Some(again) = again.next() {
-                let [ttft, total, longest_gap] =
-                    [again.ttft, again.total, again.longest_gap].map(|ns| ns.as_secs_f64());
+                let [ttft, total, longest_gap] = again.times.map(|nanos| nanos.as_secs_f64());
                 said["measured"] = times(&AnswerLatency { ttft, total, longest_gap });
                 said["same_text"] = again.same_text.into();
                 let [recorded, measured] = again.cached_tokens;
@@ -138,10 +119,10 @@ fn written(
         "others": {"ttft_ms": effect(|times| times.ttft), "total_ms": effect(|times| times.total)},
     });
     if let Some(run) = run {
-        let Rerun { requests, left_out, warmed_tokens, evicted_blocks, .. } = *run;
-        let (warmed, evicted) = (warmed_tokens, evicted_blocks);
-        said["run"] =
-            json!({"requests": requests, "left_out": left_out, "warmed_tokens": warmed, "evicted_blocks": evicted});
+        let (warmed, evicted) = (run.warmed_tokens, run.evicted_blocks);
+        said["run"] = json!({
+            "requests": run.requests, "left_out": run.left_out, "warmed_tokens": warmed, "evicted_blocks": evicted,
+        });
     }
     said.to_string()
 }

@@ -1,6 +1,6 @@
 //! Why was this slow: the detail of an answer's timings, the timeline of a request, and who may see it.
 
-use engine::EngineOptions;
+use engine::{EngineOptions, Observe};
 use serde_json::{Value, json};
 use server::{ParserOptions, ServerOptions};
 use text::chat_template::TemplateSettings;
