@@ -167,7 +167,9 @@ oldest_waiting_ms: number, steps: number, prefill_tokens: number, decode_tokens:
 /** Prompt tokens that were looked up in the prefix cache. */
 prefix_queries: number,
 /** Those that were found. */
-prefix_hits: number, preemptions: number, paused: boolean,
+prefix_hits: number,
+/** Of what a cache that knows which prompts come would have saved; `null`: nothing. */
+cache_saved_of_optimum: number | null, preemptions: number, paused: boolean,
 /** Of the last 256 times to first token; who still waits counts with its age. */
 ttft_p50_ms: number | null, ttft_p99_ms: number | null,
 /** Of the last 2,048 times from token to token. */

@@ -43,20 +43,19 @@ mod wall_clock;
 mod watch;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use model::{GenerationDefaults, ModelConfig, PackedAdapter};
-use observe::Views;
+use observe::{Views, cache_optimum};
 use protocol::{Nanos, Targets, TokenId};
 use rates::CurrentTargets;
 use roofline::Demands;
 use scheduler::latency_bound::{Admission, AnswerLimits};
 use scheduler::quota::QuotaExceeded;
-use scheduler::{BoundKind, CostModel, IncomingRequest, LatencyBound, Limits, StepRecord};
+use scheduler::{BoundKind, IncomingRequest, LatencyBound, Limits, StepRecord, Work};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
@@ -306,6 +305,8 @@ struct Inner {
     /// The last requests, where they may be run again.
     kept: Option<KeptRequests>,
     limits: Limits,
+    /// When it was computed.
+    saved_of_optimum: Mutex<Option<(Nanos, Option<f64>)>>,
     /// Of requests that bring none.
     targets: Arc<CurrentTargets>,
     salt_key: [u8; 32],
@@ -346,15 +347,6 @@ impl Engine {
         );
         let param = if num_answers > 1 { "n" } else { "max_tokens" };
         Err(Rejection { param: Some(param), code: Some("kv_cache_too_small"), message })
-    }
-
-    /// Changes the worker's role for new requests. Those already taken are not affected.
-    pub fn set_role(&self, role: Role) -> Result<(), RoleError> {
-        let before = self.0.handoffs.set_role(role)?;
-        if before != role {
-            tracing::info!(role = role.name(), before = before.name(), "worker role changed");
-        }
-        Ok(())
     }
 
     /// Queues a request. Returns at once; the answer comes through the stream.
@@ -482,11 +474,6 @@ impl Engine {
         self.0.handoff_address.get().map(|(_, sealed)| sealed.clone())
     }
 
-    /// Whether others may read prompts for it.
-    pub fn has_remote_prefill(&self) -> bool {
-        self.0.has_remote_prefill
-    }
-
     /// The worker that has read the prompt, according to a sealed address; `None` if the seal is not of the cluster
     /// key.
     pub fn prefill_worker(&self, at: &SignedAddress) -> Option<RemoteRole> {
@@ -522,6 +509,7 @@ impl Engine {
         stats.late_prompts = forecast.late().count;
         stats.oldest_late_seconds = forecast.late().oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
         drop(forecast);
+        stats.cache_saved_of_optimum = self.saved_of_optimum(now);
         let waiting = self.0.status.requests.waiting();
         (stats.waiting_requests, stats.waiting_tokens) = (waiting.requests(), waiting.tokens());
         drop(waiting);
@@ -534,22 +522,28 @@ impl Engine {
         stats
     }
 
+    /// What the prefix cache saved beside one that knows what comes: a millisecond's work, so at most once a second.
+    fn saved_of_optimum(&self, now: Nanos) -> Option<f64> {
+        let mut known = self.0.saved_of_optimum.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.limits.enable_prefix_caching && known.is_none_or(|(at, _)| now.since(at) >= Nanos(1_000_000_000)) {
+            let (newest, cost) = (self.views().history.newest(cache_optimum::PROMPTS), self.cost());
+            let price = |tokens: usize| {
+                let mut work = Work::default();
+                work.add_chunk(0, tokens, false);
+                let seconds = cost.as_ref().map_or(tokens as f64, |cost| cost.seconds(&work));
+                if tokens > 0 { seconds } else { 0.0 }
+            };
+            let size = [self.0.model.num_blocks, self.0.model.block_size];
+            *known = Some((now, cache_optimum::saved_of_optimum(&newest, size, &price)));
+        }
+        known.and_then(|(_, share)| share)
+    }
+
     /// The newest step records, oldest first, at most `most`.
     pub fn records(&self, most: usize) -> Vec<Arc<StepRecord>> {
         let views = self.views();
         let from = views.recent.num_steps().saturating_sub(most as u64);
         views.recent.steps_from(from).map(|(_, record)| record.clone()).collect()
-    }
-
-    /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where it was not measured.
-    /// Slower to change than what the scheduler uses: this is the machine, that is the moment.
-    pub fn cost(&self) -> Option<CostModel> {
-        self.views().calibration.as_ref().map(|calibration| calibration.cost())
-    }
-
-    /// Targets of requests that bring none. Those that were not set follow [`Engine::cost`].
-    pub fn targets(&self) -> Targets {
-        self.0.targets.get()
     }
 
     /// Writes what steps have taught about their costs for the next start. While the engine runs that happens by
@@ -559,45 +553,6 @@ impl Engine {
         if let Some(finish) = finish {
             finish.write();
         }
-    }
-
-    /// Where the time of a request went: one that waits or runs, or one of the last that ended.
-    pub fn timeline(&self, id: RequestId) -> Option<Timeline> {
-        let (now, held) = self.0.clock.now_and_held();
-        self.views().accounts.timeline(id, now, held)
-    }
-
-    /// Loads an adapter from a directory: requests may ask for it when this returns. Blocks while files are read
-    /// and packed, here; the engine's thread takes it in between two steps.
-    pub fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {
-        let model = &self.0.model;
-        let reserved = model.adapters.reserve(name)?;
-        let put = || {
-            let adapter = model.adapters.read(name, path, &model.config)?;
-            let packed = model.adapters.pack(name, path, &adapter)?;
-            let placed = self.put_adapter(reserved.slot, Some(packed))?;
-            placed.map_err(|error| adapters::failed(name, path, error))?;
-            Ok((adapter.rank(), adapters::digest(&adapter)))
-        };
-        match put() {
-            Ok((rank, digest)) => model.adapters.fill(reserved, path, rank, digest),
-            Err(error) => {
-                model.adapters.give_back(reserved);
-                return Err(error);
-            }
-        }
-        tracing::info!(name, path = %path.display(), "an adapter is loaded");
-        Ok(())
-    }
-
-    /// Takes an adapter out. Refused while a request has it.
-    pub fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
-        let adapters = &self.0.model.adapters;
-        let reserved = adapters.withdraw(name)?;
-        let emptied = self.put_adapter(reserved.slot, None);
-        adapters.give_back(reserved);
-        tracing::info!(name, "an adapter is unloaded");
-        emptied.map(drop)
     }
 
     /// Has the engine's thread fill or empty a slot, and waits for it.
@@ -642,11 +597,6 @@ impl Engine {
         let (told, answer) = oneshot::channel();
         // An engine that is gone is not held.
         self.0.commands.send(Command::Pause(hold, Some(told))).is_ok() && answer.await.unwrap_or(false)
-    }
-
-    /// Whether the engine is held.
-    pub fn is_paused(&self) -> bool {
-        self.0.status.held.load(Ordering::Relaxed)
     }
 
     /// Takes no new requests from now on; running ones continue, also those of a held engine.

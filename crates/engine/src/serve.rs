@@ -19,6 +19,7 @@ use observe::{Ended, KvMap, LogCursor, LoggedStep, Percentiles, RemotePrefillTra
 use protocol::{Nanos, RequestId, Targets};
 use scheduler::CostModel;
 
+use crate::adapters;
 use crate::handoff::{Role, RoleError};
 use crate::{
     AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, Rerun, RerunError,
@@ -84,12 +85,13 @@ pub trait Observe: Serve {
         None
     }
 
-    /// What steps cost, as far as it is known by now.
+    /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where it was not measured.
+    /// Slower to change than what the scheduler uses: this is the machine, that is the moment.
     fn cost(&self) -> Option<CostModel> {
         self.model().calibrated.as_ref().map(|calibrated| calibrated.cost.clone())
     }
 
-    /// Targets of requests that bring none, as they are now.
+    /// Targets of requests that bring none, as they are now. Those that were not set follow what steps cost.
     fn targets(&self) -> Targets {
         self.model().targets
     }
@@ -126,17 +128,18 @@ pub trait Observe: Serve {
     /// For how long it was held until now.
     fn held(&self) -> Nanos;
 
-    /// Loads an adapter from a directory ([`Engine::load_adapter`]). Blocks.
+    /// Loads an adapter from a directory: requests may ask for it when this returns. Blocks while files are read and
+    /// packed, here; the engine's thread takes it in between two steps.
     fn load_adapter(&self, _name: &str, _path: &Path) -> Result<(), AdapterError> {
         Err(AdapterError::Unsupported)
     }
 
-    /// Takes it out again ([`Engine::unload_adapter`]). Blocks.
+    /// Takes it out again. Refused while a request has it. Blocks.
     fn unload_adapter(&self, _name: &str) -> Result<(), AdapterError> {
         Err(AdapterError::Unsupported)
     }
 
-    /// Takes other requests than before ([`Engine::set_role`]).
+    /// Takes other requests than before; those already taken are not affected.
     fn set_role(&self, _role: Role) -> Result<(), RoleError> {
         Err(RoleError::Fixed)
     }
@@ -202,7 +205,7 @@ impl Serve for Engine {
     }
 
     fn has_remote_prefill(&self) -> bool {
-        Engine::has_remote_prefill(self)
+        self.0.has_remote_prefill
     }
 
     fn prefill_worker(&self, at: &SignedAddress) -> Option<RemoteRole> {
@@ -232,15 +235,16 @@ impl Observe for Engine {
     }
 
     fn cost(&self) -> Option<CostModel> {
-        Engine::cost(self)
+        self.views().calibration.as_ref().map(|calibration| calibration.cost())
     }
 
     fn targets(&self) -> Targets {
-        Engine::targets(self)
+        self.0.targets.get()
     }
 
     fn timeline(&self, id: RequestId) -> Option<Timeline> {
-        Engine::timeline(self, id)
+        let (now, held) = self.0.clock.now_and_held();
+        self.views().accounts.timeline(id, now, held)
     }
 
     fn requests(&self) -> Vec<RequestSummary> {
@@ -284,15 +288,41 @@ impl Observe for Engine {
     }
 
     fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {
-        Engine::load_adapter(self, name, path)
+        let model = &self.0.model;
+        let reserved = model.adapters.reserve(name)?;
+        let put = || {
+            let adapter = model.adapters.read(name, path, &model.config)?;
+            let packed = model.adapters.pack(name, path, &adapter)?;
+            let placed = self.put_adapter(reserved.slot, Some(packed))?;
+            placed.map_err(|error| adapters::failed(name, path, error))?;
+            Ok((adapter.rank(), adapters::digest(&adapter)))
+        };
+        match put() {
+            Ok((rank, digest)) => model.adapters.fill(reserved, path, rank, digest),
+            Err(error) => {
+                model.adapters.give_back(reserved);
+                return Err(error);
+            }
+        }
+        tracing::info!(name, path = %path.display(), "an adapter is loaded");
+        Ok(())
     }
 
     fn set_role(&self, role: Role) -> Result<(), RoleError> {
-        Engine::set_role(self, role)
+        let before = self.0.handoffs.set_role(role)?;
+        if before != role {
+            tracing::info!(role = role.name(), before = before.name(), "worker role changed");
+        }
+        Ok(())
     }
 
     fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
-        Engine::unload_adapter(self, name)
+        let adapters = &self.0.model.adapters;
+        let reserved = adapters.withdraw(name)?;
+        let emptied = self.put_adapter(reserved.slot, None);
+        adapters.give_back(reserved);
+        tracing::info!(name, "an adapter is unloaded");
+        emptied.map(drop)
     }
 
     fn pause(&self) -> PauseFuture<'_> {
@@ -308,6 +338,6 @@ impl Observe for Engine {
     }
 
     fn is_paused(&self) -> bool {
-        Engine::is_paused(self)
+        self.0.status.held.load(Ordering::Relaxed)
     }
 }

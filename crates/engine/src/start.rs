@@ -284,6 +284,7 @@ impl Engine {
             spot_counts,
             kept,
             limits,
+            saved_of_optimum: Mutex::default(),
             targets,
             salt_key: options.hash_key,
             refuse_late: options.refuse_late,

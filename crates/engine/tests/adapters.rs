@@ -8,7 +8,7 @@ mod files;
 use std::path::{Path, PathBuf};
 
 use common::*;
-use engine::{AdapterError, Drafters, Engine, EngineOptions, Event, Prompt, RawRequest, Speculation};
+use engine::{AdapterError, Drafters, Engine, EngineOptions, Event, Observe, Prompt, RawRequest, Speculation};
 use files::{Files, adapter, write_in};
 use model::{AdapterRoom, ModelConfig};
 use testing::Scratch;

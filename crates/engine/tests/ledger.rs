@@ -4,7 +4,7 @@ use crate::common;
 
 use common::{Outcome, ask, gather, greedy, options, start};
 use engine::ledger::{Gap, Owner, Shares};
-use engine::{Ending, Engine, EngineOptions, Event, RawRequest};
+use engine::{Ending, Engine, EngineOptions, Event, Observe, RawRequest};
 
 fn ms(shares: &Shares, owners: &[Owner]) -> f64 {
     owners.iter().map(|&owner| shares.of(owner).as_secs_f64() * 1e3).sum()

@@ -169,6 +169,9 @@ pub struct Stats {
     pub total_blocks: usize,
     /// Seconds until every block is in use, at the rate of the last ones; infinite if it does not grow.
     pub kv_seconds_to_full: f64,
+    /// Of what a prefix cache that knows which prompts come would have saved of the newest ones
+    /// ([`cache_optimum`](crate::cache_optimum)), the share that it saved; `None` where there was nothing to save.
+    pub cache_saved_of_optimum: Option<f64>,
     /// Seconds that all uncomputed prompt tokens take at the pace of the last step; 0 where steps are not predicted.
     pub prefill_backlog_seconds: f64,
     /// Requests past their time to first token that have none, and for how long the oldest of them has waited.
@@ -270,6 +273,7 @@ impl Default for Stats {
             cached_blocks: 0,
             total_blocks: 0,
             kv_seconds_to_full: f64::INFINITY,
+            cache_saved_of_optimum: None,
             prefill_backlog_seconds: 0.0,
             late_prompts: 0,
             oldest_late_seconds: 0.0,

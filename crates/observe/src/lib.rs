@@ -10,10 +10,12 @@
 //!     \------------------------> cache_fill   when the cache will be full
 //!                            --> finish_rate  how often a request ends
 //!                            --> phase_work   what steps asked of the machine, by phase
+//! run_history --when asked--> cache_optimum   what the prefix cache saved, beside one that knows what comes
 //! ```
 
 mod accounts;
 mod cache_fill;
+pub mod cache_optimum;
 mod counters;
 mod finish_rate;
 mod handoffs;

@@ -73,6 +73,8 @@ pub struct PastAnswer {
     pub index: usize,
     /// Its tokens, at least 1.
     pub tokens: usize,
+    /// Tokens of the prompt that the prefix cache had.
+    pub cached_tokens: usize,
     /// When the first came.
     pub first_token: Nanos,
     /// When the last came.
@@ -135,7 +137,8 @@ fn answers(request: &OpenRequest, account: &Account) -> impl Iterator<Item = Pas
     account.answers().enumerate().filter(|(_, answer)| answer.tokens > 0).map(|(index, answer)| {
         let AnswerTimes { tokens, first_token, last_token, longest_gap, .. } = answer;
         let drafts = request.drafts.iter().filter(|(of, _)| *of == index).map(|&(_, drafts)| drafts).collect();
-        PastAnswer { request: request.asked.clone(), index, tokens, first_token, last_token, longest_gap, drafts }
+        let (request, cached_tokens) = (request.asked.clone(), account.cached_tokens);
+        PastAnswer { request, index, tokens, cached_tokens, first_token, last_token, longest_gap, drafts }
     })
 }
 
@@ -316,6 +319,11 @@ impl RunHistory {
             let position = (row.start + 1).saturating_sub(open.prompt_tokens) as u32;
             open.drafts.push((answer, PastDrafts { position, source, strength, offered, drafted, held }));
         }
+    }
+
+    /// The newest answers.
+    pub fn newest(&self, most: usize) -> Vec<Arc<PastAnswer>> {
+        self.answers.iter().rev().take(most).cloned().collect()
     }
 
     /// What there is, as pointers: a moment's work.

@@ -83,7 +83,7 @@ fn drafted_step(drafts: &PastDrafts) -> DraftedStep {
 
 /// `rate`: the acceptance rate, if none of the answer's own drafts was checked.
 fn story(answer: &PastAnswer, rate: f64) -> Story {
-    let &PastAnswer { ref request, index, tokens, first_token, last_token, longest_gap, ref drafts } = answer;
+    let &PastAnswer { ref request, index, tokens, first_token, last_token, longest_gap, ref drafts, .. } = answer;
     let remembered = || {
         let rate = held_share([answer]).unwrap_or(rate);
         Arc::new(RememberedDrafts::new(drafts.iter().map(drafted_step), rate))

@@ -34,6 +34,7 @@ fn answer(id: u64, arrived: u64, ttft: u64, total: u64, tokens: usize, steps: &[
         request,
         index: 0,
         tokens,
+        cached_tokens: 0,
         first_token: at(arrived + ttft),
         last_token: at(arrived + total),
         longest_gap: Nanos(50_000_000),

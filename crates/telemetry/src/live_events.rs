@@ -334,6 +334,7 @@ pub fn stats(now: Nanos, engine: &dyn Observe, [ttft, itl]: [Option<Percentiles>
         decode_tokens: stats.decode_tokens,
         prefix_queries: stats.prefix_queries,
         prefix_hits: stats.prefix_hits,
+        cache_saved_of_optimum: stats.cache_saved_of_optimum,
         preemptions: stats.preemptions,
         paused: engine.is_paused(),
         ttft_p50_ms: ttft.map(|ttft| ttft.p50),

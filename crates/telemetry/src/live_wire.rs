@@ -318,6 +318,8 @@ pub struct StatsEvent {
     pub prefix_queries: u64,
     /// Those that were found.
     pub prefix_hits: u64,
+    /// Of what a cache that knows which prompts come would have saved; `null`: nothing.
+    pub cache_saved_of_optimum: Option<f64>,
     pub preemptions: u64,
     pub paused: bool,
     /// Of the last 256 times to first token; who still waits counts with its age.

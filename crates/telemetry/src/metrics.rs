@@ -240,6 +240,10 @@ fn outlook(page: &mut Page<'_>, stats: &Stats) {
     let to_full = Prometheus(stats.kv_seconds_to_full);
     let help = "Seconds until every KV block is in use at the growth of the last seconds; +Inf if it does not grow.";
     page.own("kv_seconds_to_full", "gauge", help, to_full);
+    if let Some(share) = stats.cache_saved_of_optimum {
+        let help = "Of the time that a prefix cache that knows what comes would have saved of the last 256 prompts, the share saved.";
+        page.own("cache_saved_of_optimum_ratio", "gauge", help, share);
+    }
     let name = "twostroke_step_prediction_error_ratio";
     page.family(name, "histogram", "|predicted - measured| / measured time of a step, by what it carried.");
     for (phase, predictions) in PHASES.iter().zip(&stats.predictions) {

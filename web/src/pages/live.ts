@@ -170,7 +170,8 @@ class Tiles {
     const full = stats.kv_seconds_to_full;
     set("KV cache", percent(stats.used_blocks / Math.max(1, stats.total_blocks)), full == null || full > 3600 ? `of ${stats.total_blocks.toLocaleString("en")} blocks` : `full in ${ms(full * 1000)}`);
     const queries = stats.prefix_queries;
-    set("Prefix hits", queries > 0 ? percent(stats.prefix_hits / queries) : "–", queries > 0 ? `of ${short(queries).trim()} prompt tokens` : "no prompt yet");
+    const saved = stats.cache_saved_of_optimum == null ? "" : ` · saved ${percent(stats.cache_saved_of_optimum)} of what foresight would`;
+    set("Prefix hits", queries > 0 ? percent(stats.prefix_hits / queries) : "–", queries > 0 ? `of ${short(queries).trim()} prompt tokens${saved}` : "no prompt yet");
   }
 }
 

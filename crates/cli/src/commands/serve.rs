@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use checkpoint::Checkpoint;
-use engine::{Engine, HandoffOptions, ModelInfo, Role, Speculation};
+use engine::{Engine, HandoffOptions, ModelInfo, Role, Serve, Speculation};
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use kv_events::Publisher;

@@ -23,7 +23,7 @@ use crate::command::{BlockMessage, BlockSender, Command};
 use crate::output::{Event, RequestError};
 use crate::stream::Stream;
 use crate::validate::ValidatedRequest;
-use crate::{Engine, Inner};
+use crate::{Engine, Inner, Observe};
 
 /// Connections at a time. A peer beyond gets no answer, and reads its prompt itself.
 const MOST_CONNECTIONS: usize = 256;

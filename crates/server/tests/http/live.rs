@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use engine::Observe;
 use serde_json::{Value, json};
 
 use crate::client::Connection;

@@ -1,5 +1,6 @@
 //! A page against the server, and one key against another: names, origins, and what `/live` shows to which key.
 
+use engine::Observe;
 use serde_json::json;
 
 use crate::client::Answer;

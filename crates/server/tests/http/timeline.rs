@@ -212,6 +212,8 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
         [200, 503].contains(&running.status) && running.text().contains("goes first")
     });
     host.quiet();
+    // Nothing but the long prompt came again, and it was found.
+    wait("the share", || host.get("/metrics").text().contains("\ntwostroke_cache_saved_of_optimum_ratio 1\n"));
 }
 
 #[test]
