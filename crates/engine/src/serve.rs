@@ -11,6 +11,7 @@
 
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kernels::DeviceLimits;
