@@ -37,7 +37,7 @@ use crate::thread::{Driver, EngineStatus};
 use crate::tiers::Tiers;
 use crate::validate::{Prompt, RawRequest, ValidatedRequest};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
-use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, SubmitError};
+use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, Observe, SubmitError};
 
 /// Turns after the last client came; a request that is open then is stuck.
 const MOST_TURNS: usize = 20_000;
@@ -505,6 +505,8 @@ impl World {
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(None),
             spot_counts,
+            kept: None,
+            saved_of_optimum: Mutex::default(),
             limits: limits.clone(),
             targets: Arc::default(),
             salt_key: [1; 32],
