@@ -526,7 +526,8 @@ impl Engine {
     fn saved_of_optimum(&self, now: Nanos) -> Option<f64> {
         let mut known = self.0.saved_of_optimum.lock().unwrap_or_else(PoisonError::into_inner);
         if self.0.limits.enable_prefix_caching && known.is_none_or(|(at, _)| now.since(at) >= Nanos(1_000_000_000)) {
-            let (newest, cost) = (self.views().history.newest(cache_optimum::PROMPTS), self.cost());
+            let newest = self.views().history.newest(cache_optimum::PROMPTS);
+            let cost = self.cost();
             let price = |tokens: usize| {
                 let mut work = Work::default();
                 work.add_chunk(0, tokens, false);

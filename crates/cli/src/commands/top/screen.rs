@@ -286,13 +286,13 @@ impl Seen {
         let share = used as f64 / total as f64;
         let full = match self.stats["kv_seconds_to_full"].as_f64() {
             Some(seconds) if share > 0.5 => format!(" · full in {}", duration(seconds)),
-            _ => String::new(),
+            _ => {
+                let saved = self.stats["cache_saved_of_optimum"].as_f64();
+                saved.map_or(String::new(), |saved| format!(" · cache saved {} of the best", percent(saved).trim()))
+            }
         };
-        let saved = self.stats["cache_saved_of_optimum"].as_f64();
-        let saved =
-            saved.map_or(String::new(), |saved| format!(" · cache saved {} of the best", percent(saved).trim()));
         let blocks = format!("{used} of {total} blocks");
-        format!("{:<9} {} {} {blocks}{full}{saved}", "KV", bar(share, Mark::Nothing, false), percent(share))
+        format!("{:<9} {} {} {blocks}{full}", "KV", bar(share, Mark::Nothing, false), percent(share))
     }
 
     fn latencies(&self) -> String {
@@ -419,7 +419,7 @@ mod tests {
         }
         seen.hear("requests", json!({"at": 11_000, "running": [], "waiting": [{"r": 77, "since": 9000}]}));
         let stats = json!({"at": 11_000, "running": 1, "waiting": 1, "used_blocks": 30, "total_blocks": 40,
-            "kv_seconds_to_full": 5.0, "cache_saved_of_optimum": 0.75, "ttft_p50_ms": 1000.0, "ttft_p99_ms": null, "itl_p50_ms": 100.0, "itl_p99_ms": 120.0,
+            "kv_seconds_to_full": 5.0, "ttft_p50_ms": 1000.0, "ttft_p99_ms": null, "itl_p50_ms": 100.0, "itl_p99_ms": 120.0,
             "oldest_waiting_ms": 2000.0, "paused": true});
         seen.hear("stats", stats);
         seen
@@ -438,7 +438,7 @@ mod tests {
             "{text}"
         );
         assert!(lines[2].contains("9.0 tok/s") && lines[2].ends_with("1 % of arithmetic, 80 % of bandwidth"), "{text}");
-        assert!(lines[3].contains("75 % 30 of 40 blocks · full in 5.00 s · cache saved 75 % of the best"), "{text}");
+        assert!(lines[3].contains("75 % 30 of 40 blocks · full in 5.00 s"), "{text}");
         assert_eq!(lines[4], "TTFT p50 1.00 s, p99 - · oldest waits 2.00 s · ITL p50 100 ms, p99 120 ms");
         // The newest first; a tenth of the time was prefill, the rest decode.
         assert!(lines[6].starts_with("77           ") && lines[6].ends_with("·············"), "{text}");
@@ -510,9 +510,10 @@ mod tests {
     #[test]
     fn an_idle_server_does_nothing() {
         let mut seen = Seen::new(json!({"name": "fox"}));
-        seen.hear("stats", json!({"at": 5.0, "running": 0, "waiting": 0, "total_blocks": 4, "used_blocks": 0}));
+        seen.hear("stats", json!({"at": 5.0, "total_blocks": 4, "cache_saved_of_optimum": 0.75}));
         let lines = seen.lines(80, 24, false);
         assert!(lines[1].ends_with(" 0.0 tok/s") && !lines[1].contains('-'), "{lines:?}");
+        assert!(lines[3].ends_with("0 of 4 blocks · cache saved 75 % of the best"), "{lines:?}");
         assert_eq!(lines[4], "TTFT p50 -, p99 - · ITL p50 -, p99 -");
     }
 
