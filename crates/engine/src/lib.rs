@@ -55,7 +55,7 @@ use rates::CurrentTargets;
 use roofline::Demands;
 use scheduler::latency_bound::{Admission, AnswerLimits};
 use scheduler::quota::QuotaExceeded;
-use scheduler::{BoundKind, IncomingRequest, LatencyBound, Limits, StepRecord, Work};
+use scheduler::{BoundKind, IncomingRequest, LatencyBound, Limits, StepRecord};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
@@ -528,12 +528,7 @@ impl Engine {
         if self.0.limits.enable_prefix_caching && known.is_none_or(|(at, _)| now.since(at) >= Nanos(1_000_000_000)) {
             let newest = self.views().history.newest(cache_optimum::PROMPTS);
             let cost = self.cost();
-            let price = |tokens: usize| {
-                let mut work = Work::default();
-                work.add_chunk(0, tokens, false);
-                let seconds = cost.as_ref().map_or(tokens as f64, |cost| cost.seconds(&work));
-                if tokens > 0 { seconds } else { 0.0 }
-            };
+            let price = cache_optimum::price(cost.as_ref());
             let size = [self.0.model.num_blocks, self.0.model.block_size];
             *known = Some((now, cache_optimum::saved_of_optimum(&newest, size, &price)));
         }

@@ -353,7 +353,7 @@ impl ValidatedRequest {
         (ValidatedRequest { rule: None, ..self.clone() }, rule)
     }
 
-    /// The same in another world of the cache and of shares, computed here, for nobody: nothing is promised or told.
+    /// The same in another world of the cache and of shares, computed here: nothing of it is promised or told.
     pub(crate) fn again(&self, world: u64, rule: Option<(Arc<Rule>, Grammar)>) -> ValidatedRequest {
         let mut again = ValidatedRequest { rule, remote_role: RemoteRole::Local, ..self.clone() };
         (again.salt, again.tenant) = (self.salt ^ world, self.tenant ^ world);

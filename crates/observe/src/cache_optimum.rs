@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use protocol::RequestId;
+use scheduler::{CostModel, Work};
 
 use crate::run_history::PastAnswer;
 
@@ -41,6 +42,16 @@ impl Prompt {
             found: (past.cached_tokens / block_size).min(names.len()),
             names,
         }
+    }
+}
+
+/// Seconds that so many tokens of a prompt take in one step; without a model of costs a token is as good as another.
+pub fn price(cost: Option<&CostModel>) -> impl Fn(usize) -> f64 {
+    move |tokens| {
+        let mut work = Work::default();
+        work.add_chunk(0, tokens, false);
+        let seconds = cost.map_or(tokens as f64, |cost| cost.seconds(&work));
+        if tokens > 0 { seconds } else { 0.0 }
     }
 }
 
