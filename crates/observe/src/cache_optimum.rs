@@ -45,7 +45,7 @@ impl Prompt {
     }
 }
 
-/// Seconds that so many tokens of a prompt take in one step; without a model of costs a token is as good as another.
+/// Seconds that this number of tokens of a prompt takes in one step; without a model of costs a token is as good as another.
 pub fn price(cost: Option<&CostModel>) -> impl Fn(usize) -> f64 {
     move |tokens| {
         let mut work = Work::default();
@@ -79,7 +79,7 @@ pub fn saved_of_optimum(
     (optimum > 0.0).then(|| saved / optimum)
 }
 
-/// `prices`: of so many blocks.
+/// `prices`: by the number of blocks.
 fn optimum(prompts: &[Prompt], blocks: usize, prices: &[f64]) -> f64 {
     // For each block of each prompt, the last first, the next prompt that has it.
     let mut uses: HashMap<u64, usize> = HashMap::new();
