@@ -347,7 +347,8 @@ impl BlockPool {
         }
     }
 
-    /// Drops a table's reference. The last one moves the block to the free list. Release a table from its end, so that a prefix outlives what follows it.
+    /// Drops a table's reference. The last one moves the block to the free list. Release a table from its end, so that a
+    /// prefix outlives what follows it.
     pub(crate) fn release(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.index()];
         assert!(entry.refs > 0, "releasing a free block");

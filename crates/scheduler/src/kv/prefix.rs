@@ -87,8 +87,9 @@ impl ChainHasher {
 /// Bytes hashed per call.
 const PIECE: usize = 1024;
 
-/// Hash -> place of that content, or another value. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
-/// R), sized once for all places: it never allocates or rehashes later, and its keys need no further hashing.
+/// Hash -> place of that content, or another value. Open addressing with linear probing and no tombstones (Knuth, TAOCP
+/// 6.4, algorithm R), sized once for all places: it never allocates or rehashes later, and its keys need no further
+/// hashing.
 pub(super) struct PrefixIndex<P = Location> {
     entries: Vec<Option<(BlockHash, P)>>,
     len: usize,
