@@ -108,7 +108,8 @@ fn why_tells_of_one_and_lists_the_slowest() {
         let lines: Vec<&str> = told.stdout.lines().collect();
         assert!(lines[0].starts_with(&format!("{id} (a/b?c): finished, came at 20")), "{told:?}");
         assert!(lines[1].starts_with("The first token came after ") && lines[1].contains("of prefill"), "{told:?}");
-        assert!(lines[2].starts_with("Of that: ") && lines[2].contains(" %)"), "{told:?}");
+        assert!(lines[2].starts_with("Nothing of its prompt was seen "), "{told:?}");
+        assert!(lines[3].starts_with("Of that: ") && lines[3].contains(" %)"), "{told:?}");
         assert!(told.stdout.contains("Then 6 tokens came in "), "{told:?}");
     }
     let json: Value = why(&[&id, "--json"]).json();

@@ -341,7 +341,7 @@ impl Stats {
             LedgerEvent::Entered(account) => {
                 self.prompt_tokens += account.prompt_tokens as u64;
                 self.cached_tokens += account.cached_tokens as u64;
-                account.bill.miss.iter().for_each(|miss| self.cache_misses[miss.why.index()] += 1);
+                account.bill.miss.iter().for_each(|miss| self.cache_misses[miss.why as usize] += 1);
             }
             LedgerEvent::Token { gap } => {
                 self.generated_tokens += 1;

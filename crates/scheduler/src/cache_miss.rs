@@ -24,6 +24,12 @@ pub struct CacheMiss {
     pub cost: Option<Nanos>,
     /// Why.
     pub why: MissReason,
+    /// When they were evicted or their tier failed, if that is known.
+    pub at: Option<Nanos>,
+    /// The request that they were evicted for or that computes them, and whether it is of another tenant: never named.
+    pub by: Option<RequestId>,
+    /// See `by`.
+    pub by_other_tenant: bool,
 }
 
 /// Why no more was found. What was seen is of the same tenant.
@@ -33,76 +39,38 @@ pub enum MissReason {
     AllFound,
     /// Nothing longer was seen since the start, as far as is remembered.
     New,
-    /// Another token was seen there. Whole blocks behind it that are the same count as lost: they would be found if what
-    /// differs came last.
+    /// Another token was seen there. Whole blocks behind it that are the same count as lost: they would be found if
+    /// what differs came last.
     OtherToken,
     /// It was seen with another salt or adapter.
     OtherSalt,
-    /// It was evicted: when, if that is known, and for whom.
-    Evicted(Option<Nanos>, EvictedBy),
+    /// It was evicted.
+    Evicted,
     /// The rest does not fill a block.
     BlockNotFull,
-    /// It was in a tier that could not be read, as was noticed then.
-    TierFault(Nanos),
+    /// It was in a tier that could not be read.
+    TierFault,
     /// It is in a tier, and computing it is predicted to be faster than loading it.
     NotWorthLoading,
-    /// That request computes it at this moment.
-    InProgress(RequestId),
+    /// Another request computes it at this moment.
+    InProgress,
     /// The request needs the logits of its prompt, which are not kept.
     OffForIt,
     /// The prefix cache is off.
     Off,
 }
 
-/// For whom a block was evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictedBy {
-    /// A request of the same tenant.
-    Request(RequestId),
-    /// A request of another tenant.
-    OtherTenant,
-    /// None, or it is not remembered.
-    Unknown,
-}
-
 impl MissReason {
-    /// Names in answers and metrics, by [`MissReason::index`].
+    /// Their names in answers and metrics.
     #[rustfmt::skip]
     pub const NAMES: [&str; 11] = [
         "all_found", "new", "other_token", "other_salt", "evicted", "block_not_full", "tier_fault",
         "not_worth_loading", "in_progress", "off_for_it", "off",
     ];
-
-    /// Its place in [`MissReason::NAMES`].
-    pub fn index(&self) -> usize {
-        match self {
-            MissReason::AllFound => 0,
-            MissReason::New => 1,
-            MissReason::OtherToken => 2,
-            MissReason::OtherSalt => 3,
-            MissReason::Evicted(..) => 4,
-            MissReason::BlockNotFull => 5,
-            MissReason::TierFault(_) => 6,
-            MissReason::NotWorthLoading => 7,
-            MissReason::InProgress(_) => 8,
-            MissReason::OffForIt => 9,
-            MissReason::Off => 10,
-        }
-    }
 }
 
-/// How far the tenant was seen with a prompt.
-#[derive(Default)]
-struct SeenPrefix {
-    at: usize,
-    /// The last block of it.
-    last: Option<BlockHash>,
-    /// Whether that went on, with another token; and how many tokens behind it are the same.
-    goes_on: bool,
-    same_behind: usize,
-    /// The running sequence that reaches so far, if the blocks that were seen do not.
-    running: Option<RequestId>,
-}
+/// Why a block is gone, when it went, and for which request of which tenant.
+type Gone = (MissReason, Option<Nanos>, Option<Taker>);
 
 impl Scheduler {
     /// Notes why the sequence that enters with `self.plan.hits` finds no more. Cost: a lookup for each block of the
@@ -116,27 +84,31 @@ impl Scheduler {
         let request = seq.request.clone();
         let (start, most) = (self.plan.hits.len() * block_size, request.prompt.len() - 1);
         self.state.pool.seen.note_salt(request.tenant, request.salt);
-        let SeenPrefix { mut at, last, goes_on, same_behind, running } = self.seen_prefix(id, &request);
+        let (mut at, same_behind, running, last) = self.seen_prefix(id, &request);
         if let Some(gap) = last.and_then(|last| self.state.pool.seen.note_return(last)) {
             self.state.seqs[id].gap = gap;
         }
         // What a lookup could find of so many tokens.
         let whole = |tokens: usize| tokens.min(most) / block_size * block_size;
         let other_salt = (whole(at) < whole(most)).then(|| self.seen_with_other_salt(&request)).flatten();
-        let other_salt = other_salt.filter(|&other| whole(other) > whole(at));
-        let (why, lost_to) = match other_salt {
+        let mut gone = None;
+        let (why, lost_to) = match other_salt.filter(|&other| whole(other) > whole(at)) {
             _ if !self.state.limits.enable_prefix_caching => (MissReason::Off, start),
             _ if !request.use_prefix_cache => (MissReason::OffForIt, whole(at)),
-            _ if whole(at) > start => (self.why_gone(id, &request, running), whole(at)),
+            _ if whole(at) > start => (gone.insert(self.why_gone(id, &request, running)).0, whole(at)),
             Some(other) => {
                 at = other;
                 (MissReason::OtherSalt, whole(at))
             }
-            None if goes_on => (MissReason::OtherToken, at + same_behind),
-            None if at.min(most) > start => (MissReason::BlockNotFull, at),
-            None if at >= most => (MissReason::AllFound, start),
-            None => (MissReason::New, start),
+            None => match same_behind {
+                Some(same) => (MissReason::OtherToken, at + same),
+                None if at.min(most) > start => (MissReason::BlockNotFull, at),
+                None if at >= most => (MissReason::AllFound, start),
+                None => (MissReason::New, start),
+            },
         };
+        let (gone_at, gone_for) = gone.map_or((None, None), |(_, at, by)| (at, by));
+        let by = gone_for.filter(|by| by.tenant == request.tenant).map(|by| by.request);
         let lost = lost_to.min(most).saturating_sub(start);
         let cost = self.policy.cost.as_ref().map(|cost| {
             let time = |start: usize| {
@@ -146,55 +118,62 @@ impl Scheduler {
             };
             time(start).since(time(start + lost))
         });
-        self.state.seqs[id].miss = Some(CacheMiss { request: request.id, at_token: at, lost, cost, why });
+        self.state.seqs[id].miss = Some(CacheMiss {
+            request: request.id,
+            at_token: at,
+            lost,
+            cost,
+            why,
+            at: gone_at,
+            by,
+            by_other_tenant: gone_for.is_some() && by.is_none(),
+        });
     }
 
-    /// How far the prompt was seen with its own salt, in blocks or in sequences that run.
-    fn seen_prefix(&mut self, id: SeqId, request: &Request) -> SeenPrefix {
+    /// How far the prompt was seen with its own salt; if that went on with another token, how many tokens behind it are
+    /// the same; the running sequence that reaches so far, if the blocks that were seen do not; and the last of those.
+    fn seen_prefix(
+        &mut self,
+        id: SeqId,
+        request: &Request,
+    ) -> (usize, Option<usize>, Option<Taker>, Option<BlockHash>) {
         let (size, prompt) = (self.state.limits.block_size, &request.prompt);
         let (seq, past, hasher) = (&mut self.state.seqs[id], &self.state.pool.seen, &self.state.hasher);
         let mut blocks = self.plan.hits.len();
         while blocks < prompt.len() / size && past.fate(&seq.content(blocks, hasher).0).is_some() {
             blocks += 1;
         }
-        let parent = blocks.checked_sub(1).map(|last| seq.content(last, hasher).0);
-        let (common, other) = past.common(parent, request.salt, &prompt[blocks * size..]);
+        let last = blocks.checked_sub(1).map(|last| seq.content(last, hasher).0);
+        let (common, other) = past.common(last, request.salt, &prompt[blocks * size..]);
         let behind = prompt.get((blocks + 1) * size..).unwrap_or_default();
-        let same_behind = other.map_or(0, |other| past.same_behind(other, behind));
-        let (at, goes_on) = (blocks * size + common, other.is_some());
-        let mut seen = SeenPrefix { at, last: parent, goes_on, same_behind, running: None };
+        let mut seen = (blocks * size + common, other.map(|other| past.same_behind(other, behind)), None, last);
         for other in self.state.running().filter(|other| other.request.salt == request.salt) {
-            let at = common_len(other.tokens(), prompt);
-            if at > seen.at && other.request.use_prefix_cache {
-                let goes_on = at < prompt.len().min(other.num_tokens());
-                let blocks = prompt.chunks_exact(size).zip(other.tokens().chunks_exact(size)).skip(at / size + 1);
-                let same_behind = blocks.filter(|(a, b)| a == b).count() * size;
-                seen = SeenPrefix { at, goes_on, same_behind, running: Some(other.request.id), ..seen };
+            let tokens = other.tokens();
+            // Most have no more in common than that, and are not compared.
+            let is_longer = seen.0 < prompt.len() && tokens.get(seen.0) == prompt.get(seen.0);
+            let at = if is_longer { common_len(tokens, prompt) } else { 0 };
+            if at > seen.0 && other.request.use_prefix_cache {
+                let blocks = prompt.chunks_exact(size).zip(tokens.chunks_exact(size)).skip(at / size + 1);
+                let same = || blocks.filter(|(a, b)| a == b).count() * size;
+                seen = (at, (at < prompt.len().min(tokens.len())).then(same), Taker::of(&other.request), last);
             }
         }
         seen
     }
 
-    /// Why the first block that is not found is not, although it was seen.
-    fn why_gone(&mut self, id: SeqId, request: &Request, running: Option<RequestId>) -> MissReason {
+    /// Why the first block that is not found is not, although it was seen; when it went, and for whom.
+    fn why_gone(&mut self, id: SeqId, request: &Request, running: Option<Taker>) -> Gone {
         let (hash, tokens) = self.state.seqs[id].content(self.plan.hits.len(), &self.state.hasher);
         let parent = self.plan.hits.last().map(|hit| hit.name);
         if self.state.pool.find(&FullBlock { hash, parent, salt: request.salt, tokens }).is_some() {
-            return MissReason::NotWorthLoading; // it was found and left out
+            return (MissReason::NotWorthLoading, None, None); // it was found and left out
         }
         match (self.state.pool.seen.fate(&hash), running) {
-            (Some(Fate::Lost(at)), _) => MissReason::TierFault(at),
-            (Some(Fate::Evicted(at, by)), _) => {
-                let by =
-                    by.map_or(EvictedBy::Unknown, |Taker { request: by, tenant }| match tenant == request.tenant {
-                        true => EvictedBy::Request(by),
-                        false => EvictedBy::OtherTenant,
-                    });
-                MissReason::Evicted(Some(at), by)
-            }
-            (None, Some(by)) => MissReason::InProgress(by),
+            (Some(Fate::Lost(at)), _) => (MissReason::TierFault, Some(at), None),
+            (Some(Fate::Evicted(at, by)), _) => (MissReason::Evicted, Some(at), by),
+            (None, by @ Some(_)) => (MissReason::InProgress, None, by),
             // It is held behind a block that was evicted and computed again.
-            _ => MissReason::Evicted(None, EvictedBy::Unknown),
+            _ => (MissReason::Evicted, None, None),
         }
     }
 

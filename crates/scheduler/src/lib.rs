@@ -43,7 +43,7 @@ mod speculate;
 mod state;
 
 pub use best_drafts::BestDrafts;
-pub use cache_miss::{CacheMiss, EvictedBy, MissReason};
+pub use cache_miss::{CacheMiss, MissReason};
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use draft::{DraftProposal, DraftSource};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, QueueForecast};

@@ -252,18 +252,15 @@ fn outlook(page: &mut Page<'_>, stats: &Stats) {
     type Of = fn(&Predictions) -> f64;
     let seconds: [(&str, &str, Of); 3] = [
         (
-            "twostroke_disturbed_steps_total",
+            "disturbed_steps_total",
             "Steps whose prediction is not judged, because the machine ran other programs meanwhile.",
             |p| p.disturbed as f64,
         ),
-        ("twostroke_step_predicted_seconds_total", "Predicted time of steps.", |p| p.predicted_seconds),
-        ("twostroke_step_measured_seconds_total", "Measured time of the same steps.", |p| p.measured_seconds),
+        ("step_predicted_seconds_total", "Predicted time of steps.", |p| p.predicted_seconds),
+        ("step_measured_seconds_total", "Measured time of the same steps.", |p| p.measured_seconds),
     ];
     for (name, help, of) in seconds {
-        page.family(name, "counter", help);
-        for (phase, predictions) in PHASES.iter().zip(&stats.predictions) {
-            page.sample(name, &format!("phase=\"{phase}\""), of(predictions));
-        }
+        page.by(name, "counter", help, "phase", PHASES.iter().zip(stats.predictions.iter().map(of)));
     }
     let name = "twostroke_slo_requests_total";
     page.family(name, "counter", "Requests that ended and had targets, by class, target and outcome; 'all': goodput.");
@@ -307,12 +304,10 @@ fn promises(page: &mut Page, stats: &Stats) {
             page.sample(name, &format!("kind=\"{}\",outcome=\"{outcome}\"", kind.name()), count);
         }
     }
-    let name = "twostroke_latency_bound_coverage";
-    page.family(name, "gauge", "Share of the last 200 latency bounds that held; NaN before the first.");
-    for (kind, promises) in BoundKind::ALL.iter().zip(&stats.promises) {
-        let share = Prometheus(promises.rolling.unwrap_or(f64::NAN));
-        page.sample(name, &format!("kind=\"{}\"", kind.name()), share);
-    }
+    let kinds = BoundKind::ALL.iter().zip(&stats.promises);
+    let shares = kinds.map(|(kind, promises)| (kind.name(), Prometheus(promises.rolling.unwrap_or(f64::NAN))));
+    let help = "Share of the last 200 latency bounds that held; NaN before the first.";
+    page.by("latency_bound_coverage", "gauge", help, "kind", shares);
     let help = "Requests rejected because their predicted TTFT (p95) misses the target.";
     page.own("rejected_late_total", "counter", help, stats.refused_late);
     let help = "Requests admitted past that bound to measure it.";
@@ -348,39 +343,27 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     for (name, help, value) in counters {
         page.own(name, "counter", help, value);
     }
-    let name = "twostroke_cache_misses_total";
-    page.family(name, "counter", "Prompts that the prefix cache had no more of, by reason.");
     // The first is of those that were found.
-    for (why, count) in MissReason::NAMES.iter().zip(stats.cache_misses).skip(1) {
-        page.sample(name, &format!("why=\"{why}\""), count);
-    }
+    let misses = MissReason::NAMES.iter().zip(stats.cache_misses).skip(1);
+    page.by("cache_misses_total", "counter", "Prompts that the prefix cache had no more of, by reason.", "why", misses);
     swap(page, stats);
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
     let [during, between] = stats.stolen_seconds;
-    page.family(
-        "twostroke_cpu_steal_seconds_total",
-        "counter",
-        "CPU steal time of compute threads, during forward passes and between them.",
-    );
-    page.sample("twostroke_cpu_steal_seconds_total", "when=\"step\"", during);
-    page.sample("twostroke_cpu_steal_seconds_total", "when=\"between\"", between);
+    let help = "CPU steal time of compute threads, during forward passes and between them.";
+    page.by("cpu_steal_seconds_total", "counter", help, "when", [("step", during), ("between", between)]);
     page.own("paused_seconds_total", "counter", "Seconds the engine was paused.", stats.held_seconds);
     let owned = [
         ("ttft_seconds_total", "TTFT by owner.", &stats.owners.ttft, &Owner::OF_TTFT[..]),
         ("itl_seconds_total", "Time between tokens, by owner.", &stats.owners.gaps, &Owner::OF_GAP),
     ];
     for (name, help, shares, owners) in owned {
-        let name = format!("twostroke_{name}");
-        page.family(&name, "counter", help);
-        for &owner in owners {
-            page.sample(&name, &format!("owner=\"{}\"", owner.name()), shares.of(owner).as_secs_f64());
-        }
+        let seconds = owners.iter().map(|&owner| (owner.name(), shares.of(owner).as_secs_f64()));
+        page.by(name, "counter", help, "owner", seconds);
     }
     let SpotChecked { equal, different, dropped } = stats.spot_checks;
-    page.family("twostroke_spot_checks_total", "counter", "Answers that were computed again while idle, by what came.");
-    for (result, count) in [("equal", equal), ("different", different), ("dropped", dropped)] {
-        page.sample("twostroke_spot_checks_total", &format!("result=\"{result}\""), count);
-    }
+    let results = [("equal", equal), ("different", different), ("dropped", dropped)];
+    let help = "Answers that were computed again while idle, by what came.";
+    page.by("spot_checks_total", "counter", help, "result", results);
     if stats.handoffs.takes_part {
         handoffs(page, &stats.handoffs);
     }
@@ -421,10 +404,8 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
 
 /// Prompts that one worker reads and another answers.
 fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
-    page.family("twostroke_role", "gauge", "Worker role: 1 for its own.");
-    for role in Role::ALL {
-        page.sample("twostroke_role", &format!("role=\"{}\"", role.name()), u8::from(role == handoffs.role));
-    }
+    let roles = Role::ALL.map(|role| (role.name(), u8::from(role == handoffs.role)));
+    page.by("role", "gauge", "Worker role: 1 for its own.", "role", roles);
     let help = "Remote prefills, by direction (taken from another worker, given to one) and outcome.";
     page.family("twostroke_remote_prefills_total", "counter", help);
     for (way, count) in HandoffOutcome::ALL.iter().zip(handoffs.taken) {
@@ -433,14 +414,9 @@ fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
     for (result, count) in ["whole", "left"].into_iter().zip(handoffs.given) {
         page.sample("twostroke_remote_prefills_total", &format!("way=\"given\",result=\"{result}\""), count);
     }
-    page.family(
-        "twostroke_kv_transfer_bytes_total",
-        "counter",
-        "Bytes of KV blocks received (taken) and sent (given).",
-    );
-    for (way, bytes) in [("taken", handoffs.bytes_taken), ("given", handoffs.bytes_given)] {
-        page.sample("twostroke_kv_transfer_bytes_total", &format!("way=\"{way}\""), bytes);
-    }
+    let bytes = [("taken", handoffs.bytes_taken), ("given", handoffs.bytes_given)];
+    let help = "Bytes of KV blocks received (taken) and sent (given).";
+    page.by("kv_transfer_bytes_total", "counter", help, "way", bytes);
     let help = "KV blocks received from other workers and kept.";
     page.own("kv_transfer_blocks_total", "counter", help, handoffs.blocks_taken);
     page.own("pinned_blocks", "gauge", "KV blocks pinned for other workers.", handoffs.kept_blocks);
@@ -461,11 +437,9 @@ fn speculation(page: &mut Page<'_>, stats: &Stats) {
     }
     let help = "Part of own_drafts between tokens that rejected drafts took.";
     page.own("spec_decode_rejected_seconds_total", "counter", help, stats.owners.rejected.as_secs_f64());
-    let name = "twostroke_spec_decode_skipped_steps_total";
-    page.family(name, "counter", "Steps in which drafts were proposed and none was checked, by reason.");
-    for (reason, steps) in NoDraftReason::ALL.iter().zip(stats.no_drafts) {
-        page.sample(name, &format!("reason=\"{}\"", reason.name()), steps);
-    }
+    let steps = NoDraftReason::ALL.map(NoDraftReason::name).into_iter().zip(stats.no_drafts);
+    let help = "Steps in which drafts were proposed and none was checked, by reason.";
+    page.by("spec_decode_skipped_steps_total", "counter", help, "reason", steps);
     let help = "Tokens produced per decode step.";
     page.histogram("twostroke_tokens_per_decode_step", "", help, &stats.run_tokens);
 }
@@ -475,16 +449,15 @@ fn work(page: &mut Page<'_>, seen: &Sources<'_>) {
     let phases = || ["prefill", "decode"].into_iter().zip(&seen.stats.work);
     type Of = fn(&PhaseWork) -> f64;
     let totals: [(&str, &str, Of); 2] = [
-        ("twostroke_flops_total", "Operations of forward passes, by the phase of the rows.", |work| work.total.flops()),
+        ("flops_total", "Operations of forward passes, by the phase of the rows.", |work| work.total.flops()),
         (
-            "twostroke_bytes_read_total",
+            "bytes_read_total",
             "Bytes of weights, keys and values that passes read; weights are shared between the phases by rows.",
             |work| work.total.bytes,
         ),
     ];
     for (name, help, of) in totals {
-        page.family(name, "counter", help);
-        phases().for_each(|(phase, work)| page.sample(name, &format!("phase=\"{phase}\""), of(work)));
+        page.by(name, "counter", help, "phase", phases().map(|(phase, work)| (phase, of(work))));
     }
     let Some(limits) = seen.limits else { return };
     let name = "twostroke_roofline_utilization";
@@ -518,12 +491,10 @@ fn swap(page: &mut Page<'_>, stats: &Stats) {
     ways.iter().for_each(|(way, blocks)| page.sample("twostroke_swapped_blocks_total", way, blocks));
     page.family("twostroke_swapped_bytes_total", "counter", "The same in bytes.");
     ways.iter().for_each(|(way, blocks)| page.sample("twostroke_swapped_bytes_total", way, blocks * stats.block_bytes));
-    let used = [("tier=\"host\"", swap.host_used), ("tier=\"disk\"", swap.disk_used)];
-    page.family("twostroke_swap_blocks_used", "gauge", "KV blocks that a tier holds.");
-    used.iter().for_each(|(tier, blocks)| page.sample("twostroke_swap_blocks_used", tier, blocks));
-    let faults = [("of=\"read\"", swap.read_faults), ("of=\"write\"", swap.write_faults)];
-    page.family("twostroke_swap_faults_total", "counter", "Reads and writes of the swap file that failed.");
-    faults.iter().for_each(|(of, faults)| page.sample("twostroke_swap_faults_total", of, faults));
+    let used = [("host", swap.host_used), ("disk", swap.disk_used)];
+    page.by("swap_blocks_used", "gauge", "KV blocks that a tier holds.", "tier", used);
+    let faults = [("read", swap.read_faults), ("write", swap.write_faults)];
+    page.by("swap_faults_total", "counter", "Reads and writes of the swap file that failed.", "of", faults);
     page.own("swap_dropped_blocks_total", "counter", "KV blocks that the tiers lost to make room.", swap.dropped);
     page.own(
         "swap_disk_given_up",
@@ -606,6 +577,20 @@ impl Page<'_> {
 
     fn own(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.single(&format!("twostroke_{name}"), kind, help, value);
+    }
+
+    /// One sample for each value of a label.
+    fn by<V: Display, S: Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        label: &str,
+        of: impl IntoIterator<Item = (V, S)>,
+    ) {
+        let name = format!("twostroke_{name}");
+        self.family(&name, kind, help);
+        of.into_iter().for_each(|(value, sample)| self.sample(&name, &format!("{label}=\"{value}\""), sample));
     }
 
     fn both(&mut self, own: &str, vllm: &str, kind: &str, help: &str, value: impl Display + Copy) {

@@ -17,7 +17,7 @@ use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
 use engine::quota::to_forget;
 use engine::{Ending, Observe, RequestId, Timeline};
 use protocol::Nanos;
-use scheduler::{CacheMiss, EvictedBy, MissReason};
+use scheduler::{CacheMiss, MissReason};
 use serde_json::{Map, Value, json};
 
 use crate::live_events::away_times;
@@ -193,30 +193,20 @@ impl Reader<'_> {
 
     /// Why no more of a prompt was cached, as `timings.cache` says it.
     pub fn cache_miss(&self, miss: &CacheMiss) -> Value {
-        let CacheMiss { at_token, lost, cost, why, .. } = *miss;
-        let cost = cost.map(|cost| (ms(cost) * 1e3).round() / 1e3);
-        let why_name = MissReason::NAMES[why.index()];
-        let mut told = Map::from_iter([
-            ("left_at_token".to_owned(), at_token.into()),
-            ("why".into(), why_name.into()),
-            ("lost_tokens".into(), lost.into()),
-            ("predicted_ms".into(), cost.into()),
-        ]);
-        let name = |by| json!(self.registry.name(self.tenant, by));
-        let (moment, by) = match why {
-            MissReason::New => (Some(("since", Nanos(0))), None),
-            MissReason::TierFault(at) => (Some(("lost", at)), None),
-            MissReason::Evicted(at, EvictedBy::Request(by)) => (at.map(|at| ("evicted", at)), Some(name(by))),
-            MissReason::Evicted(at, EvictedBy::OtherTenant) => {
-                (at.map(|at| ("evicted", at)), Some(OTHER_TENANT.into()))
-            }
-            MissReason::Evicted(at, EvictedBy::Unknown) => (at.map(|at| ("evicted", at)), None),
-            MissReason::InProgress(by) => (None, Some(name(by))),
-            _ => (None, None),
-        };
-        moment.into_iter().for_each(|(name, at)| time_format::insert(&mut told, name, self.engine, at));
-        told.extend(by.map(|by| ("by".to_owned(), by)));
-        told.into()
+        let cost = miss.cost.map(|cost| (ms(cost) * 1e3).round() / 1e3);
+        let mut told = Map::new();
+        told.insert("left_at_token".into(), miss.at_token.into());
+        told.insert("why".into(), MissReason::NAMES[miss.why as usize].into());
+        told.insert("lost_tokens".into(), miss.lost.into());
+        told.insert("predicted_ms".into(), cost.into());
+        let since_start = (miss.why == MissReason::New).then_some(("since", Nanos(0)));
+        if let Some((name, at)) = since_start.or(miss.at.map(|at| ("lost", at))) {
+            time_format::insert(&mut told, name, self.engine, at);
+        }
+        let by = miss.by.map(|by| json!(self.registry.name(self.tenant, by)));
+        let other = miss.by_other_tenant.then(|| OTHER_TENANT.into());
+        told.extend(by.or(other).map(|by| ("by".to_owned(), by)));
+        Value::Object(told)
     }
 
     /// Whose the time of an open request was until now, and which others' prompts and rows it was.

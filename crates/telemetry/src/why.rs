@@ -14,7 +14,7 @@ use engine::ledger::{Account, Cost, Gap, Named, Owner, Shares};
 use engine::{Ending, HandoffOutcome, RemotePrefillTrace, RequestId, Timeline};
 use plan::units::duration;
 use protocol::Nanos;
-use scheduler::{CacheMiss, EvictedBy, MissReason};
+use scheduler::{CacheMiss, MissReason};
 
 /// Owners that a sentence names.
 const MOST_OWNERS: usize = 4;
@@ -24,6 +24,8 @@ const MOST_OTHERS: usize = 3;
 const LEAST_SHARE: f64 = 0.02;
 /// Owners with a smaller share of a time get no advice.
 const LEAST_ADVISED: f64 = 0.25;
+/// Of a prompt that is new from its first token.
+const NOTHING_SEEN: &str = "Nothing of its prompt was seen before since the server started.";
 /// For whom blocks were evicted, to others.
 pub(crate) const OTHER_TENANT: &str = "another tenant's request";
 /// What others waited for it is told from so much on.
@@ -165,31 +167,30 @@ fn read_elsewhere(away: &RemotePrefillTrace, until: Nanos) -> Option<String> {
 
 /// Why no more of the prompt was cached.
 fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> String) -> Option<String> {
-    let seen = format!("Its prompt was seen before up to token {}", miss.at_token);
-    let when =
-        |at: Option<Nanos>| at.map_or_else(String::new, |at| format!(", {} before it came", time(arrived.since(at))));
-    let said = match miss.why {
+    let by = miss.by.map(name).or(miss.by_other_tenant.then(|| OTHER_TENANT.to_owned()));
+    let whom = by.as_ref().map_or_else(String::new, |by| format!(" for {by}"));
+    let when = miss.at.map_or_else(String::new, |at| format!(" {} before it came", time(arrived.since(at))));
+    let why = match miss.why {
         MissReason::AllFound => return None,
-        MissReason::New => {
-            format!("From token {} on, its prompt was not seen since the server started.", miss.at_token)
-        }
-        MissReason::OtherToken => format!("{seen}, where another token stood."),
-        MissReason::OtherSalt => format!("{seen} with another cache_salt or adapter: such blocks are not shared."),
-        MissReason::Evicted(at, EvictedBy::Request(by)) => format!("{seen}, and evicted for {}{}.", name(by), when(at)),
-        MissReason::Evicted(at, EvictedBy::OtherTenant) => {
-            format!("{seen}, and evicted for {OTHER_TENANT}{}.", when(at))
-        }
-        MissReason::Evicted(at, EvictedBy::Unknown) => format!("{seen}, and evicted{}.", when(at)),
-        MissReason::BlockNotFull => format!("{seen}: the last tokens of that do not fill a KV block."),
-        MissReason::TierFault(_) => format!("{seen}, and the tier that had it could not be read."),
-        MissReason::NotWorthLoading => format!("{seen}; computing it was predicted to be faster than loading it."),
-        MissReason::InProgress(by) => format!("{seen}: {} was computing it when it began.", name(by)),
-        MissReason::OffForIt => "It asks for what the prefix cache does not keep.".to_owned(),
-        MissReason::Off => "The prefix cache is off.".to_owned(),
+        MissReason::New if miss.at_token == 0 => return Some(NOTHING_SEEN.to_owned()),
+        MissReason::New => "; from there on it is new since the server started".to_owned(),
+        MissReason::OtherToken => ", where another token stood".to_owned(),
+        MissReason::OtherSalt => " with another cache_salt or adapter, whose blocks are not shared".to_owned(),
+        MissReason::Evicted => format!(", and evicted{whom}{when}"),
+        MissReason::BlockNotFull => ", and the last tokens of that do not fill a KV block".to_owned(),
+        MissReason::TierFault => ", and the tier that had it could not be read".to_owned(),
+        MissReason::NotWorthLoading => ", and computing it was predicted to be faster than loading it".to_owned(),
+        MissReason::InProgress => format!(" by {}, which was computing it", by.unwrap_or_default()),
+        MissReason::OffForIt => ", and it asks for what the prefix cache does not keep".to_owned(),
+        MissReason::Off => ", and the prefix cache is off".to_owned(),
     };
     let cost = miss.cost.map_or_else(|| "not known".to_owned(), |cost| format!("{} as predicted", time(cost)));
-    let lost = counted(miss.lost, "token");
-    Some(if miss.lost > 0 { format!("{said} That cost {lost} of prefill: {cost}.") } else { said })
+    let lost = format!(" That cost {} of prefill: {cost}.", counted(miss.lost, "token"));
+    Some(format!(
+        "Its prompt was seen before up to token {}{why}.{}",
+        miss.at_token,
+        if miss.lost > 0 { &lost } else { "" }
+    ))
 }
 
 /// Whose time it was, the largest first.

@@ -209,14 +209,7 @@ fn a_key_changes_what_it_may_and_nothing_of_the_operators() {
         "none".into(),
     ];
     let host = host(&place, ServerOptions { runtime_adapters: true, api_keys, ..local_server() });
-    let ask = |key: &str, route: &str, body: &Value| {
-        let mut connection = host.connect();
-        let bearer = format!("Bearer {key}");
-        let headers =
-            [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
-        connection.request("POST", route, &headers, body.to_string().as_bytes());
-        connection.answer()
-    };
+    let ask = |key: &str, route: &str, body: &Value| host.begin(key, "POST", route, &body.to_string()).answer();
     let (load, unload, role) = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/role");
     let verse = json!({"lora_name": "verse", "lora_path": path});
     let [tales, named] = ["tales", "verse"].map(|name| json!({"lora_name": name}));

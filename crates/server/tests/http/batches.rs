@@ -26,13 +26,11 @@ fn wait_until_free(place: &Path) {
 }
 
 fn ask(host: &Host, method: &str, path: &str, key: Option<&str>, kind: &str, body: &[u8]) -> Answer {
-    let mut connection = host.connect();
     let bearer = key.map(|key| format!("Bearer {key}"));
     let mut headers = vec![("connection", "close")];
     headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
     headers.extend((!kind.is_empty()).then_some(("content-type", kind)));
-    connection.request(method, path, &headers, body);
-    connection.answer()
+    host.send(method, path, &headers, body)
 }
 
 fn get(host: &Host, path: &str, key: Option<&str>) -> Answer {

@@ -9,7 +9,7 @@ use engine::EngineOptions;
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::host::{Canaries, Host, local_server, small_engine, wait};
+use crate::host::{Canaries, Host, keyed, local_server, small_engine, wait};
 use testing::is_long;
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -281,9 +281,7 @@ fn a_body_that_comes_behind_its_answer_spoils_no_connection() {
 
 #[test]
 fn a_client_that_reads_nothing_before_it_has_written_all_gets_its_answer() {
-    let mut options = local_server();
-    options.api_keys = vec!["key".into()];
-    let host = Host::with(small_engine(), options);
+    let host = Host::with(small_engine(), keyed(&["key"]));
     // More than the buffers of both sides hold.
     let body = vec![b' '; 12 << 20];
     let key = ("authorization", "Bearer key");

@@ -68,6 +68,11 @@ pub(crate) fn local_server() -> ServerOptions {
     ServerOptions { port: 0, served_model_names: vec!["lantern".into()], drain_limit: LONG, ..ServerOptions::default() }
 }
 
+/// That, for these API keys.
+pub(crate) fn keyed(keys: &[&str]) -> ServerOptions {
+    ServerOptions { api_keys: keys.iter().map(|&key| key.into()).collect(), ..local_server() }
+}
+
 impl Host {
     pub(crate) fn start() -> Host {
         Host::with(small_engine(), local_server())
@@ -114,10 +119,23 @@ impl Host {
         Connection::open(self.address)
     }
 
-    pub(crate) fn get(&self, path: &str) -> Answer {
+    /// Begins a request of this API key.
+    pub(crate) fn begin(&self, key: &str, method: &str, path: &str, body: &str) -> Connection {
         let mut connection = self.connect();
-        connection.request("GET", path, &[("connection", "close")], b"");
+        let bearer = format!("Bearer {key}");
+        let headers = [("content-type", "application/json"), ("authorization", &bearer), ("connection", "close")];
+        connection.request(method, path, &headers, body.as_bytes());
+        connection
+    }
+
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut connection = self.connect();
+        connection.request(method, path, headers, body);
         connection.answer()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[("connection", "close")], b"")
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
@@ -125,9 +143,7 @@ impl Host {
     }
 
     pub(crate) fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
-        let mut connection = self.connect();
-        connection.request("POST", path, &[("content-type", "application/json"), ("connection", "close")], body);
-        connection.answer()
+        self.send("POST", path, &[("content-type", "application/json"), ("connection", "close")], body)
     }
 
     /// Posts and expects 200 and JSON.

@@ -6,7 +6,7 @@ use engine::Observe;
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::host::{Host, LONG, local_server, small_engine, wait};
+use crate::host::{Host, LONG, keyed, local_server, small_engine, wait};
 
 /// How long a feed may take to say what is waited for.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
@@ -82,9 +82,7 @@ impl Feed {
 
 #[test]
 fn the_page_is_served_with_its_policy_and_without_a_key() {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into()];
-    let host = Host::with(small_engine(), options);
+    let host = Host::with(small_engine(), keyed(&["sk-a"]));
     for (path, kind) in [
         ("/", "text/html; charset=utf-8"),
         ("/app.js", "text/javascript; charset=utf-8"),
@@ -281,16 +279,10 @@ fn a_step_that_a_prompt_shares_with_an_answer_says_whose_time_it_was() {
 
 #[test]
 fn a_tenant_sees_its_own_names_and_numbers_for_the_rest() {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
-    let host = Host::with(small_engine(), options);
+    let host = Host::with(small_engine(), keyed(&["sk-a", "sk-b"]));
     let ask = |key: &str| {
-        let bearer = format!("Bearer {key}");
-        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
         let body = json!({"prompt": PROMPT, "max_tokens": 3, "temperature": 0, "ignore_eos": true}).to_string();
-        let mut connection = host.connect();
-        connection.request("POST", "/v1/completions", &headers, body.as_bytes());
-        connection.answer().json()["id"].clone()
+        host.begin(key, "POST", "/v1/completions", &body).answer().json()["id"].clone()
     };
     let mut feed = Feed::open(&host, "?after=0", &[("authorization", "Bearer sk-a")]);
     let (mine, theirs) = (ask("sk-a"), ask("sk-b"));
@@ -384,9 +376,7 @@ pub(crate) fn pausable() -> Host {
 }
 
 pub(crate) fn post(host: &Host, path: &str) -> Value {
-    let mut connection = host.connect();
-    connection.request("POST", path, &[("x-hold-token", TOKEN), ("connection", "close")], b"");
-    let answer = connection.answer();
+    let answer = host.send("POST", path, &[("x-hold-token", TOKEN), ("connection", "close")], b"");
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()["paused"].clone()
 }
@@ -466,9 +456,7 @@ fn holding_the_engine_must_be_allowed() {
         "allowed, but not for all"
     );
     let holds = |headers: &[(&str, &str)]| {
-        let mut connection = host.connect();
-        connection.request("POST", "/live/resume", &[headers, &[("connection", "close")]].concat(), b"");
-        connection.answer().status
+        host.send("POST", "/live/resume", &[headers, &[("connection", "close")]].concat(), b"").status
     };
     for (site, expected) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
         assert_eq!(holds(&[("x-hold-token", TOKEN), ("sec-fetch-site", site)]), expected, "{site}");

@@ -1,10 +1,9 @@
 //! Routes of llama-server and vLLM beside OpenAI's: a text continued, what is served, who sees which requests.
 
 use serde_json::{Value, json};
-use server::ServerOptions;
 
-use crate::client::{Answer, Connection, with};
-use crate::host::{Host, local_server, small_engine, wait};
+use crate::client::{Answer, with};
+use crate::host::{Host, keyed, small_engine, wait};
 
 const COMPLETION: &str = "/completion";
 
@@ -170,22 +169,13 @@ fn what_is_served_is_told() {
 const A: &str = "sk-a";
 const B: &str = "sk-b";
 
-fn begin(host: &Host, key: &str, method: &str, path: &str, body: &Value) -> Connection {
-    let mut connection = host.connect();
-    let bearer = format!("Bearer {key}");
-    let headers = [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
-    connection.request(method, path, &headers, body.to_string().as_bytes());
-    connection
-}
-
 #[test]
 fn slots_are_the_callers_own_requests() {
-    let keys = ServerOptions { api_keys: vec![A.into(), B.into()], ..local_server() };
-    let host = Host::with(small_engine(), keys);
-    let get = |key: &str, path: &str| -> Answer { begin(&host, key, "GET", path, &json!({})).answer() };
+    let host = Host::with(small_engine(), keyed(&[A, B]));
+    let get = |key: &str, path: &str| -> Answer { host.begin(key, "GET", path, "{}").answer() };
     assert_eq!(get(A, "/slots").json(), json!([]));
     let long = json!({"prompt": "Once upon a time", "n_predict": 900, "ignore_eos": true, "stream": true});
-    let mut open = begin(&host, A, "POST", COMPLETION, &long);
+    let mut open = host.begin(A, "POST", COMPLETION, &long.to_string());
     open.head().expect("it begins");
     open.chunk(&mut Vec::new());
     let seen = get(A, "/slots").json();
@@ -217,7 +207,7 @@ fn slots_are_the_callers_own_requests() {
         "/infill",
     ];
     for (method, path) in server::routes().filter(|(_, path)| own.contains(path)) {
-        assert_eq!(begin(&host, "sk-c", method, path, &json!({})).answer().status, 401, "{path}");
+        assert_eq!(host.begin("sk-c", method, path, "{}").answer().status, 401, "{path}");
     }
 }
 

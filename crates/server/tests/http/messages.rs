@@ -4,17 +4,15 @@ use model::{Batch, Forward};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, with};
-use crate::host::{Host, local_server, small_engine};
+use crate::host::{Host, keyed, local_server, small_engine};
 use crate::sick::{Illness, Sick};
 
 const PATH: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
 
 fn send(host: &Host, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-    let mut connection = host.connect();
     let headers = [&[("content-type", "application/json"), ("connection", "close")], headers].concat();
-    connection.request(method, path, &headers, body);
-    connection.answer()
+    host.send(method, path, &headers, body)
 }
 
 /// A request for `text`, with more fields.
@@ -477,8 +475,7 @@ fn a_stream_that_fails_in_the_middle_says_so_and_does_not_stop() {
 
 #[test]
 fn errors_have_anthropics_envelope_and_keys_its_header() {
-    let keys = ["one", "two"].map(server::ApiKey::from).to_vec();
-    let host = Host::with(small_engine(), server::ServerOptions { api_keys: keys, ..local_server() });
+    let host = Host::with(small_engine(), keyed(&["one", "two"]));
     let body = asks("Hello", json!({"max_tokens": 3}));
     let version = ("anthropic-version", "2023-06-01");
     let key = ("x-api-key", "two");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Answer, with};
-use crate::host::{Host, local_server, small_engine};
+use crate::host::{Host, keyed, local_server, small_engine};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
@@ -405,9 +405,7 @@ fn models_come_and_go_with_the_server_alone() {
         ("POST", "/api/copy"),
         ("DELETE", "/api/delete"),
     ] {
-        let mut connection = host.connect();
-        connection.request(method, path, &[("content-type", "application/json"), ("connection", "close")], b"{}");
-        let answer = connection.answer();
+        let answer = host.send(method, path, &[("content-type", "application/json"), ("connection", "close")], b"{}");
         assert_eq!(answer.status, 501, "{path}");
         assert!(answer.json()["error"].as_str().unwrap().contains("-m"), "{path}");
     }
@@ -418,11 +416,9 @@ fn models_come_and_go_with_the_server_alone() {
 
 #[test]
 fn every_route_asks_for_the_key() {
-    let host = Host::with(small_engine(), server::ServerOptions { api_keys: vec!["sk-a".into()], ..local_server() });
+    let host = Host::with(small_engine(), keyed(&["sk-a"]));
     for (method, path) in server::routes().filter(|(_, path)| path.starts_with("/api/")) {
-        let mut connection = host.connect();
-        connection.request(method, path, &[("content-type", "application/json"), ("connection", "close")], b"{}");
-        let answer = connection.answer();
+        let answer = host.send(method, path, &[("content-type", "application/json"), ("connection", "close")], b"{}");
         assert_eq!(answer.status, 401, "{path}");
         assert!(answer.json()["error"].is_string(), "{path}");
     }

@@ -63,12 +63,10 @@ fn a_request_is_a_span_with_its_phases_below_it() {
     let mut host = Host::with(small_engine(), options);
     let body = json!({"prompt": "Once upon a time", "max_tokens": 6, "temperature": 0, "ignore_eos": true});
     let (trace, parent) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
-    let mut connection = host.connect();
     let traceparent = format!("00-{trace}-{parent}-01");
     let headers =
         [("content-type", "application/json"), ("traceparent", traceparent.as_str()), ("connection", "close")];
-    connection.request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
-    let answer = connection.answer().json();
+    let answer = host.send("POST", "/v1/completions", &headers, body.to_string().as_bytes()).json();
     let (head, message) = messages.recv_timeout(Duration::from_secs(60)).expect("a message");
     assert!(head.starts_with("POST /v1/traces ") && head.to_ascii_lowercase().contains("x-key: k"), "{head}");
     let resource = &message["resourceSpans"][0];

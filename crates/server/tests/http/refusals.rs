@@ -78,9 +78,7 @@ fn other_content_types_are_not_read() {
         &[("content-type", "application/json; charset=utf-16")],
         &[("content-type", "application/json"), ("content-encoding", "gzip")],
     ] {
-        let mut connection = host.connect();
-        connection.request("POST", "/v1/completions", headers, body);
-        let answer = connection.answer();
+        let answer = host.send("POST", "/v1/completions", headers, body);
         assert_eq!(answer.status, 415, "{headers:?}");
         assert_eq!(error_of(&answer)["code"], "unsupported_media_type");
     }

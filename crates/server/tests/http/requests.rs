@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::client::Answer;
-use crate::host::{Host, local_server, small_engine};
+use crate::host::{Host, keyed, small_engine};
 
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
@@ -15,10 +15,8 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 fn ask(host: &Host, name: &str, body: &Value) -> Answer {
-    let mut connection = host.connect();
     let headers = [("content-type", "application/json"), ("x-request-id", name), ("connection", "close")];
-    connection.request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
-    connection.answer()
+    host.send("POST", "/v1/completions", &headers, body.to_string().as_bytes())
 }
 
 #[test]
@@ -88,17 +86,8 @@ fn requests_are_found_by_state_slowness_and_time() {
 
 #[test]
 fn a_key_sees_its_own() {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
-    let host = Host::with(small_engine(), options);
-    let send = |method: &str, key: &str, path: &str, body: &str| {
-        let mut connection = host.connect();
-        let bearer = format!("Bearer {key}");
-        let headers =
-            [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
-        connection.request(method, path, &headers, body.as_bytes());
-        connection.answer()
-    };
+    let host = Host::with(small_engine(), keyed(&["sk-a", "sk-b"]));
+    let send = |method: &str, key: &str, path: &str, body: &str| host.begin(key, method, path, body).answer();
     let body = json!({"prompt": PROMPT, "max_tokens": 2}).to_string();
     let id = send("POST", "sk-a", "/v1/completions", &body).json()["id"].clone();
     let of = |key: &str| send("GET", key, "/v1/requests", "").json()["data"].clone();
@@ -143,11 +132,7 @@ fn buckets_name_a_request_for_who_asks_in_open_metrics() {
     let host = Host::start();
     let answer = host.ask("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 6, "ignore_eos": true}));
     let id = answer["id"].as_str().expect("an id");
-    let get = |accept: &str| {
-        let mut connection = host.connect();
-        connection.request("GET", "/metrics", &[("accept", accept), ("connection", "close")], b"");
-        connection.answer()
-    };
+    let get = |accept: &str| host.send("GET", "/metrics", &[("accept", accept), ("connection", "close")], b"");
     let plain = get("*/*");
     assert!(plain.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
     assert!(!plain.text().contains(" # {") && !plain.text().contains("# EOF"));

@@ -3,18 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Connection};
-use crate::host::{Host, local_server, small_engine, wait};
+use crate::host::{Host, keyed, local_server, small_engine, wait};
 use crate::live;
 
 const PATH: &str = "/v1/responses";
 
 fn ask(method: &str, host: &Host, path: &str, key: Option<&str>) -> Answer {
-    let mut connection = host.connect();
     let bearer = key.map(|key| format!("Bearer {key}"));
     let mut headers = vec![("connection", "close")];
     headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
-    connection.request(method, path, &headers, b"");
-    connection.answer()
+    host.send(method, path, &headers, b"")
 }
 
 /// Names and bodies of a stream's events, whose numbers are looked at.
@@ -179,16 +177,8 @@ fn a_tools_second_turn_is_told_to_the_model() {
 
 #[test]
 fn what_is_kept_is_its_keys_alone_until_it_is_deleted() {
-    let keys = ["one", "two"].map(server::ApiKey::from).to_vec();
-    let host = Host::with(small_engine(), server::ServerOptions { api_keys: keys, ..local_server() });
-    let post = |path: &str, body: &Value, key: &str| {
-        let mut connection = host.connect();
-        let bearer = format!("Bearer {key}");
-        let headers =
-            [("content-type", "application/json"), ("connection", "close"), ("authorization", bearer.as_str())];
-        connection.request("POST", path, &headers, body.to_string().as_bytes());
-        connection.answer()
-    };
+    let host = Host::with(small_engine(), keyed(&["one", "two"]));
+    let post = |path: &str, body: &Value, key: &str| host.begin(key, "POST", path, &body.to_string()).answer();
     let body = json!({"input": "Hello", "max_output_tokens": 5, "temperature": 0, "metadata": {"a": "b"}});
     let made = post(PATH, &body, "one").json();
     let path = format!("{PATH}/{}", made["id"].as_str().unwrap());
@@ -263,8 +253,8 @@ struct Reader {
 
 impl Reader {
     fn open(host: &Host, method: &str, path: &str, body: &str) -> Reader {
-        let mut connection = host.connect();
         let headers = [("content-type", "application/json"), ("connection", "close")];
+        let mut connection = host.connect();
         connection.request(method, path, &headers, body.as_bytes());
         assert_eq!(connection.head().expect("an answer").0, 200, "{method} {path}");
         Reader { connection, text: Vec::new(), has_ended: false }
@@ -424,8 +414,7 @@ fn an_answer_in_the_background_is_read_while_it_is_written() {
 
 #[test]
 fn queries_of_kept_answers_are_heeded_or_refused() {
-    let keys = ["one", "two"].map(server::ApiKey::from).to_vec();
-    let host = Host::with(small_engine(), server::ServerOptions { api_keys: keys, ..local_server() });
+    let host = Host::with(small_engine(), keyed(&["one", "two"]));
     let input: Vec<Value> = (0..5).map(|at| json!({"role": "user", "content": format!("{at}")})).collect();
     let body = json!({"input": input, "max_output_tokens": 2});
     let mut connection = host.connect();
@@ -938,11 +927,7 @@ fn the_files_are_what_is_kept() {
     let host = storing(&place);
     let id = host.ask(PATH, &body)["id"].as_str().unwrap().to_owned();
     let (path, file) = (format!("{PATH}/{id}"), place.join(format!("{id}.json")));
-    let delete = || {
-        let mut connection = host.connect();
-        connection.request("DELETE", &path, &[("connection", "close")], b"");
-        connection.answer()
-    };
+    let delete = || host.send("DELETE", &path, &[("connection", "close")], b"");
     let kept = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();

@@ -4,14 +4,12 @@ use engine::Observe;
 use serde_json::json;
 
 use crate::client::Answer;
-use crate::host::{Host, local_server, small_engine, wait};
+use crate::host::{Host, keyed, local_server, small_engine, wait};
 
 const TOKEN: &str = "0123456789abcdef";
 
 fn exchange(host: &Host, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-    let mut connection = host.connect();
-    connection.request(method, path, &[headers, &[("connection", "close")]].concat(), body.as_bytes());
-    connection.answer()
+    host.send(method, path, &[headers, &[("connection", "close")]].concat(), body.as_bytes())
 }
 
 /// The answer to a head as it stands.
@@ -82,8 +80,7 @@ fn a_server_without_keys_is_served_under_its_own_names_only() {
 #[test]
 fn a_key_serves_every_name_unless_some_were_given() {
     for (given, expected) in [(None, 200), (Some("llm"), 403)] {
-        let mut options = local_server();
-        options.api_keys = vec!["sk-a".into()];
+        let mut options = keyed(&["sk-a"]);
         options.allowed_hosts = given.map(str::to_owned).into_iter().collect();
         let host = Host::with(small_engine(), options);
         let get = |host_line: &str, path: &str, key: &str| {
@@ -160,8 +157,7 @@ fn no_page_of_another_origin_makes_the_engine_work() {
 
 #[test]
 fn an_allowed_origin_may_ask_and_read_and_no_other() {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into()];
+    let mut options = keyed(&["sk-a"]);
     options.allowed_origins = vec!["https://App.example".into()];
     for keys in [vec![], vec!["sk-a".to_owned()]] {
         options.api_keys = keys.iter().map(|key| key.as_str().into()).collect();
@@ -209,8 +205,7 @@ fn an_allowed_origin_may_ask_and_read_and_no_other() {
 // row 74: what another key asked is seen by no other key, on no route of the page
 #[test]
 fn a_key_sees_of_another_that_it_is_served_and_not_what_it_said() {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
+    let mut options = keyed(&["sk-a", "sk-b"]);
     options.hold_token = Some(TOKEN.into());
     let host = Host::with(small_engine(), options);
     let (a, b) = (("authorization", "Bearer sk-a"), ("authorization", "Bearer sk-b"));

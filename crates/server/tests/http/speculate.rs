@@ -258,14 +258,7 @@ fn earlier_answers_are_offered_to_their_own_salt_alone() {
     };
     let server = ServerOptions { api_keys: keys.map(ApiKey::from).to_vec(), ..local_server() };
     let mut host = Host::with(options, server);
-    let begin = |host: &Host, key: &str, body: &Value| {
-        let mut connection = host.connect();
-        let bearer = format!("Bearer {key}");
-        let headers =
-            [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
-        connection.request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
-        connection
-    };
+    let begin = |host: &Host, key: &str, body: &Value| host.begin(key, "POST", "/v1/completions", &body.to_string());
     let body = |more: Value| {
         let mut body = json!({"prompt": "Once upon a time there was a fox who", "max_tokens": 60, "temperature": 0,
             "ignore_eos": true});

@@ -2,20 +2,16 @@
 
 use serde_json::json;
 
-use crate::host::{Host, local_server, metric, small_engine};
+use crate::host::{Host, keyed, local_server, metric, small_engine};
 
 const KEY: &str = "sk-lantern-0123456789";
 
 fn locked() -> Host {
-    let mut options = local_server();
-    options.api_keys = vec![KEY.into(), "sk-other".into()];
-    Host::with(small_engine(), options)
+    Host::with(small_engine(), keyed(&[KEY, "sk-other"]))
 }
 
 fn status(host: &Host, method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
-    let mut connection = host.connect();
-    connection.request(method, path, &[headers, &[("connection", "close")]].concat(), b"");
-    connection.answer().status
+    host.send(method, path, &[headers, &[("connection", "close")]].concat(), b"").status
 }
 
 // row 75: denying is the default
@@ -102,11 +98,8 @@ fn two_keys_share_no_prefix() {
     let host = locked();
     let body = json!({"prompt": "The fox and the lantern. ".repeat(20), "max_tokens": 2, "temperature": 0}).to_string();
     let cached = |key: &str| {
-        let mut connection = host.connect();
-        let bearer = format!("Bearer {key}");
-        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
-        connection.request("POST", "/v1/completions", &headers, body.as_bytes());
-        connection.answer().json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+        let answer = host.begin(key, "POST", "/v1/completions", &body).answer();
+        answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
     };
     assert_eq!(cached(KEY), 0);
     assert!(cached(KEY) > 0, "a tenant's own prefix is found");
@@ -152,9 +145,7 @@ fn unknown_routes_and_methods_have_openais_errors() {
         ("GET", "/v1/completions?x=1", 405),
         ("GET", "/V1/models", 404),
     ] {
-        let mut connection = host.connect();
-        connection.request(method, path, &[], b"");
-        let answer = connection.answer();
+        let answer = host.send(method, path, &[], b"");
         assert_eq!(answer.status, expected, "{method} {path}");
         assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
         assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -164,15 +155,11 @@ fn unknown_routes_and_methods_have_openais_errors() {
 
 #[test]
 fn a_slash_behind_a_path_is_as_good_as_none() {
-    let mut options = local_server();
-    options.api_keys = vec!["key".into()];
-    let host = Host::with(small_engine(), options);
+    let host = Host::with(small_engine(), keyed(&["key"]));
     let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).to_string();
     let status = |method: &str, path: &str, has_key: bool, body: &str| {
-        let mut connection = host.connect();
         let headers = [("content-type", "application/json"), ("authorization", "Bearer key")];
-        connection.request(method, path, &headers[..1 + usize::from(has_key)], body.as_bytes());
-        connection.answer().status
+        host.send(method, path, &headers[..1 + usize::from(has_key)], body.as_bytes()).status
     };
     for (method, path, body) in [
         ("GET", "/v1/models/", ""),

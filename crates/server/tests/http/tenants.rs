@@ -23,11 +23,7 @@ fn shared(engine: EngineOptions) -> EngineOptions {
 }
 
 fn begin(host: &Host, key: &str, path: &str, body: &Value) -> Connection {
-    let mut connection = host.connect();
-    let bearer = format!("Bearer {key}");
-    let headers = [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
-    connection.request("POST", path, &headers, body.to_string().as_bytes());
-    connection
+    host.begin(key, "POST", path, &body.to_string())
 }
 
 fn ask(host: &Host, key: &str, body: &Value) -> Answer {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::host::{Host, local_server, small_engine, wait};
+use crate::host::{Host, keyed, local_server, small_engine, wait};
 use testing::is_long;
 
 /// One more byte than is read.
@@ -61,17 +61,10 @@ fn digits(bytes: usize) -> Value {
 /// Long texts of one key, a short one of another: all are answered in full, and nothing is left of them.
 #[test]
 fn long_and_short_texts_take_turns() {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
+    let mut options = keyed(&["sk-a", "sk-b"]);
     options.text_workers = 1;
     let host = Host::with(small_engine(), options);
-    let ask = |key: &'static str, body: Value| {
-        let mut connection = host.connect();
-        let key = format!("Bearer {key}");
-        let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
-        connection.request("POST", "/tokenize", &headers, body.to_string().as_bytes());
-        connection
-    };
+    let ask = |key: &'static str, body: Value| host.begin(key, "POST", "/tokenize", &body.to_string());
     let length = if is_long() { 1_000_000 } else { 250_000 };
     let mut long: Vec<_> = (0..5).map(|_| ask("sk-a", digits(length))).collect();
     let mut short: Vec<_> = (0..5).map(|_| ask("sk-b", digits(10))).collect();

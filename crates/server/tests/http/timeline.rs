@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 use server::{ParserOptions, ServerOptions};
 use text::chat_template::TemplateSettings;
 
-use crate::client::Answer;
-use crate::host::{Host, LONG, local_server, metric, small_engine, wait};
+use crate::host::{Host, LONG, keyed, local_server, metric, small_engine, wait};
 
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
@@ -54,10 +53,8 @@ fn an_answers_parts_are_its_times_streamed_or_not() {
 fn a_timeline_is_found_by_either_name_and_shows_every_token() {
     let host = Host::start();
     let body = json!({"prompt": PROMPT, "max_tokens": 9, "temperature": 0, "ignore_eos": true}).to_string();
-    let mut connection = host.connect();
     let headers = [("content-type", "application/json"), ("x-request-id", "mine-1"), ("connection", "close")];
-    connection.request("POST", "/v1/completions", &headers, body.as_bytes());
-    let answer = connection.answer();
+    let answer = host.send("POST", "/v1/completions", &headers, body.as_bytes());
     let id = answer.json()["id"].as_str().expect("an id").to_owned();
     let by_id = host.get(&format!("/v1/requests/{id}/timeline")).json();
     let by_name = host.get("/v1/requests/mine-1/timeline").json();
@@ -80,17 +77,8 @@ fn a_timeline_is_found_by_either_name_and_shows_every_token() {
 
 #[test]
 fn a_late_token_names_the_prompt_that_delayed_it_and_a_strangers_is_a_number() {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
-    let host = Host::with(small_engine(), options);
-    let send = |method: &str, key: &str, path: &str, body: &str| -> Answer {
-        let mut connection = host.connect();
-        let bearer = format!("Bearer {key}");
-        let headers =
-            [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
-        connection.request(method, path, &headers, body.as_bytes());
-        connection.answer()
-    };
+    let host = Host::with(small_engine(), keyed(&["sk-a", "sk-b"]));
+    let send = |method: &str, key: &str, path: &str, body: &str| host.begin(key, method, path, body).answer();
     let body = |prompt: &str, tokens: u32| {
         json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "timings_detail": true})
             .to_string()
@@ -142,11 +130,9 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
     let ask = |index: usize, asked: usize| {
         let prompt = format!("{asked}: {}", if asked == 0 { long.as_str() } else { PROMPT });
         let body = json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true});
-        let mut connection = host.connect();
         let name = format!("of-many-{index}");
         let headers = [("content-type", "application/json"), ("x-request-id", &name), ("connection", "close")];
-        connection.request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
-        connection.answer();
+        host.send("POST", "/v1/completions", &headers, body.to_string().as_bytes());
     };
     std::thread::scope(|scope| (0..12).for_each(|index| _ = scope.spawn(move || ask(index, index))));
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("a number: {value}"));

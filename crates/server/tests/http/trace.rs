@@ -9,23 +9,20 @@ use std::time::Duration;
 use engine::{Calibration, DefaultTarget, EngineOptions};
 use serde_json::{Value, json};
 
-use crate::host::{Host, local_server, small_engine};
+use crate::host::{Host, keyed, small_engine};
 
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
 fn send(host: &Host, method: &str, key: &str, path: &str, body: &str) -> crate::client::Answer {
-    let mut connection = host.connect();
     let bearer = format!("Bearer {key}");
     let headers = [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
-    connection.request(method, path, &headers, body.as_bytes());
-    connection.answer()
+    host.send(method, path, &headers, body.as_bytes())
 }
 
 /// A stream, and a prompt of its own key and of another beside it: the server, the stream's id, and what a trace shows
 /// to its key.
 fn disturbed() -> (Host, String, perfetto::Shown) {
-    let mut options = local_server();
-    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
+    let options = keyed(&["sk-a", "sk-b"]);
     // Steps of the built-in model are short: with so near a target every gap is late.
     let tpot = DefaultTarget::Fixed(Duration::from_micros(100));
     let host = Host::with(EngineOptions { tpot, calibration: Some(Calibration::default()), ..small_engine() }, options);

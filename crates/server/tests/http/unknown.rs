@@ -17,10 +17,8 @@ fn no_route_drops_a_name_of_a_query() {
     for (method, path) in server::routes() {
         let path = named(path);
         for (query, field) in [("bogus=1", "bogus"), ("a=1&limit=1", "a"), ("%62ogus", "bogus")] {
-            let mut connection = host.connect();
             let headers = [("content-type", "application/json"), ("connection", "close")];
-            connection.request(method, &format!("{path}?{query}"), &headers, b"{}");
-            let answer = connection.answer();
+            let answer = host.send(method, &format!("{path}?{query}"), &headers, b"{}");
             assert_eq!(answer.status, 400, "{method} {path}?{query}: {}", answer.text());
             let is_named =
                 answer.text().contains(field) || path.starts_with("/api/") || path.starts_with("/v1/messages");
@@ -183,10 +181,8 @@ fn an_unknown_member_changes_no_token_and_is_named() {
 fn what_clients_send_is_taken() {
     let host = Host::start();
     let octets = |path: &str, body: &Value| {
-        let mut connection = host.connect();
         let headers = [("content-type", "application/octet-stream"), ("connection", "close")];
-        connection.request("POST", path, &headers, body.to_string().as_bytes());
-        connection.answer().status
+        host.send("POST", path, &headers, body.to_string().as_bytes()).status
     };
     let hi = json!([{"role": "user", "content": "Hi"}]);
     let short = json!({"num_predict": 2});
