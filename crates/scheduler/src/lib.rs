@@ -30,6 +30,7 @@ mod forecast;
 mod invariants;
 mod kv_receive;
 mod limits;
+mod note_miss;
 mod pin;
 mod remote_only_prefill;
 #[cfg(test)]

@@ -26,7 +26,7 @@ const LEAST_SHARE: f64 = 0.02;
 const LEAST_ADVISED: f64 = 0.25;
 /// Of a prompt that is new from its first token.
 const NOTHING_SEEN: &str = "Nothing of its prompt was seen before since the server started.";
-/// For whom blocks were evicted, to others.
+/// For which requests blocks were evicted, to others.
 pub(crate) const OTHER_TENANT: &str = "another tenant's request";
 /// What others waited for it is told from so much on.
 const LEAST_COST: Nanos = Nanos(1_000_000);
@@ -168,7 +168,7 @@ fn read_elsewhere(away: &RemotePrefillTrace, until: Nanos) -> Option<String> {
 /// Why no more of the prompt was cached.
 fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> String) -> Option<String> {
     let by = miss.by.map(name).or(miss.by_other_tenant.then(|| OTHER_TENANT.to_owned()));
-    let whom = by.as_ref().map_or_else(String::new, |by| format!(" for {by}"));
+    let for_request = by.as_ref().map_or_else(String::new, |by| format!(" for {by}"));
     let when = miss.at.map_or_else(String::new, |at| format!(" {} before it came", time(arrived.since(at))));
     let why = match miss.why {
         MissReason::AllFound => return None,
@@ -176,7 +176,7 @@ fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> Stri
         MissReason::New => "; from there on it is new since the server started".to_owned(),
         MissReason::OtherToken => ", where another token stood".to_owned(),
         MissReason::OtherSalt => " with another cache_salt or adapter, whose blocks are not shared".to_owned(),
-        MissReason::Evicted => format!(", and evicted{whom}{when}"),
+        MissReason::Evicted => format!(", and evicted{for_request}{when}"),
         MissReason::BlockNotFull => ", and the last tokens of that do not fill a KV block".to_owned(),
         MissReason::TierFault => ", and the tier that had it could not be read".to_owned(),
         MissReason::NotWorthLoading => ", and computing it was predicted to be faster than loading it".to_owned(),

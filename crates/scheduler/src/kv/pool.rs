@@ -165,7 +165,7 @@ pub(crate) struct BlockPool {
     num_pinned_read: usize,
     /// Token ids of cached blocks, `[num_blocks, block_size]`.
     tokens: Vec<TokenId>,
-    index: PrefixIndex,
+    index: PrefixIndex<Location>,
     tiers: Tiers,
     /// Evicted contents that the current step must save.
     saves: Vec<BlockSave>,

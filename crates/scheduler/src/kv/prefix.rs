@@ -11,7 +11,6 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::Location;
 use protocol::TokenId;
 
 /// Hash of a block's content: its tokens, its salt and all that precede it.
@@ -90,7 +89,7 @@ const PIECE: usize = 1024;
 /// Hash -> place of that content, or another value. Open addressing with linear probing and no tombstones (Knuth, TAOCP
 /// 6.4, algorithm R), sized once for all places: it never allocates or rehashes later, and its keys need no further
 /// hashing.
-pub(super) struct PrefixIndex<P = Location> {
+pub(super) struct PrefixIndex<P> {
     entries: Vec<Option<(BlockHash, P)>>,
     len: usize,
 }
@@ -167,6 +166,7 @@ mod tests {
 
     use super::*;
     use crate::BlockId;
+    use crate::kv::Location;
 
     #[test]
     fn the_index_is_a_map() {

@@ -28,7 +28,7 @@ const HOLD: f64 = 4.0;
 /// The prior: as many observations, in each of which this share comes back within half an octave.
 const PRIOR: f64 = 1.0;
 const PRIOR_SHARE: f64 = 1.0 - core::f64::consts::FRAC_1_SQRT_2;
-/// So many are remembered; then each counts half.
+/// This number is remembered; then each counts half.
 const MEMORY: f64 = 400.0;
 /// Weight of one first gap in the mean of all, and the mean before any.
 const FIRST_WEIGHT: f64 = 0.1;
