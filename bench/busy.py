@@ -12,7 +12,7 @@ Each starts its own server with an empty cache, and ends it. Other work is busy 
 else should run meanwhile, or the figures are of that as well. What each must show:
 
 owner      One stream quiet, then beside a busy loop: who owns what its tokens took longer? At least 90 % of the excess
-           is `machine`, and `own_decode` of a token is within 10 % of quiet.
+           is `machine`, and `own_decode` of a token is within 10 % of quiet, or `uncertain` holds it.
 prefill    The same prompt again and again, never from the cache: quiet, beside 1, 2 and 8 busy loops, and with a tenth of a
            core (where this process may make control groups). The median of its own time is within 10 % of quiet, or the
            interval that `uncertain` of its timeline gives holds quiet's median, or is within 10 % of it, in at least 90 %.
@@ -134,7 +134,9 @@ def gaps_by_owner(server: Server, tokens: int) -> dict[str, float]:
     body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "timings_detail": True}
     while count < tokens:
         answer = server.ask("/v1/completions", body)
-        sums.update(answer["timings"]["detail"][0]["gaps"])
+        detail = answer["timings"]["detail"][0]
+        sums.update(detail["gaps"])
+        sums["uncertain"] += detail["uncertain"]["gaps_ms"]
         count += answer["usage"]["completion_tokens"] - 1
     return {owner.removesuffix("_ms"): ms / count * 1e3 for owner, ms in sums.items()}
 
@@ -149,11 +151,13 @@ def owner(flags: argparse.Namespace) -> None:
     print(f"{'owner':>16} {'quiet':>9} {'busy':>9}   us a token")
     for name in sorted(busy):
         print(f"{name:>16} {quiet.get(name, 0):9.1f} {busy[name]:9.1f}")
+    width = busy.pop("uncertain") - quiet.pop("uncertain")
     excess = sum(busy.values()) - sum(quiet.values())
     machine = (busy["machine"] - quiet["machine"]) / excess * 100
     own = (busy["own_decode"] / quiet["own_decode"] - 1) * 100
     print(f"excess {excess:.1f} us a token, of which machine {machine:.1f} % (wanted: at least 90)")
-    print(f"own_decode {own:+.1f} % (wanted: within 10)")
+    wide = width / quiet["own_decode"] * 100
+    print(f"own_decode {own:+.1f} %, give or take {wide:.1f} % (wanted: within 10, or an interval that holds quiet's)")
 
 
 # ---- prefill ----
