@@ -218,6 +218,8 @@ pub struct Stats {
     pub step_seconds: f64,
     /// What the machine took of them, and of the time between them.
     pub stolen_seconds: [f64; 2],
+    /// By how much the first of them may be wrong.
+    pub uncertain_seconds: f64,
     /// Seconds in which a client held the engine: no part of any other time.
     pub held_seconds: f64,
     /// What steps asked of the machine: prefill, decode.
@@ -303,6 +305,7 @@ impl Default for Stats {
             finished_error: 0,
             step_seconds: 0.0,
             stolen_seconds: [0.0; 2],
+            uncertain_seconds: 0.0,
             held_seconds: 0.0,
             spot_checks: SpotChecked::default(),
             handoffs: Handoffs::default(),
@@ -378,6 +381,7 @@ impl Stats {
         self.step_seconds += record.took().as_secs_f64();
         self.stolen_seconds[0] += record.stolen.during.as_secs_f64();
         self.stolen_seconds[1] += record.stolen.before.as_secs_f64();
+        self.uncertain_seconds += record.stolen.uncertain.as_secs_f64();
         let decode: usize = record.decode.iter().map(|row| row.len).sum();
         self.step_tokens.observe((prefill + decode) as f64);
         self.judge(record);

@@ -351,6 +351,8 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     let [during, between] = stats.stolen_seconds;
     let help = "CPU steal time of compute threads, during forward passes and between them.";
     page.by("cpu_steal_seconds_total", "counter", help, "when", [("step", during), ("between", between)]);
+    let help = "By how much the steal time during forward passes may be wrong.";
+    page.own("cpu_steal_uncertain_seconds_total", "counter", help, stats.uncertain_seconds);
     page.own("paused_seconds_total", "counter", "Seconds the engine was paused.", stats.held_seconds);
     let owned = [
         ("ttft_seconds_total", "TTFT by owner.", &stats.owners.ttft, &Owner::OF_TTFT[..]),

@@ -90,7 +90,7 @@ pub fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> Vec<Stri
     let mut story = vec![first_token(account, *ending, *until)];
     story.extend(away.as_ref().and_then(|away| read_elsewhere(away, *until)));
     story.extend(account.bill.miss.and_then(|miss| not_cached(&miss, account.arrived, name)));
-    story.extend(parts("Of that: ", &account.bill.ttft));
+    story.extend(parts("Of that: ", &account.bill.ttft, account.bill.uncertain[0]));
     let ttft = &account.bill.ttft;
     story.extend(delayed("delayed its first token most", &account.bill.ttft_others, ttft, name));
     if account.num_tokens() > account.answers().filter(|answer| answer.tokens > 0).count() {
@@ -194,14 +194,16 @@ fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> Stri
 }
 
 /// Whose time it was, the largest first.
-fn parts(begin: &str, shares: &Shares) -> Option<String> {
+fn parts(begin: &str, shares: &Shares, uncertain: Nanos) -> Option<String> {
     let total = shares.total();
     let told = largest(shares).into_iter().filter(|&(_, nanos)| share(nanos, total) >= LEAST_SHARE).take(MOST_OWNERS);
     let part = |(owner, nanos): (Owner, Nanos)| {
         format!("{} {} ({:.0} %)", time(nanos), words(owner.name()), share(nanos, total) * 100.0)
     };
     let told: Vec<String> = told.map(part).collect();
-    (!told.is_empty()).then(|| format!("{begin}{}.", told.join(", ")))
+    let is_certain = share(uncertain, total) < LEAST_SHARE;
+    let within = format!("; what others took of the cores is known to within {}", time(uncertain));
+    (!told.is_empty()).then(|| format!("{begin}{}{}.", told.join(", "), if is_certain { "" } else { &within }))
 }
 
 /// What others waited for it, if it is worth telling.
@@ -244,7 +246,7 @@ fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
         account.tpot().map_or_else(String::new, |seconds| format!(", one every {} on average", duration(seconds)));
     let spent = account.first_token.zip(account.last_token).map_or(Nanos(0), |(first, last)| last.since(first));
     let mut story = vec![format!("Then {} came in {}{mean}.", counted(tokens - 1, "token"), time(spent))];
-    story.extend(parts("Between them: ", &account.bill.gaps));
+    story.extend(parts("Between them: ", &account.bill.gaps, account.bill.uncertain[1]));
     story.extend(drafts(account));
     let target = account.targets.tpot;
     let longest = account.longest_gaps.iter().max_by_key(|gap| gap.shares.total());

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Nanoseconds in which a core reads its own cache's worth from memory beside others: two MiB at 5 GB/s.
-const COLD: u64 = 400_000;
+/// Nanoseconds in which a core fills its caches again: 5 MiB at 5 GB/s, beside others.
+const COLD: u64 = 1_000_000;
 
 /// What the machine took since the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,9 +114,10 @@ impl ThreadTime {
         self.ran.saturating_sub(self.waited)
     }
 
-    /// What its caches may have cost it, which others used meanwhile: nothing where it lost no core for long.
+    /// What its caches may have cost it, which others used meanwhile: nothing where it lost no core for long, and no more
+    /// than that the work took half as long again, which is what memory makes of it in place of caches.
     fn cold(&self, elapsed: u64) -> u64 {
-        (self.slices * COLD).min(self.lost(elapsed) / 4)
+        (self.slices * COLD).min(self.lost(elapsed) / 4).min(self.work() / 3)
     }
 
     /// Without a core. A wait that began earlier ends in this interval, and then counts in full.
