@@ -17,7 +17,7 @@ use super::list::List;
 use super::returns::{Pace, Returns};
 
 /// Groups that are compared at once; with more of them, others are next time.
-const MOST_SEEN: usize = 1024;
+const MOST_SEEN: usize = 256;
 const NONE: u32 = u32::MAX;
 
 /// Blocks beside each other in the list.
@@ -98,6 +98,9 @@ impl IdleBlocks {
                 None => {
                     self.groups[number as usize] = None;
                     self.vacant.push(number);
+                    if self.chosen.0 == number {
+                        self.chosen.0 = NONE; // the next group of that number is another one
+                    }
                 }
             }
         }
@@ -152,5 +155,64 @@ impl IdleBlocks {
         }
         assert_eq!(firsts, self.groups.iter().flatten().count(), "I3: each group is in one piece");
         assert_eq!(firsts + self.vacant.len(), self.groups.len(), "I3: vacant groups");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Blocks, adjacent ones of one pace, as they would be allocated at second 100.
+    fn order(groups: &[(&[usize], Pace)], parents: &[usize]) -> Vec<usize> {
+        let mut idle = IdleBlocks::full(9);
+        (0..9).for_each(|block| idle.remove(block));
+        for (blocks, pace) in groups {
+            blocks.iter().for_each(|&block| idle.push_cached(block, *pace));
+        }
+        let (returns, mut order) = (Returns::new(), Vec::new());
+        while let Some(block) = idle.next(Nanos(100 * SECOND), &returns, |block| parents.contains(&block)) {
+            idle.remove(block);
+            idle.check();
+            order.push(block);
+        }
+        order
+    }
+
+    #[test]
+    fn the_group_that_is_worth_least_goes_first_and_a_parent_last() {
+        let pace = |used: u64, gap: u64| Pace { used: Nanos(used * SECOND), gap: Nanos(gap * SECOND) };
+        let soon = Pace { gap: Pace::SOON, ..pace(100, 0) };
+        let [old, new] = [(&[0, 1][..], pace(10, 0)), (&[2, 3][..], pace(90, 0))];
+        let cases = [
+            ("the longest unused", vec![new, old], vec![], vec![0, 1, 2, 3]),
+            ("one moment, one group", vec![old, (&[2, 3], pace(10, 0))], vec![], vec![0, 1, 2, 3]),
+            ("what is wanted at once", vec![(&[4], soon), new, old], vec![], vec![0, 1, 2, 3, 4]),
+            (
+                "what came back often is kept longer",
+                vec![(&[4], pace(10, 2)), (&[5], pace(95, 500))],
+                vec![],
+                vec![5, 4],
+            ),
+            ("a block behind which others are", vec![new, old], vec![0], vec![2, 3, 0, 1]),
+            ("all are", vec![new, old], vec![0, 1, 2, 3], vec![2, 3, 0, 1]),
+        ];
+        for (what, groups, parents, wanted) in cases {
+            assert_eq!(order(&groups, &parents), wanted, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_takes_the_number_of_the_last_choice_is_not_chosen() {
+        let (now, returns) = (Nanos(100 * SECOND), Returns::new());
+        let mut idle = IdleBlocks::full(3);
+        (0..3).for_each(|block| idle.remove(block));
+        idle.push_cached(0, Pace::default());
+        idle.push_cached(1, Pace { used: Nanos(50 * SECOND), gap: Nanos(0) });
+        assert_eq!(idle.next(now, &returns, |_| false), Some(0));
+        idle.remove(0);
+        idle.push_cached(2, Pace { used: now, gap: Pace::SOON });
+        assert_eq!(idle.next(now, &returns, |_| false), Some(1), "and not what is wanted at once");
     }
 }
