@@ -287,6 +287,7 @@ impl EngineCore {
         let begins = !(self.has_work() || self.is_rerun() || self.journal.records());
         if begins {
             self.journal.turn(Some(views), self.scheduler.prefix_stats());
+            self.scheduler.mark_cache();
         }
         begins
     }
@@ -302,6 +303,7 @@ impl EngineCore {
             self.abandon();
         }
         self.active.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| _ = self.cancel(id, now));
+        self.scheduler.forget_cache();
         self.journal.turn(None, self.scheduler.prefix_stats());
     }
 

@@ -106,7 +106,8 @@ pub enum RerunError {
     Busy(&'static str),
 }
 
-const STOPPED: RerunError = RerunError::Busy("another request came, which goes first: the run was stopped");
+const STOPPED: RerunError =
+    RerunError::Busy("the run was stopped: another request came, which goes first, or the server ends");
 const TOO_LONG: RerunError =
     RerunError::Refused("it takes longer than it may: three times what it took and 5 seconds, a minute at most");
 

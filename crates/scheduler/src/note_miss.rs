@@ -37,10 +37,10 @@ impl Scheduler {
                 (MissReason::OtherSalt, whole(at))
             }
             None => match same_behind {
-                Some(same) => (MissReason::OtherToken, at + same),
-                None if at.min(most) > start => (MissReason::BlockNotFull, at),
-                None if at >= most => (MissReason::AllFound, start),
-                None => (MissReason::New, start),
+                Some(same) if at + same > 0 => (MissReason::OtherToken, at + same),
+                _ if at.min(most) > start => (MissReason::BlockNotFull, at),
+                _ if at >= most => (MissReason::AllFound, start),
+                _ => (MissReason::New, start),
             },
         };
         let (gone_at, gone_for) = gone.map_or((None, None), |(_, at, by)| (at, by));

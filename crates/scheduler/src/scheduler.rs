@@ -653,4 +653,14 @@ impl Scheduler {
     pub fn prefix_stats(&self) -> PrefixStats {
         self.state.prefix_stats
     }
+
+    /// What the cache takes in from now on is forgotten by [`Scheduler::forget_cache`].
+    pub fn mark_cache(&mut self) {
+        self.state.pool.mark();
+    }
+
+    /// Drops what the cache took in since the mark and no sequence holds. Cost: a look at each block.
+    pub fn forget_cache(&mut self) {
+        self.state.pool.forget();
+    }
 }

@@ -119,3 +119,23 @@ fn what_a_tenant_is_told_does_not_depend_on_what_another_one_sent() {
     }
     assert!(whys.len() >= 5, "it sees several reasons: {whys:?}");
 }
+
+#[test]
+fn what_is_forgotten_takes_no_room_and_is_no_culprit() {
+    let mut world = World::new(&Limits { num_blocks: 8, ..plans::small() });
+    let first = || request(1, 1, 10, 0..20);
+    world.ask(&[first()]);
+    let before = world.scheduler.cached_blocks();
+    // Five blocks are cached; the first of these has room beside them, and the second has not.
+    for (id, prompt, found) in [(2, 100..112, true), (3, 100..128, false)] {
+        world.scheduler.mark_cache();
+        world.ask(&[request(id, 2, 99, prompt)]);
+        world.scheduler.forget_cache();
+        world.scheduler.check_invariants();
+        let now = world.scheduler.cached_blocks();
+        assert_eq!((now == before, now <= before), (found, true), "{now} of {before}");
+    }
+    let miss = world.ask(&[Request { id: RequestId(4), ..first() }]);
+    assert_eq!((miss.why, miss.by, miss.by_other_tenant), (MissReason::Evicted, None, false), "{miss:?}");
+    assert!(miss.at.is_some(), "when is told");
+}

@@ -25,7 +25,7 @@ const LEAST_SHARE: f64 = 0.02;
 /// Owners with a smaller share of a time get no advice.
 const LEAST_ADVISED: f64 = 0.25;
 /// Of a prompt that is new from its first token.
-const NOTHING_SEEN: &str = "Nothing of its prompt was seen before since the server started.";
+const NOTHING_SEEN: &str = "Nothing of its prompt was seen before, as far as is remembered.";
 /// For which requests blocks were evicted, to others.
 pub(crate) const OTHER_TENANT: &str = "another tenant's request";
 /// What others waited for it is told from so much on.
@@ -307,6 +307,10 @@ fn helps(account: &Account) -> Option<String> {
         sum
     });
     let mut told: Vec<&str> = Vec::new();
+    let was_evicted = |miss: &CacheMiss| miss.why == MissReason::Evicted && miss.lost > 0;
+    if account.bill.miss.as_ref().is_some_and(was_evicted) {
+        told.push("more KV cache (--kv-cache-memory-bytes), or room for what leaves it (--kv-swap-memory)");
+    }
     for shares in [&account.bill.ttft, &late] {
         let total = shares.total();
         let worth = largest(shares).into_iter().filter(|&(_, nanos)| share(nanos, total) >= LEAST_ADVISED);

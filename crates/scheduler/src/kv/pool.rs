@@ -176,6 +176,7 @@ pub(crate) struct BlockPool {
     /// Recorded cache events, if enabled. The only part that grows.
     events: Option<Vec<CacheEvent>>,
     next_id: u64,
+    mark: Option<CacheMark>,
     num_cached: usize,
     num_taken: u64,
     num_evicted: u64,
@@ -201,6 +202,7 @@ impl BlockPool {
             seen: Seen::new(num_blocks, block_size),
             events: None,
             next_id: 0,
+            mark: None,
             num_cached: 0,
             num_taken: 0,
             num_evicted: 0,
@@ -592,6 +594,24 @@ impl BlockPool {
         content
     }
 
+    /// What comes from now on is forgotten by [`BlockPool::forget`].
+    pub(crate) fn mark(&mut self) {
+        self.mark = Some(CacheMark { next_id: self.next_id, seen: self.seen.mark() });
+    }
+
+    /// Contents of idle blocks that came since the mark are dropped, and no one is told of their requests.
+    pub(crate) fn forget(&mut self) {
+        let Some(mark) = self.mark.take() else { return };
+        for block in (0..self.num_blocks() as u32).map(BlockId) {
+            let Block { content, pins, .. } = &self.blocks[block.index()];
+            let is_newer = content.as_ref().is_some_and(|content| content.id >= mark.next_id);
+            if is_newer && *pins == 0 && self.is_free(block) {
+                self.drop_content(Location::Block(block), self.evicted(None));
+            }
+        }
+        self.seen.forget_since(mark.seen);
+    }
+
     fn evicted(&self, by: Option<Taker>) -> Fate {
         Fate::Evicted(self.seen.now, by)
     }
@@ -630,6 +650,14 @@ impl BlockPool {
         };
         self.unindex(&content.hash, fate);
     }
+}
+
+/// A moment in the life of a cache.
+#[derive(Clone, Copy, Debug)]
+struct CacheMark {
+    next_id: u64,
+    /// Entries of what was seen, and the time.
+    seen: (u64, Nanos),
 }
 
 /// Uses of a block, as counted by the invariant check.

@@ -164,6 +164,25 @@ impl Seen {
         None
     }
 
+    pub(super) fn mark(&self) -> (u64, Nanos) {
+        (self.count, self.now)
+    }
+
+    /// No conversation that ended since then is waited for, and no request since then is named as one that evicted.
+    pub(super) fn forget_since(&mut self, (count, now): (u64, Nanos)) {
+        let newer = (self.count - count).min(self.most) as usize;
+        for place in (count..).take(newer).map(|number| (number % self.most) as usize) {
+            self.entries[place].end = None;
+        }
+        for entry in &mut self.entries {
+            if let Fate::Evicted(at, by) = &mut entry.fate
+                && *at > now
+            {
+                *by = None;
+            }
+        }
+    }
+
     /// What became of a block; `None` if it was not seen, or long ago.
     pub(crate) fn fate(&self, hash: &BlockHash) -> Option<Fate> {
         self.index.get(hash).map(|number| self.entry(number).fate)
