@@ -257,7 +257,8 @@ fn keeps_what_was_measured(by: &str) {
 /// point.
 #[test]
 fn ctrl_c_while_timelines_are_read_begins_no_further_point() {
-    // Three tokens soon and one much later, as seen on a busy machine too: a stall, whose owner the server is asked for.
+    // Five tokens evenly and one much later: a stall, whose owner the server is asked for. Tokens that a busy machine reads
+    // together have no gap, so they come slowly.
     const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
     const TOKEN: &str = "data: {\"id\":\"x\",\"choices\":[{\"text\":\"a\"}]}\n\n";
     const TIMELINE: &str =
@@ -273,7 +274,8 @@ fn ctrl_c_while_timelines_are_read_begins_no_further_point() {
             let count = stream.read(&mut request).unwrap_or(0);
             if !request[..count].starts_with(b"GET") {
                 thread::spawn(move || {
-                    for (milliseconds, text) in [(0, HEAD), (0, TOKEN), (2, TOKEN), (2, TOKEN), (2000, TOKEN)] {
+                    let evenly = [(0, HEAD), (0, TOKEN), (250, TOKEN), (250, TOKEN), (250, TOKEN), (250, TOKEN)];
+                    for (milliseconds, text) in evenly.into_iter().chain([(4000, TOKEN)]) {
                         thread::sleep(std::time::Duration::from_millis(milliseconds));
                         let _ = stream.write_all(text.as_bytes());
                     }
