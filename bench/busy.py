@@ -4,6 +4,8 @@
     busy.py owner BINARY [-t THREADS] [--loops 1] [--core 0] [--tokens 8000]
     busy.py prefill BINARY [-t THREADS] [--times 40] [--tokens 1024]
     busy.py promises BINARY [--requests 500] [--rate 4] [--ttft-slo 2s]
+    busy.py plan BINARY [--times 5] [--tokens 1024]
+    busy.py start BINARY [--steps 100]
     busy.py late-step BINARY MODEL [--prompt-tokens 8192] [flags of serve ...]
     busy.py queue BINARY [--few 12] [--many 200]
     busy.py pool BINARY [--tokens 1000] [--rounds 2] [--repeats 3]
@@ -20,6 +22,11 @@ promises   Mixed requests: quiet, beside 1, 2 and 8 busy loops, and with a file 
            too large. Of both promises 93 to 97 % are kept, and the median width is at most twice the spread of the
            truth; with the file, from the 51st request on. Then the same file with --refuse-late and 60 prompts one by
            one: only 200 and 503 with Retry-After, no more than 31 refusals in a row, nearly all served.
+plan       `plan --machine here` under each load, with what an earlier start has measured and with nothing: TTFT and TPOT are
+           within 15 % of what a quiet server takes, or it says that it is not sure.
+start      A first start under each load. Then all is quiet, and after that many steps of decode and of prompts the next
+           ones take what is predicted, give or take 15 %; so do the first ones of the next start, and the limits of
+           both are within 15 % of those of a quiet one, or not sure.
 late-step  8 streams while one long prompt arrives: the worst gap at the client is at most 150 ms, or the excess of its
            step is booked: on the machine (`machine`), or seen in page faults or in processor time of other threads.
            Meant for a model of some size, say with --weights int8 --kv-dtype int8 --ttft-slo 2s --tpot-slo 100ms.
@@ -165,6 +172,12 @@ def owner(flags: argparse.Namespace) -> None:
 # ---- prefill ----
 
 
+def loads(pid: int) -> dict[str, contextlib.AbstractContextManager]:
+    """What a process is to bear, each for one `with`."""
+    busy = {"quiet": [], "1 loop": [0], "2 loops": [0, 1], "8 loops": [0, 1] * 4}
+    return {name: loops(cores) for name, cores in busy.items()} | {"a tenth of a core": a_tenth_of_a_core(pid)}
+
+
 @contextlib.contextmanager
 def a_tenth_of_a_core(pid: int) -> Iterator[None]:
     """Lets the process have 10 ms of CPU time in 100 ms, until the end of the `with` block (cgroup v1 or v2)."""
@@ -181,7 +194,9 @@ def a_tenth_of_a_core(pid: int) -> Iterator[None]:
         (group / "cgroup.procs").write_text(str(pid))
         yield
     finally:
-        (group.parent / "cgroup.procs").write_text(str(pid))
+        # What it started meanwhile as well.
+        for process in (group / "cgroup.procs").read_text().split():
+            (group.parent / "cgroup.procs").write_text(process)
         group.rmdir()
 
 
@@ -197,21 +212,22 @@ def prefill(flags: argparse.Namespace) -> None:
     prompt = [rng.randrange(1000, 2000) for _ in range(flags.tokens)]
     with empty_cache() as cache, serving(flags.binary, cache, *threads) as server:
         prefills(server, flags.times, prompt)  # the costs of steps settle
-        loads = {"quiet": loops([]), "1 loop": loops([0]), "2 loops": loops([0, 1]), "8 loops": loops([0, 1] * 4)}
-        loads["a tenth of a core"] = a_tenth_of_a_core(server.pid)
-        quiet = None
         print(f"{'load':>18} {'prefill':>8} {'own':>8} {'of quiet':>8} {'p5':>7} {'p95':>7} {'+-':>7} {'held':>5}   ms")
-        for name, load in loads.items():
+        for name in loads(server.pid):
+            # Machines change their speed by themselves: quiet is what was quiet just before and just after.
+            timings, quiets = [], []
             try:
-                with load:
-                    timings = prefills(server, flags.times, prompt)
+                for _ in range(4):
+                    quiets += prefills(server, flags.times // 4, prompt)
+                    with loads(server.pid)[name]:
+                        timings += prefills(server, flags.times // 4, prompt)
             except OSError as error:
                 print(f"{name:>18}: {error}")
                 continue
             own = [timing["detail"][0]["ttft"]["own_prefill_ms"] for timing in timings]
             width = [timing["detail"][0]["uncertain"]["ttft_ms"] for timing in timings]
             middle = percentile(own, 0.5)
-            quiet = quiet or middle
+            quiet = percentile([timing["detail"][0]["ttft"]["own_prefill_ms"] for timing in quiets], 0.5)
             held = sum(abs(value - quiet) <= max(wide, quiet * 0.1) for value, wide in zip(own, width)) / len(own)
             took = percentile([timing["ttft_ms"] for timing in timings], 0.5)
             print(
@@ -219,6 +235,93 @@ def prefill(flags: argparse.Namespace) -> None:
                 f"{percentile(own, 0.95):7.2f} {percentile(width, 0.5):7.2f} {held * 100:4.0f}%   "
                 f"{len(own) - len(set(own))} equal to the digit"
             )
+
+
+# ---- plan ----
+
+
+def planned(flags: argparse.Namespace, cache: str, load: str) -> dict:
+    """What `plan` says under a load."""
+    command = [flags.binary, "plan", "--machine", "here", "-m", "lantern", "--prompt", str(flags.tokens), "--json"]
+    with loads(os.getpid())[load]:
+        done = subprocess.run(command, env=env(cache), capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def plan(flags: argparse.Namespace) -> None:
+    rng = random.Random(1)
+    prompt = [rng.randrange(1000, 2000) for _ in range(flags.tokens)]
+
+    def truth() -> dict[str, float]:
+        with serving(flags.binary, cache, "--speculate", "off") as server:
+            prefills(server, 5, prompt)
+            body = {"prompt": prompt, "max_tokens": 256, "ignore_eos": True}
+            answers = [server.ask("/v1/completions", body)["timings"] for _ in range(5)]
+            ttft = percentile([timing["ttft_ms"] for timing in prefills(server, 10, prompt)], 0.5)
+        return {"ttft": ttft, "tpot": percentile([answer["decode_ms"] / 255 for answer in answers], 0.5)}
+
+    with empty_cache() as cache:
+        truth()  # the costs of steps are kept
+        for load in loads(0):
+            for known in ("steps known", "nothing known"):
+                good, shown = collections.Counter(), []
+                for _ in range(flags.times):
+                    quiet = truth()
+                    with empty_cache() as nothing:
+                        told = planned(flags, cache if known == "steps known" else nothing, load)
+                    off = {name: told[f"{name}_ms"] / quiet[name] - 1 for name in quiet}
+                    is_sure = told["machine"]["not_sure"] is None
+                    good.update(name for name in off if not is_sure or abs(off[name]) <= 0.15)
+                    shown.append("/".join(f"{off[name] * 100:+.0f}" for name in off) + ("" if is_sure else " not sure"))
+                print(f"{load:>18}, {known:>13}: TTFT {good['ttft']}, TPOT {good['tpot']} of {flags.times}: {', '.join(shown)} %")
+
+
+# ---- start ----
+
+
+def off(server: Server, steps: int) -> dict[str, float]:
+    """By how much steps took longer than predicted, after so many of each phase: medians, of those that nothing disturbed."""
+    stop, seen = threading.Event(), []
+    reader = threading.Thread(target=read_feed, args=(server, stop, seen), daemon=True)
+    reader.start()
+    rng = random.Random(steps)
+    for at in range(max(20, steps)):
+        prompt = [rng.randrange(1000, 2000) for _ in range(400)]
+        server.ask("/v1/completions", {"prompt": prompt, "max_tokens": 6, "ignore_eos": True, "speculate": False})
+    stop.set()
+    server.ask("/v1/completions", {"prompt": [1], "max_tokens": 2})
+    reader.join(10)
+    ratios = {"decode": [], "prompts": []}
+    for step in seen[steps:]:
+        own = step["took"] - step.get("stolen", 0)
+        if step["predicted"] > 0 and not step.get("uncertain"):
+            ratios["prompts" if step["prefill"] else "decode"].append(own / step["predicted"])
+    return {phase: percentile(found, 0.5) - 1 for phase, found in ratios.items()}
+
+
+def limits_of(server: Server) -> dict:
+    return {name: value for name, value in (server.ask("/live/info")["limits"] or {}).items() if isinstance(value, float)}
+
+
+def start(flags: argparse.Namespace) -> None:
+    with empty_cache() as cache, serving(flags.binary, cache) as server:
+        quiet_limits = limits_of(server)
+        print(f"{'quiet':>18}: {quiet_limits}")
+    for load in loads(0):
+        with empty_cache() as cache:
+            first = serving(flags.binary, cache)
+            with loads(os.getpid())[load]:
+                server = first.__enter__()
+            with contextlib.closing(contextlib.ExitStack()) as stack:
+                stack.push(first)
+                doubt = server.start["calibration"].get("not_sure")
+                found = off(server, flags.steps)
+            with serving(flags.binary, cache) as server:
+                again, believed = off(server, 0), server.start["calibration"]["from_disk"]
+                now = limits_of(server)
+        show = lambda found: ", ".join(f"{phase} {share * 100:+.1f} %" for phase, share in found.items())
+        far = {name: round(now[name] / value - 1, 3) for name, value in quiet_limits.items() if value and name in now}
+        print(f"{load:>18}: not sure: {doubt}; after {flags.steps} steps {show(found)}; next start ({'kept' if believed else 'measured again'}) {show(again)}; limits {far}")
 
 
 # ---- promises ----
@@ -330,9 +433,9 @@ def make_wrong(costs: dict[pathlib.Path, str], factor: float) -> None:
         if blake3(body.encode()) != digest:
             sys.exit(f"the format of {path.name} is not the one known here")
         cost = json.loads(body)
-        walls = [(sample, int(sample["wall_ns"] * factor)) for sample in cost["samples"]]
+        walls = [(sample, int(sample["wall_ns"] * factor)) for sample in cost["found"]["samples"]]
         samples = [{**sample, "wall_ns": wall, "ran_ns": wall} for sample, wall in walls]
-        body = json.dumps({**cost, "samples": samples}, separators=(",", ":"))
+        body = json.dumps({**cost, "found": {**cost["found"], "samples": samples}}, separators=(",", ":"))
         path.write_text(f"{blake3(body.encode())}\n{body}")
 
 
@@ -583,7 +686,8 @@ def pool(flags: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    cases = {"owner": owner, "prefill": prefill, "promises": promises, "late-step": late_step, "queue": queue, "pool": pool}
+    cases = {"owner": owner, "prefill": prefill, "plan": plan, "start": start, "promises": promises}
+    cases |= {"late-step": late_step, "queue": queue, "pool": pool}
     case = {name: commands.add_parser(name, allow_abbrev=False) for name in cases}
     for each in case.values():
         each.add_argument("binary")
@@ -597,6 +701,9 @@ def main() -> None:
     case["promises"].add_argument("--requests", type=int, default=500)
     case["promises"].add_argument("--rate", type=float, default=4, help="requests per second")
     case["promises"].add_argument("--ttft-slo", default="2s", help="of the last part")
+    case["plan"].add_argument("--times", type=int, default=5)
+    case["plan"].add_argument("--tokens", type=int, default=1024)
+    case["start"].add_argument("--steps", type=int, default=100)
     case["late-step"].add_argument("model")
     case["late-step"].add_argument("--prompt-tokens", type=int, default=8192)
     case["queue"].add_argument("--few", type=int, default=12)

@@ -294,7 +294,7 @@ fn ctrl_c_while_timelines_are_read_begins_no_further_point() {
     });
     let load = ["bench-serve", "--port", &port, "--model", "m", "--sweep-request-rate", "100,0.001", "--json"];
     let child = twostroke(&load).args(SMALL).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    second.recv().expect("a timeline is asked for");
+    second.recv_timeout(std::time::Duration::from_secs(60)).expect("a timeline is asked for");
     tests::signal("INT", child.id());
     let output = child.wait_with_output().expect("it ends");
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");

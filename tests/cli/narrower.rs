@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testing::{Scratch, lantern};
 use tests::{Ran, run, signal, twostroke};
 
@@ -63,12 +63,12 @@ impl Place {
     /// Replaces the limits that were kept by some that no measurement exceeds.
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
         let file = self.kept(".limits").remove(0);
-        let mut value = rates::kept::read(&file).expect("it is there, and whole");
+        let mut kept = rates::kept::Kept::<Value>::read(&file).expect("it is there, and whole");
         let rates = [1e12, 1e12, int8_ops, bf16_flops, 1e18];
         let samples = rates.map(|rate| vec![json!({"rate": rate, "unix_s": 0}); 3]);
-        value["found"]["samples"] = json!(samples);
-        value["found"]["cache_bytes"] = json!(0);
-        rates::kept::write(&file, &value).expect("it can be written to");
+        kept.found["samples"] = json!(samples);
+        kept.found["cache_bytes"] = json!(0);
+        kept.write(&file).expect("it can be written to");
     }
 
     /// On a short text of that name.

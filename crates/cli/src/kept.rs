@@ -17,7 +17,7 @@ use kernels::limits::Limits;
 use kernels::{AccumulationOrder, Isa, KvDtype, WeightClass};
 use launch::machine;
 use rates::{MeasuredLimits, kept};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::flags::ModelFlags;
 
@@ -27,7 +27,7 @@ pub(crate) const CALIBRATION: &str = "the calibration text";
 const NAME_LENGTH: usize = 60;
 
 /// What was measured of a class: how far it is from float32, and on what.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Loss {
     /// Mean divergence from float32, in nats.
     pub(crate) mean_kl: f64,
@@ -65,25 +65,16 @@ impl Precision {
     /// Keeps what was measured of a checkpoint.
     pub(crate) fn keep(self, directory: &Path, checkpoint: &Checkpoint, loss: &Loss) -> io::Result<()> {
         let Some(key) = self.key(checkpoint) else { return Ok(()) };
-        let Loss { mean_kl, tokens, window, skip, text } = loss;
-        let found =
-            json!({ "mean_kl": mean_kl, "tokens": tokens, "window": window, "skip": skip, "text": printable(text) });
-        write(&self.path(directory, checkpoint), &key, found)
+        kept::write(&self.path(directory, checkpoint), &key, Loss { text: printable(&loss.text), ..loss.clone() })
     }
 
     /// What was kept, if it still holds.
     pub(crate) fn kept(self, directory: &Path, checkpoint: &Checkpoint) -> Option<Loss> {
         let path = self.path(directory, checkpoint);
         // The key of a built-in model takes some milliseconds.
-        let found = path.exists().then(|| read(&path, &self.key(checkpoint)?)).flatten()?;
-        let count = |name: &str| found[name].as_u64();
-        Some(Loss {
-            mean_kl: found["mean_kl"].as_f64().filter(|kl| kl.is_finite() && *kl >= 0.0)?,
-            tokens: count("tokens")?,
-            window: count("window")?,
-            skip: count("skip")?,
-            text: printable(found["text"].as_str()?),
-        })
+        let loss: Loss = path.exists().then(|| kept::read(&path, &self.key(checkpoint)?)).flatten()?;
+        let is_sane = loss.mean_kl.is_finite() && loss.mean_kl >= 0.0;
+        is_sane.then(|| Loss { text: printable(&loss.text), ..loss })
     }
 }
 
@@ -142,14 +133,4 @@ pub(crate) fn recent_limits(directory: &Path, on: On, unix_s: u64) -> Option<Lim
 /// The limits of this machine as earlier starts have measured them.
 pub(crate) fn limits(directory: &Path, on: On) -> Option<Limits> {
     MeasuredLimits::read(&on.path(directory), &on.key()).limits()
-}
-
-fn write(path: &Path, key: &str, found: Value) -> io::Result<()> {
-    kept::write(path, &json!({ "key": key, "found": found }))
-}
-
-/// What is kept at `path` for `key`; `None` for anything else.
-fn read(path: &Path, key: &str) -> Option<Value> {
-    let mut value = kept::read(path)?;
-    (value["key"] == key).then(|| value["found"].take())
 }

@@ -43,6 +43,7 @@ mod wall_clock;
 mod watch;
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -195,6 +196,11 @@ impl ModelInfo {
     /// The prompt of a request as tokens, which validation would make of it.
     pub fn encode(&self, raw: &RawRequest) -> Result<Vec<TokenId>, Rejection> {
         validate::tokenize(raw, self)
+    }
+
+    /// Where the texts of a conversation's messages are in these tokens of it: empty where one is not found.
+    pub fn messages_in(&self, raw: &RawRequest, prompt: &[TokenId]) -> Vec<Range<usize>> {
+        validate::messages_in(raw, prompt, self)
     }
 
     /// Which rotations are in force where that depends on the longest sequence.

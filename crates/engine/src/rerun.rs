@@ -176,8 +176,13 @@ impl Run {
 
 impl Engine {
     /// Runs requests that are over once more, with those that were there beside them and without `without`. Blocks
-    /// until that is done; only an engine without requests does it.
-    pub fn run_again(&self, asked: &[RequestId], without: &[RequestId]) -> Result<Rerun, RerunError> {
+    /// until that is done, or no longer `is_wanted`; only an engine without requests does it.
+    pub fn run_again(
+        &self,
+        asked: &[RequestId],
+        without: &[RequestId],
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Rerun, RerunError> {
         let none = "this server runs no request again: it records (--record), or others read its prompts";
         let kept = self.0.kept.as_ref().ok_or(RerunError::Refused(none))?;
         let kept = kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -206,7 +211,7 @@ impl Engine {
             }
         }
         let span = Duration::from_nanos(were.first().map_or(0, |first| end.since(first.arrived).0));
-        let session = Session::begin(self, span)?;
+        let session = Session::begin(self, span, is_wanted)?;
         let mut warmed_tokens = 0;
         for (index, (request, cached)) in prefixes.iter().enumerate() {
             if *cached > shared_tokens(request, &prefixes[..index]) {
@@ -271,11 +276,16 @@ struct Session<'a> {
     engine: &'a Engine,
     views: Arc<Mutex<Views>>,
     deadline: Instant,
+    is_wanted: &'a dyn Fn() -> bool,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
     /// `span`: how long it took then.
-    fn begin(engine: &Engine, span: Duration) -> Result<Session<'_>, RerunError> {
+    fn begin(
+        engine: &'a Engine,
+        span: Duration,
+        is_wanted: &'a dyn Fn() -> bool,
+    ) -> Result<Session<'a>, RerunError> {
         let busy = RerunError::Busy("the engine has requests: one that is over is run again while it has none");
         if span >= MOST_TIME {
             return Err(TOO_LONG);
@@ -291,7 +301,7 @@ impl Session<'_> {
         if !answer.blocking_recv().unwrap_or(false) {
             return Err(busy);
         }
-        Ok(Session { engine, views, deadline })
+        Ok(Session { engine, views, deadline, is_wanted })
     }
 
     fn submit(&self, request: &ValidatedRequest) -> Stream {
@@ -323,6 +333,9 @@ impl Session<'_> {
             }
             if is_over {
                 return Ok(());
+            }
+            if !(self.is_wanted)() {
+                return Err(STOPPED);
             }
             std::thread::sleep(wait);
         }

@@ -110,7 +110,12 @@ pub trait Observe: Serve {
     fn past(&self, span: Duration) -> RunHistoryWindow;
 
     /// Runs requests that are over once more, without some that were there ([`Engine::run_again`]). Blocks.
-    fn run_again(&self, _asked: &[RequestId], _without: &[RequestId]) -> Result<Rerun, RerunError> {
+    fn run_again(
+        &self,
+        _asked: &[RequestId],
+        _without: &[RequestId],
+        _is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Rerun, RerunError> {
         Err(RerunError::Refused("this server runs no request again"))
     }
 
@@ -264,8 +269,13 @@ impl Observe for Engine {
         shared.since(begin, self.0.limits.clone(), self.cost())
     }
 
-    fn run_again(&self, asked: &[RequestId], without: &[RequestId]) -> Result<Rerun, RerunError> {
-        Engine::run_again(self, asked, without)
+    fn run_again(
+        &self,
+        asked: &[RequestId],
+        without: &[RequestId],
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Rerun, RerunError> {
+        Engine::run_again(self, asked, without, is_wanted)
     }
 
     fn watch(&self, wants_map: bool) -> Box<dyn Subscription> {

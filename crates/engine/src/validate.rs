@@ -5,7 +5,7 @@
 //!
 //! All relations are checked on the *resolved* values (after defaults), and before a block or a seat is taken.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,6 +107,8 @@ impl Chat {
 #[allow(missing_docs, reason = "the names are the field's own, as in the OpenAI and vLLM APIs")]
 pub struct RawRequest {
     pub prompt: Prompt,
+    /// Where messages are in a prompt of tokens ([`ModelInfo::messages_in`]), to be told.
+    pub messages: Vec<Range<usize>>,
     /// -1: all that the context leaves, as without one.
     pub max_tokens: Option<i64>,
     /// A `max_tokens` beyond the context is cut to what it leaves, and not refused.
@@ -176,6 +178,7 @@ impl RawRequest {
     pub fn new(prompt: Prompt) -> RawRequest {
         RawRequest {
             prompt,
+            messages: Vec::new(),
             max_tokens: None,
             cut_max_tokens: false,
             min_tokens: None,
@@ -281,6 +284,7 @@ impl OfPrompt {
 #[derive(Clone, Debug)]
 pub struct ValidatedRequest {
     pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) messages: Vec<Range<usize>>,
     pub(crate) num_answers: usize,
     pub(crate) stop: StopRules,
     pub(crate) stop_strings: Vec<String>,
@@ -326,6 +330,7 @@ impl ValidatedRequest {
         let sampling = Sampling { temperature: 0.0, logprobs: Some(top), ..Sampling::default() };
         ValidatedRequest {
             prompt: self.prompt.iter().chain(tail).copied().collect(),
+            messages: Vec::new(),
             num_answers: 1,
             stop: StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: Vec::new() },
             stop_strings: Vec::new(),
@@ -458,6 +463,11 @@ impl ValidatedRequest {
         &self.prompt
     }
 
+    /// The prompt's tokens that are text of each message: empty where that is not found as it was given.
+    pub fn messages(&self) -> &[Range<usize>] {
+        &self.messages
+    }
+
     /// Answers asked for.
     pub fn num_answers(&self) -> usize {
         self.num_answers
@@ -531,6 +541,7 @@ pub(crate) fn validate(
     let priority = priority(raw.priority, class, raw.may_be_urgent)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
     let prompt = tokenize(&raw, model)?;
+    let messages = if raw.messages.is_empty() { messages_in(&raw, &prompt, model) } else { raw.messages.clone() };
     let prediction = prediction(&raw, model)?;
     let generated = generated(&raw, num_answers, &model.config)?;
     let rule = rule(&raw, model)?;
@@ -541,6 +552,7 @@ pub(crate) fn validate(
     }
     let request = ValidatedRequest {
         prompt: prompt.into(),
+        messages,
         num_answers,
         stop,
         stop_strings,
@@ -985,6 +997,34 @@ fn render_chat(
         let code = error.is_machine_fault().then_some(MACHINE_BUSY);
         Rejection { code, ..Rejection::of(error.param(), error.to_string()) }
     })
+}
+
+/// Where the texts of a conversation's messages are in its prompt. Templates trim them, and leave some out.
+pub(crate) fn messages_in(raw: &RawRequest, prompt: &[TokenId], model: &ModelInfo) -> Vec<Range<usize>> {
+    let (Prompt::Chat(chat), None, Some(tokenizer)) = (&raw.prompt, raw.truncate_prompt_tokens, &model.tokenizer) else {
+        return Vec::new();
+    };
+    let bytes = prompt.iter().flat_map(|&id| tokenizer.token_bytes(id).unwrap_or_default()).collect();
+    let Ok(text) = String::from_utf8(bytes) else { return Vec::new() };
+    let (mut token, mut token_end, mut found) = (0, 0, 0);
+    // The number of tokens that end before this byte, which is behind those that were asked for before.
+    let mut tokens_before = |byte: usize| {
+        while let Some(&id) = prompt.get(token)
+            && token_end + tokenizer.token_len(id) <= byte
+        {
+            token_end += tokenizer.token_len(id);
+            token += 1;
+        }
+        token
+    };
+    let place = |message: &ChatMessage| {
+        let said = message.content.as_deref().unwrap_or_default().trim();
+        let at = text[found..].find(said).filter(|_| !said.is_empty()).map(|at| found + at);
+        let Some(at) = at else { return 0..0 };
+        found = at + said.len();
+        tokens_before(at)..tokens_before(found)
+    };
+    chat.messages.iter().map(place).collect()
 }
 
 fn no_template(model: &ModelInfo) -> Rejection {

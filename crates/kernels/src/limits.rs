@@ -71,6 +71,12 @@ pub fn kind(name: &str) -> Option<&'static str> {
     Loop::available().iter().map(|l| l.name).find(|kind| *kind == name)
 }
 
+/// Whether a loop of this name is one of tiles (AMX): kernels reach small shares of their peak, because their operands come too
+/// slowly.
+pub fn has_tiles(kind: &str) -> bool {
+    kind.starts_with("amx ")
+}
+
 /// Read bandwidth of memory nodes. Bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLimits {

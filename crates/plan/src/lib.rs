@@ -277,10 +277,14 @@ impl Plan {
 
     /// Why its figures are not sure, if they are not.
     pub fn doubt(&self) -> Option<String> {
+        let Machine { basis, has_tiles, doubt, .. } = &self.deployment.machine;
+        let of_tiles = (*basis == Basis::Limits && *has_tiles).then_some(
+            "how much of its tiles' peak this model reaches is known once `serve` has measured its steps here",
+        );
         let is_raised = self.prefill.shares.is_none() || self.decode.shares.is_none();
         let raised =
             || "steps measured here were faster than its limits, so lower bounds are in their place".to_string();
-        self.deployment.machine.doubt.map(|doubt| doubt.to_string()).or_else(|| is_raised.then(raised))
+        doubt.map(|doubt| doubt.to_string()).or(of_tiles.map(str::to_owned)).or_else(|| is_raised.then(raised))
     }
 
     /// The phase that takes more of a machine's time, and so needs more machines.

@@ -315,6 +315,19 @@ fn a_prediction_below_the_floor_is_the_floor() {
     assert!(plan.to_string().contains("memory, not known (machine busy)"), "{plan}");
 }
 
+/// Of tiles' peak models reach very different shares.
+#[test]
+fn a_prediction_from_the_peak_of_tiles_is_not_sure() {
+    let given = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
+    for (basis, has_tiles, unsure) in
+        [(Basis::Limits, true, true), (Basis::Limits, false, false), (Basis::Steps, true, false)]
+    {
+        let machine = Machine { basis, has_tiles, ..given.machine.clone() };
+        let doubt = Deployment { machine, ..given.clone() }.plan(&ask(1024, 256, 1)).doubt();
+        assert_eq!(doubt.as_ref().is_some_and(|why| why.contains("tiles")), unsure, "{basis:?}: {doubt:?}");
+    }
+}
+
 /// What int8 brings to prefill on machines that multiply it faster.
 #[test]
 fn int8_and_int4_have_the_int8_peak() {

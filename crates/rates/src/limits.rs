@@ -44,24 +44,15 @@ pub struct MeasuredLimits {
     kinds: [String; 4],
 }
 
-/// A file of them.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    key: String,
-    found: MeasuredLimits,
-}
-
 impl MeasuredLimits {
     /// What is kept at `path` for `key`: nothing is known where there is anything but a whole one.
     pub fn read(path: &Path, key: &str) -> MeasuredLimits {
-        let kept = kept::read(path).and_then(|value| serde_json::from_value::<Kept>(value).ok());
-        let kept = kept.filter(|kept| kept.key == key && kept.found.is_sane());
-        kept.map(|kept| kept.found).unwrap_or_default()
+        kept::read(path, key).filter(MeasuredLimits::is_sane).unwrap_or_default()
     }
 
     /// Keeps it. Complete or absent, also when the process ends meanwhile.
     pub fn write(&self, path: &Path, key: &str) -> io::Result<()> {
-        kept::write(path, &serde_json::to_value(Kept { key: key.to_owned(), found: self.clone() })?)
+        kept::write(path, key, self)
     }
 
     fn is_sane(&self) -> bool {
@@ -145,6 +136,8 @@ fn supported(mut rates: Vec<f64>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     const NONE: &[f64] = &[];
@@ -220,11 +213,11 @@ mod tests {
         measured.add(&of(4e10, &[4e10, 3.9e10, 3.9e10]), 7);
         measured.write(&path, "key").expect("it can be written");
         assert_eq!((read("key"), read("other")), (measured, MeasuredLimits::default()));
-        let good = kept::read(&path).expect("it is whole");
+        let good: Value = kept::read(&path, "key").expect("it is whole");
         for bad in ["-1.0", "1e300", "null", "4e2"] {
             let mut value = good.clone();
-            value["found"]["samples"][2][0]["rate"] = serde_json::from_str(bad).expect("it is JSON");
-            kept::write(&path, &value).expect("it can be written");
+            value["samples"][2][0]["rate"] = serde_json::from_str(bad).expect("it is JSON");
+            kept::write(&path, "key", value).expect("it can be written");
             assert_eq!(read("key"), MeasuredLimits::default(), "{bad}");
         }
     }

@@ -101,18 +101,10 @@ impl Sample {
 }
 
 /// What is known of the steps of a model here.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSamples {
     samples: Vec<Sample>,
     /// By how much steps were slower since: decode alone, and what prompts add. `None`: as measured.
-    drift: Option<[f64; 2]>,
-}
-
-/// A file of them.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    key: String,
-    samples: Vec<Sample>,
     drift: Option<[f64; 2]>,
 }
 
@@ -156,23 +148,23 @@ impl StepSamples {
 
     /// What is kept at `path` for `key`; `None` for anything but a whole one that a start has written.
     pub fn read(path: &Path, key: &str) -> Option<StepSamples> {
-        let Kept { samples, drift, .. } =
-            serde_json::from_value(kept::read(path)?).ok().filter(|kept: &Kept| kept.key == key)?;
-        let is_sane = samples.len() <= MOST_SAMPLES && samples.iter().all(Sample::is_sane);
-        let has_sane_drift = drift.iter().flatten().all(|drift| SANE_DRIFT.contains(drift));
-        (is_sane && has_sane_drift).then_some(StepSamples { samples, drift })
+        kept::read(path, key).filter(StepSamples::is_sane)
     }
 
     /// Keeps them. Complete or absent, also when the process ends meanwhile.
     pub fn write(&self, path: &Path, key: &str) -> io::Result<()> {
-        let StepSamples { samples, drift } = self.clone();
-        kept::write(path, &serde_json::to_value(Kept { key: key.to_owned(), samples, drift })?)
+        kept::write(path, key, self)
+    }
+
+    fn is_sane(&self) -> bool {
+        let has_sane_drift = self.drift.iter().flatten().all(|drift| SANE_DRIFT.contains(drift));
+        has_sane_drift && self.samples.len() <= MOST_SAMPLES && self.samples.iter().all(Sample::is_sane)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -213,7 +205,7 @@ mod tests {
         work.add_chunk(0, 64, false);
         let seconds = known.fit().expect("it has samples").seconds(&work);
         assert!((seconds / 1e-3 - 1.0).abs() < 0.01, "twice as slow as measured: {seconds}");
-        let good = kept::read(&path).expect("it is whole");
+        let good: Value = kept::read(&path, "key").expect("it is whole");
         for (place, bad) in [
             ("/samples/1/wall_ns", json!(0)),
             ("/samples/1/wall_ns", json!(1e300)),
@@ -228,7 +220,7 @@ mod tests {
         ] {
             let mut value = good.clone();
             *value.pointer_mut(place).expect("it is there") = bad.clone();
-            kept::write(&path, &value).expect("it can be written");
+            kept::write(&path, "key", value).expect("it can be written");
             assert_eq!(read("key"), None, "{place} {bad}");
         }
     }

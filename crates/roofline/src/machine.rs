@@ -66,6 +66,8 @@ pub struct Machine {
     pub rows: usize,
     /// Source of the figures.
     pub basis: Basis,
+    /// The measured peak is one of tiles, of which models reach very different shares.
+    pub has_tiles: bool,
     /// Why measured figures are uncertain, if they are.
     pub doubt: Option<Doubt>,
 }
@@ -129,15 +131,21 @@ impl Machine {
             rows: ROWS,
             basis: Basis::Given,
             cache: None,
+            has_tiles: false,
             doubt: None,
         }
     }
 
     /// This machine, from its measured limits. The shares are those of docs/performance.md, for prompts of 512 tokens
     /// and for decode alone on the 0.5B shape: 90 % and 92 % with bf16 weights, 75 % and 92 % with int8, 70 % and 84 %
-    /// with int4.
+    /// with int4; those of tiles are of docs/hardware.md.
     pub fn here(limits: &Limits, weights: WeightClass, memory: Option<f64>) -> Machine {
+        let kind = if weights == WeightClass::Bf16 { limits.bf16_kind } else { limits.int8_kind };
+        let has_tiles = kernels::limits::has_tiles(kind);
         let (flops_share, bandwidth_share) = match weights {
+            WeightClass::Bf16 if has_tiles => (0.20, 0.92),
+            WeightClass::Int8 if has_tiles => (0.15, 0.92),
+            WeightClass::Int4 if has_tiles => (0.15, 0.84),
             WeightClass::Bf16 => (0.90, 0.92),
             WeightClass::Int8 => (0.75, 0.92),
             WeightClass::Int4 => (0.70, 0.84),
@@ -154,6 +162,7 @@ impl Machine {
             rows: ROWS_HERE,
             basis: Basis::Limits,
             cache: Some(LastLevel { bytes: limits.cache_bytes, bandwidth: limits.cache_bandwidth }),
+            has_tiles,
             doubt: limits.doubt(),
         }
     }
@@ -249,6 +258,7 @@ impl Known {
             rows: ROWS,
             basis: Basis::Preset,
             cache: None,
+            has_tiles: false,
             doubt: None,
         }
     }

@@ -120,6 +120,7 @@ impl ToolFormat {
         let tokens = model.encode(raw)?;
         let end = &tokens[tokens.len().saturating_sub(PROMPT_END_TOKENS)..];
         let prompt_end = model.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(end, false)).unwrap_or_default();
+        raw.messages = model.messages_in(raw, &tokens);
         raw.prompt = Prompt::Tokens(tokens.into_iter().map(i64::from).collect());
         raw.shown_tokens = self.shown.clone();
         // A call that must be made is this turn, and the form is the next one's.

@@ -52,11 +52,11 @@ pub(crate) async fn ask(
         let ago = app.engine.now().since(timeline.account.arrived);
         span = span.max(Duration::from_nanos(ago.0) + BEFORE);
     }
-    let work = move |app: &App| {
-        let mut yield_point = YieldPoint::of(app);
+    let work = move |app: &App, is_wanted: &dyn Fn() -> bool| {
+        let mut yield_point = YieldPoint::of(app, is_wanted);
         let changes = Changes { without: other.requests.clone(), ..Changes::default() };
         let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| yield_point.goes_on())?;
-        let run = runs.then(|| app.engine.run_again(&trace.requests, &other.requests)).transpose();
+        let run = runs.then(|| app.engine.run_again(&trace.requests, &other.requests, is_wanted)).transpose();
         Ok(run.map(|run| written(app, [&trace, &other], &answer.answers, run.as_ref())))
     };
     let text: Result<Result<String, RerunError>, WhatIfError> = alone(app, work).await?;

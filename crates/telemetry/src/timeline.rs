@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::iter::repeat_n;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
@@ -46,6 +47,8 @@ pub struct RequestTrace {
     pub requests: Vec<RequestId>,
     /// Tokens of each prompt.
     pub prompt_tokens: Vec<usize>,
+    /// Of a conversation, the prompt's tokens that are text of each message.
+    pub messages: Vec<Range<usize>>,
     /// Answers to each prompt.
     pub num_answers: usize,
     /// What is thought in each answer, prompt by prompt.
@@ -53,6 +56,11 @@ pub struct RequestTrace {
 }
 
 impl RequestTrace {
+    /// The message in whose text a prompt's token is, or behind whose last one.
+    pub fn message_at(&self, token: usize) -> Option<usize> {
+        self.messages.iter().position(|message| !message.is_empty() && (message.start..=message.end).contains(&token))
+    }
+
     /// Thoughts in the answers to a prompt.
     pub fn thoughts_of(&self, prompt: usize) -> &[Thought] {
         &self.thoughts[prompt * self.num_answers..(prompt + 1) * self.num_answers]
@@ -171,7 +179,7 @@ impl Reader<'_> {
     pub fn timeline(&self, name: &str) -> Option<Value> {
         let trace = self.registry.find(self.tenant, name)?;
         let prompts = trace.requests.iter().enumerate();
-        let prompts = prompts.map(|(at, &id)| Some(self.prompt(&self.engine.timeline(id)?, trace.thoughts_of(at))));
+        let prompts = prompts.map(|(at, &id)| Some(self.prompt(&self.engine.timeline(id)?, &trace, at)));
         let prompts: Option<Vec<Value>> = prompts.collect();
         Some(json!({
             "id": trace.response_id,
@@ -192,10 +200,11 @@ impl Reader<'_> {
     }
 
     /// Why no more of a prompt was cached, as `timings.cache` says it.
-    pub fn cache_miss(&self, miss: &CacheMiss) -> Value {
+    pub fn cache_miss(&self, miss: &CacheMiss, trace: &RequestTrace) -> Value {
         let cost = miss.cost.map(|cost| (ms(cost) * 1e3).round() / 1e3);
         let mut told = Map::new();
         told.insert("left_at_token".into(), miss.at_token.into());
+        told.insert("left_in_message".into(), trace.message_at(miss.at_token).into());
         told.insert("why".into(), MissReason::NAMES[miss.why as usize].into());
         told.insert("lost_tokens".into(), miss.lost.into());
         told.insert("predicted_ms".into(), cost.into());
@@ -218,8 +227,8 @@ impl Reader<'_> {
         Some((owners(&shares, None), self.others(&others)))
     }
 
-    fn prompt(&self, timeline: &Timeline, thoughts: &[Thought]) -> Value {
-        let account = &timeline.account;
+    fn prompt(&self, timeline: &Timeline, trace: &RequestTrace, at: usize) -> Value {
+        let (account, thoughts) = (&timeline.account, trace.thoughts_of(at));
         let since = |moment: Nanos| ms(moment.since(account.arrived));
         let state = match timeline.ending {
             None if account.visits.is_empty() => "waiting",
@@ -240,9 +249,9 @@ impl Reader<'_> {
         let targets = json!({"ttft_ms": account.targets.ttft.map(ms), "tpot_ms": account.targets.tpot.map(ms)});
         prompt.insert("targets".into(), targets);
         prompt.extend(self.sums(&account.bill));
-        prompt.insert("cache".into(), account.bill.miss.map(|miss| self.cache_miss(&miss)).into());
+        prompt.insert("cache".into(), account.bill.miss.map(|miss| self.cache_miss(&miss, trace)).into());
         let name = |id| self.registry.words(self.tenant, id);
-        prompt.insert("why".into(), why::tell(timeline, &name).into());
+        prompt.insert("why".into(), why::tell(timeline, &|token| trace.message_at(token), &name).into());
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());
         prompt.insert("late_tokens".into(), self.gaps(account, &account.late_gaps()));
         prompt.insert("longest_gaps".into(), self.gaps(account, &account.longest_gaps));
@@ -357,6 +366,7 @@ mod tests {
             request_id: request.into(),
             requests: vec![RequestId(id)],
             prompt_tokens: vec![1],
+            messages: Vec::new(),
             num_answers: 1,
             thoughts: vec![Thought::default()],
         })

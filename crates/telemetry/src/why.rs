@@ -84,12 +84,15 @@ fn advice(owner: &str) -> Option<&'static str> {
     })
 }
 
+/// The message in which a token of the prompt is.
+type InMessage<'a> = &'a dyn Fn(usize) -> Option<usize>;
+
 /// The story of one prompt. `name`: how its reader knows another request.
-pub fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
+pub fn tell(timeline: &Timeline, message: InMessage<'_>, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
     let Timeline { account, ending, until, held, away } = timeline;
     let mut story = vec![first_token(account, *ending, *until)];
     story.extend(away.as_ref().and_then(|away| read_elsewhere(away, *until)));
-    story.extend(account.bill.miss.and_then(|miss| not_cached(&miss, account.arrived, name)));
+    story.extend(account.bill.miss.and_then(|miss| not_cached(&miss, account.arrived, message, name)));
     story.extend(parts("Of that: ", &account.bill.ttft, account.bill.uncertain[0]));
     let ttft = &account.bill.ttft;
     story.extend(delayed("delayed its first token most", &account.bill.ttft_others, ttft, name));
@@ -166,14 +169,19 @@ fn read_elsewhere(away: &RemotePrefillTrace, until: Nanos) -> Option<String> {
 }
 
 /// Why no more of the prompt was cached.
-fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> String) -> Option<String> {
+fn not_cached(
+    miss: &CacheMiss,
+    arrived: Nanos,
+    message: InMessage<'_>,
+    name: &dyn Fn(RequestId) -> String,
+) -> Option<String> {
     let by = miss.by.map(name).or(miss.by_other_tenant.then(|| OTHER_TENANT.to_owned()));
     let for_request = by.as_ref().map_or_else(String::new, |by| format!(" for {by}"));
     let when = miss.at.map_or_else(String::new, |at| format!(" {} before it came", time(arrived.since(at))));
     let why = match miss.why {
         MissReason::AllFound => return None,
         MissReason::New if miss.at_token == 0 => return Some(NOTHING_SEEN.to_owned()),
-        MissReason::New => "; from there on it is new since the server started".to_owned(),
+        MissReason::New => "; from there on it is new, as far as the server remembers".to_owned(),
         MissReason::OtherToken => ", where another token stood".to_owned(),
         MissReason::OtherSalt => " with another cache_salt or adapter, whose blocks are not shared".to_owned(),
         MissReason::Evicted => format!(", and evicted{for_request}{when}"),
@@ -187,8 +195,9 @@ fn not_cached(miss: &CacheMiss, arrived: Nanos, name: &dyn Fn(RequestId) -> Stri
     let cost = miss.cost.map_or_else(|| "not known".to_owned(), |cost| format!("{} as predicted", time(cost)));
     let lost = format!(" That cost {} of prefill: {cost}.", counted(miss.lost, "token"));
     Some(format!(
-        "Its prompt was seen before up to token {}{why}.{}",
+        "Its prompt was seen before up to token {}{}{why}.{}",
         miss.at_token,
+        message(miss.at_token).map_or_else(String::new, |at| format!(" (in messages[{at}])")),
         if miss.lost > 0 { &lost } else { "" }
     ))
 }

@@ -9,7 +9,6 @@ use checkpoint::{Checkpoint, LoadError};
 use kernels::quant::LAYOUT_VERSION;
 use rates::kept;
 use receipt::{Definition, Digest, Provenance};
-use serde_json::json;
 
 use crate::ModelInfo;
 
@@ -76,15 +75,13 @@ impl Loaded {
             directory.map(|directory| directory.join(format!("{}.digest", Weights::file_stem(checkpoint, PURPOSE))));
         let key = kept.as_ref().and_then(|_| Weights::open(checkpoint).ok()?.cache_key(checkpoint, PURPOSE));
         if let (Some(path), Some(key)) = (&kept, &key)
-            && let Some(result) = kept::read(path)
-            && result.get("key").and_then(|found| found.as_str()) == Some(key)
-            && let Some(Ok(weights)) = result.get("weights").map(|found| serde_json::from_value(found.clone()))
+            && let Some(weights) = kept::read(path, key)
         {
             return Ok([weights, config]);
         }
         let weights = Digest(Weights::digest(checkpoint, Some(self.at))?);
         if let (Some(path), Some(key)) = (&kept, &key)
-            && let Err(error) = kept::write(path, &json!({"key": key, "weights": weights}))
+            && let Err(error) = kept::write(path, key, weights)
         {
             tracing::warn!(%error, path = %path.display(), "the digest of the weights could not be kept");
         }

@@ -62,6 +62,8 @@ impl EventStream {
         let bytes = requests.iter().map(bytes).fold(0, u64::saturating_add);
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
         let charge = app.answers.charge(tenant, bytes)?;
+        // Of several prompts none is a conversation.
+        let messages = requests.first().map_or(&[][..], ValidatedRequest::messages).to_vec();
         let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
         let submit = |request| match &plan.beams {
             None => Ok(Some(app.engine.submit(request)?)),
@@ -82,6 +84,7 @@ impl EventStream {
             thoughts: repeat_with(Thought::default).take(requests.len() * plan.num_answers).collect(),
             requests,
             prompt_tokens,
+            messages,
             num_answers: plan.num_answers,
         });
         app.telemetry.registry.add(trace.clone());

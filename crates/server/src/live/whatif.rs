@@ -39,21 +39,21 @@ const YIELD_STEPS: usize = 64;
 
 pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
-    let text = alone(app, move |app| simulate(app, minutes, &changes)).await?.map_err(refused)?;
+    let text = alone(app, move |app, is_wanted| simulate(app, minutes, &changes, is_wanted)).await?.map_err(refused)?;
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
 }
 
-/// Simulates on a separate thread, and refuses to while another does.
+/// Simulates on a separate thread, and refuses to while another does. `simulate` can ask whether its client is still there.
 pub(crate) async fn alone<T: Send + 'static>(
     app: Arc<App>,
-    simulate: impl FnOnce(&App) -> T + Send + 'static,
+    simulate: impl FnOnce(&App, &dyn Fn() -> bool) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
     let turn = app.permits.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
         // Held until the work is over, also when its client is gone; and given back before the answer is
         // told, for who hears it may ask again at once.
-        let simulated = simulate(&app);
+        let simulated = simulate(&app, &|| !told.is_closed());
         drop(turn);
         let _ = told.send(simulated);
     };
@@ -64,13 +64,14 @@ pub(crate) async fn alone<T: Send + 'static>(
 /// How far a simulation may go, and that it leaves the machine to the engine.
 pub(crate) struct YieldPoint<'a> {
     app: &'a App,
+    is_wanted: &'a dyn Fn() -> bool,
     steps: usize,
     since: Instant,
 }
 
 impl YieldPoint<'_> {
-    pub(crate) fn of(app: &App) -> YieldPoint<'_> {
-        YieldPoint { app, steps: 0, since: Instant::now() }
+    pub(crate) fn of<'a>(app: &'a App, is_wanted: &'a dyn Fn() -> bool) -> YieldPoint<'a> {
+        YieldPoint { app, is_wanted, steps: 0, since: Instant::now() }
     }
 
     /// After each step: whether there may be another.
@@ -82,7 +83,7 @@ impl YieldPoint<'_> {
             }
             self.since = Instant::now();
         }
-        self.steps < MOST_STEPS
+        self.steps < MOST_STEPS && (self.is_wanted)()
     }
 }
 
@@ -154,11 +155,16 @@ struct Steps {
     left_out: u64,
 }
 
-fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIfError> {
+fn simulate(
+    app: &App,
+    minutes: u64,
+    changes: &Changes,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<String, WhatIfError> {
     let past = app.engine.past(Duration::from_secs(60 * minutes));
     let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];
-    let mut yield_point = YieldPoint::of(app);
+    let mut yield_point = YieldPoint::of(app, is_wanted);
     let mut watcher = |course: Course, record: &StepRecord| {
         let steps = &mut courses[course as usize];
         if steps.text.len() < MOST_BYTES {

@@ -63,7 +63,7 @@ impl<'a> Format<'a> {
 pub(crate) fn timings(app: &App, plan: &ResponsePlan, trace: &RequestTrace, totals: &Totals) -> WireTimings {
     let reader = app.reader(trace.tenant);
     let detail = plan.delivery.timings_detail.then(|| reader.detail(trace).into());
-    let cache = totals.timings.bill.miss.map(|miss| reader.cache_miss(&miss));
+    let cache = totals.timings.bill.miss.map(|miss| reader.cache_miss(&miss, trace));
     let searched = plan.beams.as_ref().map(Beams::taken);
     let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.model.demands);
     WireTimings::of(&totals.timings, trace.thinking(&*app.engine), phases, searched, [cache, detail])

@@ -63,14 +63,18 @@ fn each_answer_says_why_no_more_of_its_prompt_was_cached() {
         ], "tools": tools})
     };
     let roomy = host(small_engine());
-    for (what, first, second, why) in [
-        ("timestamp", chat("12:01", ["see", "go"]), chat("12:02", ["see", "go"]), "other_token"),
-        ("tool order", chat("13:00", ["see", "go"]), chat("13:00", ["go", "see"]), "other_token"),
-        ("partial block", chat("14:00", ["a", "b"]), chat("14:00", ["a", "b"]), "block_not_full"),
+    let mut asked_more = chat("14:00", ["see", "go"]);
+    asked_more["messages"][1]["content"] = json!("Begin. Then end.");
+    for (what, first, second, why, message) in [
+        ("timestamp", chat("12:01", ["see", "go"]), chat("12:02", ["see", "go"]), "other_token", Some(0)),
+        ("tool order", chat("13:00", ["see", "go"]), chat("13:00", ["go", "see"]), "other_token", None),
+        ("a question that goes on", chat("14:00", ["see", "go"]), asked_more, "other_token", Some(1)),
+        ("partial block", chat("15:00", ["a", "b"]), chat("15:00", ["a", "b"]), "block_not_full", None),
     ] {
         let (first, second) = (ask(&roomy, A, &first), ask(&roomy, A, &second));
         let told = &second["timings"]["cache"];
         assert_eq!((&told["why"], &told["left_at_token"]), (&json!(why), &json!(common(&first, &second))), "{what}");
+        assert_eq!(told["left_in_message"], json!(message), "{what}: {told}");
         assert!(told["lost_tokens"].as_u64() > Some(0) && told["predicted_ms"].is_null(), "{what}: {told}");
     }
     let page = send(&roomy, A, "GET", "/metrics", "");

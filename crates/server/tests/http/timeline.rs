@@ -180,10 +180,18 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
         let [then, now] = ["recorded", "measured"].map(|world| number(&times["cached_tokens"][world]));
         assert!(then == now && (then > 0.0) == is_warm, "what the cache had is warmed: {answer}");
     }
+    // One whose client is gone ends.
+    let [.., other, asked] = &host.engine.requests()[..] else { panic!("they are known") };
+    let stopped = host.engine.run_again(&[asked.request], &[other.request], &|| false);
+    assert!(matches!(stopped, Err(engine::RerunError::Busy(_))), "{stopped:?}");
     assert_eq!(seen(), before);
 
-    // Whatever comes goes first: beside a request that is open none is run, and one that comes stops it.
-    let run = || host.get("/v1/requests/of-many-3/without/of-many-0?run=true");
+    // Whatever comes goes first: beside a request that is open none is run, and one that comes stops it. A long one is run,
+    // so that another can come while it runs.
+    let body = json!({"prompt": PROMPT, "max_tokens": 1500, "temperature": 0, "ignore_eos": true});
+    let headers = [("content-type", "application/json"), ("x-request-id", "long"), ("connection", "close")];
+    host.send("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    let run = || host.get("/v1/requests/long/without/of-many-0?run=true");
     host.pause();
     let refused = run();
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (503, &json!("run")), "{}", refused.text());
@@ -192,6 +200,7 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
     wait("a run to be stopped", || {
         let running = std::thread::scope(|scope| {
             let running = scope.spawn(run);
+            std::thread::sleep(std::time::Duration::from_millis(50));
             ask(13, 13);
             running.join().expect("an answer")
         });
