@@ -210,7 +210,9 @@ def prefill(flags: argparse.Namespace) -> None:
     threads = ["-t", flags.threads] if flags.threads else []
     rng = random.Random(1)
     prompt = [rng.randrange(1000, 2000) for _ in range(flags.tokens)]
-    with empty_cache() as cache, serving(flags.binary, cache, *threads) as server:
+    # Without the prefix cache every prompt has the same blocks: the first use of memory is work of the kernel.
+    flags_of_serve = ["--no-enable-prefix-caching", *threads]
+    with empty_cache() as cache, serving(flags.binary, cache, *flags_of_serve) as server:
         prefills(server, flags.times, prompt)  # the costs of steps settle
         print(f"{'load':>18} {'prefill':>8} {'own':>8} {'of quiet':>8} {'p5':>7} {'p95':>7} {'+-':>7} {'held':>5}   ms")
         for name in loads(server.pid):

@@ -65,7 +65,7 @@ test("each lesson is that of the work itself, whatever the machine took beside i
     7: [(course) => course.send(1, { prompt: 48, tokens: 160 }).send(1, { prompt: 48, tokens: 160, n: 8 }).send(1, { prompt: 48, tokens: 160 }), /^A pass with 8 rows took 1\.41 times as long/],
   };
   for (const [number, [send, teaches]] of Object.entries(lessons)) {
-    for (const [machine, ...more] of [[0], [0.15, 0.04], [0.1, 0, 0.9]]) {
+    for (const [machine, ...more] of [[0], [0.15, 0.04], [0.5, 0.08], [0.1, 0.01, 0.97]]) {
       const course = new Course().disturb(machine, ...more);
       send(course);
       const page = await lesson(context, number, course);
@@ -73,9 +73,9 @@ test("each lesson is that of the work itself, whatever the machine took beside i
       assert.match(said, teaches, `${number}, the machine had ${machine}, ${more}`);
       await page.close();
     }
-    // Too much of it, then as much that is not sure, then little.
+    // Of half of it too much is not sure, then of most of it, then nothing.
     const course = new Course();
-    for (const [machine, uncertain] of [[0.5, 0], [0.1, 0.15], [0, 0]]) send(course.disturb(machine, uncertain));
+    for (const [machine, uncertain] of [[0.5, 0.12], [0.1, 0.2], [0, 0]]) send(course.disturb(machine, uncertain));
     const page = await lesson(context, number, course);
     const busy = await press(page, ".try .primary");
     assert.equal(busy.said, AGAIN, number);

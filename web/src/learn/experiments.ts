@@ -32,8 +32,8 @@ async function send(app: App, prompt: number[] | number[][] | string, tokens: nu
   return { id, text: choices[0].text, timings };
 }
 
-/** Of a time that was measured, the machine may have had this share, or be thought to: beyond that it teaches nothing. */
-const BUSY = 0.2;
+/** What the machine took is left out of a time. That may be wrong by this share of what is left: beyond it the time teaches nothing. */
+const UNSURE = 0.2;
 
 const sum = (values: number[]): number => values.reduce((sum, value) => sum + value, 0);
 
@@ -41,7 +41,7 @@ const sum = (values: number[]): number => values.reduce((sum, value) => sum + va
 function alone(app: App, steps: Step[]): Step[] | null {
   const known = steps.flatMap((step) => {
     const took = own(step, app.info.limits);
-    return took == null || (step.stolen ?? 0) + (step.uncertain ?? 0) > BUSY * step.took ? [] : [{ ...step, took }];
+    return took == null || (step.uncertain ?? 0) > UNSURE * took ? [] : [{ ...step, took }];
   });
   return known.length > 0 && known.length * 4 >= steps.length ? known : null;
 }
@@ -55,7 +55,7 @@ function left({ timings }: Sent, of: "ttft" | "gaps"): number | null {
   if (!detail) return null;
   const whole = Math.max(1e-9, sum(Object.values(detail[of])));
   const machine = (detail[of]["machine_ms"] ?? 0) + (detail[of]["remote_machine_ms"] ?? 0);
-  return machine + (detail.uncertain?.[`${of}_ms`] ?? 0) > BUSY * whole ? null : 1 - machine / whole;
+  return (detail.uncertain?.[`${of}_ms`] ?? 0) > UNSURE * (whole - machine) ? null : 1 - machine / whole;
 }
 
 /** The time to an answer's first token without what the machine had of it. */
