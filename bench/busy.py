@@ -18,7 +18,7 @@ owner      One stream quiet, then beside a busy loop: who owns what its tokens t
 prefill    The same prompt again and again, never from the cache: quiet, beside 1, 2 and 8 busy loops, and with a tenth of a
            core (where this process may make control groups). The median of its own time is within 10 % of quiet, or the
            interval that `uncertain` of its timeline gives holds quiet's median, or is within 10 % of it, in at least 90 %.
-promises   Mixed requests: quiet, beside 1, 2 and 8 busy loops, and with a file of costs whose every number is 8 times
+promises   Mixed requests: quiet, beside 1, 2 and 8 busy loops, with a tenth of a core, and with a file of costs whose every number is 8 times
            too large. Of both promises 93 to 97 % are kept, and the median width is at most twice the spread of the
            truth; with the file, from the 51st request on. Then the same file with --refuse-late and 60 prompts one by
            one: only 200 and 503 with Retry-After, no more than 31 refusals in a row, nearly all served.
@@ -409,10 +409,12 @@ def promises(flags: argparse.Namespace) -> None:
                 if line.startswith("twostroke_promises"):
                     print(line)
         costs = {path: path.read_text() for path in pathlib.Path(cache).rglob("*.cost")}
-        for cores in ([1], [0, 1], [0] * 4 + [1] * 4):
-            print(f"== busy loops on cores {cores}")
-            with loops(cores), serving(flags.binary, cache) as server:
-                crowd_of_requests(server, flags.requests, flags.rate)
+        for load in list(loads(0))[1:]:
+            print(f"== {load}")
+            # With a tenth of a core a tenth of the requests are served in that time.
+            share = 0.1 if "tenth" in load else 1
+            with serving(flags.binary, cache) as server, loads(server.pid)[load]:
+                crowd_of_requests(server, int(flags.requests * max(share, 0.3)), flags.rate * share)
         # What a server learns of wrong costs it writes down, so each start is given them anew.
         print("== costs times 8")
         make_wrong(costs, 8)

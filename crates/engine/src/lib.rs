@@ -85,7 +85,7 @@ pub use protocol::sampling::{self, SamplingParams};
 pub use protocol::{FinishReason, RequestId, ServiceClass};
 pub use rates::{Calibrated, Calibration, DefaultTarget};
 pub use receipt;
-pub use rerun::{Rerun, RerunAnswer, RerunError};
+pub use rerun::{IsWanted, Rerun, RerunAnswer, RerunError};
 pub use scheduler::quota;
 pub use serve::{Observe, PauseFuture, Serve, Subscription};
 #[doc(hidden)]

@@ -106,6 +106,9 @@ pub enum RerunError {
     Busy(&'static str),
 }
 
+/// Whether the answer is still waited for.
+pub type IsWanted<'a> = &'a dyn Fn() -> bool;
+
 const STOPPED: RerunError =
     RerunError::Busy("the run was stopped: another request came, which goes first, or the server ends");
 const TOO_LONG: RerunError =
@@ -176,12 +179,12 @@ impl Run {
 
 impl Engine {
     /// Runs requests that are over once more, with those that were there beside them and without `without`. Blocks
-    /// until that is done, or no longer `is_wanted`; only an engine without requests does it.
+    /// until that is done or not `wanted` any more; only an engine without requests does it.
     pub fn run_again(
         &self,
         asked: &[RequestId],
         without: &[RequestId],
-        is_wanted: &dyn Fn() -> bool,
+        wanted: IsWanted<'_>,
     ) -> Result<Rerun, RerunError> {
         let none = "this server runs no request again: it records (--record), or others read its prompts";
         let kept = self.0.kept.as_ref().ok_or(RerunError::Refused(none))?;
@@ -211,7 +214,7 @@ impl Engine {
             }
         }
         let span = Duration::from_nanos(were.first().map_or(0, |first| end.since(first.arrived).0));
-        let session = Session::begin(self, span, is_wanted)?;
+        let session = Session::begin(self, span, wanted)?;
         let mut warmed_tokens = 0;
         for (index, (request, cached)) in prefixes.iter().enumerate() {
             if *cached > shared_tokens(request, &prefixes[..index]) {
@@ -276,16 +279,12 @@ struct Session<'a> {
     engine: &'a Engine,
     views: Arc<Mutex<Views>>,
     deadline: Instant,
-    is_wanted: &'a dyn Fn() -> bool,
+    is_wanted: IsWanted<'a>,
 }
 
 impl<'a> Session<'a> {
     /// `span`: how long it took then.
-    fn begin(
-        engine: &'a Engine,
-        span: Duration,
-        is_wanted: &'a dyn Fn() -> bool,
-    ) -> Result<Session<'a>, RerunError> {
+    fn begin(engine: &'a Engine, span: Duration, is_wanted: IsWanted<'a>) -> Result<Session<'a>, RerunError> {
         let busy = RerunError::Busy("the engine has requests: one that is over is run again while it has none");
         if span >= MOST_TIME {
             return Err(TOO_LONG);

@@ -23,8 +23,8 @@ use scheduler::CostModel;
 use crate::adapters;
 use crate::handoff::{Role, RoleError};
 use crate::{
-    AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, Rerun, RerunError,
-    SignedAddress, Stats, Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,
+    AdapterError, Engine, Health, IsWanted, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, Rerun,
+    RerunError, SignedAddress, Stats, Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,
 };
 
 /// Answers requests. Any thread may call any method; none of them waits for a step.
@@ -110,14 +110,7 @@ pub trait Observe: Serve {
     fn past(&self, span: Duration) -> RunHistoryWindow;
 
     /// Runs requests that are over once more, without some that were there ([`Engine::run_again`]). Blocks.
-    fn run_again(
-        &self,
-        _asked: &[RequestId],
-        _without: &[RequestId],
-        _is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Rerun, RerunError> {
-        Err(RerunError::Refused("this server runs no request again"))
-    }
+    fn run_again(&self, asked: &[RequestId], without: &[RequestId], wanted: IsWanted<'_>) -> Result<Rerun, RerunError>;
 
     /// Watches from now on, the cache too if `wants_map`.
     fn watch(&self, wants_map: bool) -> Box<dyn Subscription>;
@@ -269,13 +262,8 @@ impl Observe for Engine {
         shared.since(begin, self.0.limits.clone(), self.cost())
     }
 
-    fn run_again(
-        &self,
-        asked: &[RequestId],
-        without: &[RequestId],
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Rerun, RerunError> {
-        Engine::run_again(self, asked, without, is_wanted)
+    fn run_again(&self, asked: &[RequestId], without: &[RequestId], wanted: IsWanted<'_>) -> Result<Rerun, RerunError> {
+        Engine::run_again(self, asked, without, wanted)
     }
 
     fn watch(&self, wants_map: bool) -> Box<dyn Subscription> {

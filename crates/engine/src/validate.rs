@@ -999,32 +999,12 @@ fn render_chat(
     })
 }
 
-/// Where the texts of a conversation's messages are in its prompt. Templates trim them, and leave some out.
+/// Where the texts of a conversation's messages are in its prompt; none of one that was cut.
 pub(crate) fn messages_in(raw: &RawRequest, prompt: &[TokenId], model: &ModelInfo) -> Vec<Range<usize>> {
-    let (Prompt::Chat(chat), None, Some(tokenizer)) = (&raw.prompt, raw.truncate_prompt_tokens, &model.tokenizer) else {
-        return Vec::new();
-    };
-    let bytes = prompt.iter().flat_map(|&id| tokenizer.token_bytes(id).unwrap_or_default()).collect();
-    let Ok(text) = String::from_utf8(bytes) else { return Vec::new() };
-    let (mut token, mut token_end, mut found) = (0, 0, 0);
-    // The number of tokens that end before this byte, which is behind those that were asked for before.
-    let mut tokens_before = |byte: usize| {
-        while let Some(&id) = prompt.get(token)
-            && token_end + tokenizer.token_len(id) <= byte
-        {
-            token_end += tokenizer.token_len(id);
-            token += 1;
-        }
-        token
-    };
-    let place = |message: &ChatMessage| {
-        let said = message.content.as_deref().unwrap_or_default().trim();
-        let at = text[found..].find(said).filter(|_| !said.is_empty()).map(|at| found + at);
-        let Some(at) = at else { return 0..0 };
-        found = at + said.len();
-        tokens_before(at)..tokens_before(found)
-    };
-    chat.messages.iter().map(place).collect()
+    match (&raw.prompt, raw.truncate_prompt_tokens, &model.tokenizer) {
+        (Prompt::Chat(chat), None, Some(tokenizer)) => tokenizer.find_messages(prompt, &chat.messages),
+        _ => Vec::new(),
+    }
 }
 
 fn no_template(model: &ModelInfo) -> Rejection {

@@ -65,6 +65,26 @@ pub struct DeviceLimits {
 }
 
 impl DeviceLimits {
+    /// Scalar loops, no cache, and one rate for all that these samples of it show.
+    pub fn of_rate(rate: f64, samples: &[f64]) -> DeviceLimits {
+        let (int8_kind, bf16_kind) = ("scalar int8", "scalar f32");
+        DeviceLimits {
+            read_bandwidth: rate,
+            cache_bandwidth: rate,
+            cache_bytes: 0,
+            int8_ops: rate,
+            bf16_flops: rate,
+            f32_flops: rate,
+            int8_kind,
+            bf16_kind,
+            fastest_int8_ops: rate,
+            fastest_int8_kind: int8_kind,
+            fastest_bf16_flops: rate,
+            fastest_bf16_kind: bf16_kind,
+            certainty: [Certainty::of_rates(samples); 5],
+        }
+    }
+
     /// Whether `weight_bytes` bytes of weights stay in the last-level cache between passes.
     pub fn holds(&self, weight_bytes: usize) -> bool {
         weight_bytes <= self.cache_bytes

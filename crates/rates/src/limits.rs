@@ -81,19 +81,14 @@ impl MeasuredLimits {
             self.kinds.each_ref().map(|kind| kernels::limits::kind(kind));
         let [fastest_int8_ops, fastest_bf16_flops] = self.fastest;
         let limits = self.over(Limits {
-            read_bandwidth: 0.0,
-            cache_bandwidth: 0.0,
             cache_bytes: self.cache_bytes,
-            int8_ops: 0.0,
-            bf16_flops: 0.0,
-            f32_flops: 0.0,
             int8_kind: int8_kind?,
             bf16_kind: bf16_kind?,
             fastest_int8_ops,
             fastest_int8_kind: fastest_int8_kind?,
             fastest_bf16_flops,
             fastest_bf16_kind: fastest_bf16_kind?,
-            certainty: [Certainty::of_rates(&[]); RATES],
+            ..Limits::of_rate(0.0, &[])
         });
         limits.doubt().is_none().then_some(limits)
     }
@@ -142,25 +137,6 @@ mod tests {
 
     const NONE: &[f64] = &[];
 
-    /// Limits that are all `rate`, by these samples that count.
-    fn of(rate: f64, counted: &[f64]) -> Limits {
-        Limits {
-            read_bandwidth: rate,
-            cache_bandwidth: rate,
-            cache_bytes: 1 << 20,
-            int8_ops: rate,
-            bf16_flops: rate,
-            f32_flops: rate,
-            int8_kind: "scalar int8",
-            bf16_kind: "scalar f32",
-            fastest_int8_ops: rate,
-            fastest_int8_kind: "scalar int8",
-            fastest_bf16_flops: rate,
-            fastest_bf16_kind: "scalar f32",
-            certainty: [Certainty::of_rates(counted); RATES],
-        }
-    }
-
     #[test]
     fn the_best_of_what_counts_is_the_limit_and_what_counts_adds_up_over_starts() {
         let mut measured = MeasuredLimits::default();
@@ -176,15 +152,15 @@ mod tests {
             ((30e9, &[30e9]), (21e9, true)), // one that far above all others is no proof
         ];
         for ((rate, counted), (limit, sure)) in table {
-            let limits = measured.add(&of(rate, counted), 0);
+            let limits = measured.add(&Limits::of_rate(rate, counted), 0);
             assert_eq!((limits.bf16_flops, limits.doubt().is_none()), (limit, sure), "{rate} {counted:?}");
             assert_eq!(measured.limits().map(|limits| limits.read_bandwidth), sure.then_some(limit));
         }
         // A machine that became slower is found to be, after some starts.
-        let limits: Vec<f64> = (0..8).map(|_| measured.add(&of(10e9, &[10e9; 5]), 0).bf16_flops).collect();
+        let limits: Vec<f64> = (0..8).map(|_| measured.add(&Limits::of_rate(10e9, &[10e9; 5]), 0).bf16_flops).collect();
         assert_eq!((limits[0], limits[7]), (21e9, 10e9));
         // One rate may be sure where another is not.
-        let mut half = of(30e9, &[30e9; 5]);
+        let mut half = Limits::of_rate(30e9, &[30e9; 5]);
         half.certainty[0] = Certainty::of_rates(&[]);
         let limits = measured.add(&half, 0);
         assert_eq!((limits.read_bandwidth, limits.bf16_flops), (10e9, 30e9));
@@ -193,10 +169,10 @@ mod tests {
     #[test]
     fn what_was_measured_well_within_an_hour_is_not_measured_again() {
         let mut measured = MeasuredLimits::default();
-        measured.add(&of(3e9, NONE), 10_000);
+        measured.add(&Limits::of_rate(3e9, NONE), 10_000);
         assert!(!measured.is_recent(10_000), "no sample counts");
-        measured.add(&of(4e10, &[4e10; 5]), 10_000);
-        measured.add(&of(3e9, NONE), 13_000); // which makes it no younger
+        measured.add(&Limits::of_rate(4e10, &[4e10; 5]), 10_000);
+        measured.add(&Limits::of_rate(3e9, NONE), 13_000); // which makes it no younger
         // When it is asked for, and whether it is recent: a clock may have been set back.
         for (unix_s, is_recent) in [(9_999, false), (10_000, true), (13_599, true), (13_600, false)] {
             assert_eq!(measured.is_recent(unix_s), is_recent, "{unix_s}");
@@ -210,7 +186,7 @@ mod tests {
         let read = |key| MeasuredLimits::read(&path, key);
         assert_eq!(read("key"), MeasuredLimits::default());
         let mut measured = MeasuredLimits::default();
-        measured.add(&of(4e10, &[4e10, 3.9e10, 3.9e10]), 7);
+        measured.add(&Limits::of_rate(4e10, &[4e10, 3.9e10, 3.9e10]), 7);
         measured.write(&path, "key").expect("it can be written");
         assert_eq!((read("key"), read("other")), (measured, MeasuredLimits::default()));
         let good: Value = kept::read(&path, "key").expect("it is whole");

@@ -101,27 +101,13 @@ impl RooflinePeaks {
 
 #[cfg(test)]
 mod tests {
-    use kernels::{Certainty, KvDtype};
+    use kernels::KvDtype;
     use roofline::{LimitShares, ModelShape};
 
     use super::*;
 
     fn limits(rate: f64) -> DeviceLimits {
-        DeviceLimits {
-            read_bandwidth: rate,
-            cache_bandwidth: rate,
-            cache_bytes: 0,
-            int8_ops: rate,
-            bf16_flops: rate,
-            f32_flops: rate,
-            int8_kind: "test",
-            bf16_kind: "test",
-            fastest_int8_ops: rate,
-            fastest_int8_kind: "test",
-            fastest_bf16_flops: rate,
-            fastest_bf16_kind: "test",
-            certainty: [Certainty::of_rates(&[1.0; 5]); 5],
-        }
+        DeviceLimits::of_rate(rate, &[1.0; 5])
     }
 
     #[test]

@@ -84,8 +84,11 @@ impl CalibrationUpdater {
         CalibrationUpdater { corrector: CostCorrector::new(calibrated.cost.clone()), defaults, targets, writer }
     }
 
-    /// Takes in a step.
+    /// Takes in a step. One that others disturbed says nothing.
     pub fn step(&mut self, record: &StepRecord) {
+        if !record.is_undisturbed() {
+            return;
+        }
         let took = record.computing_like(self.corrector.predicted(&record.work));
         let Some(corrected) = self.corrector.step(&record.work, took) else { return };
         self.targets.set(self.defaults.on(Some(&corrected.cost)));
@@ -184,8 +187,8 @@ mod tests {
     use std::time::Duration;
 
     use kernels::cpu_time::Interval;
-    use scheduler::Work;
     use scheduler::cost::{Knot, Terms};
+    use scheduler::{StealTime, Work};
 
     use super::*;
     use crate::samples::{SHORT, Sample, Shape};
@@ -232,10 +235,13 @@ mod tests {
         let mut updater = CalibrationUpdater::new(&calibrated, defaults, targets.clone());
         assert!(updater.finish().is_none(), "there is nothing new to write");
         let before = targets.get();
-        for index in 0..100 {
+        let mut step = |index: usize, stolen: StealTime| {
             let took = machine(1.0).step_time(&work(index));
-            updater.step(&StepRecord { work: work(index), completed_at: took, ..StepRecord::default() });
-        }
+            updater.step(&StepRecord { work: work(index), completed_at: took, stolen, ..StepRecord::default() });
+        };
+        (0..200).for_each(|index| step(index, StealTime { during: Nanos(10_000_000), ..StealTime::default() }));
+        assert_eq!(targets.get(), before, "disturbed steps say nothing");
+        (0..100).for_each(|index| step(index, StealTime::default()));
         updater.finish().expect("there is").write();
         drop(updater);
         let kept = StepSamples::read(&place.path, &place.key).expect("it is whole");

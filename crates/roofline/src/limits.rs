@@ -166,8 +166,6 @@ fn share(ideal: f64, seconds: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use kernels::Certainty;
-
     use super::*;
     use crate::ModelShape;
 
@@ -177,15 +175,7 @@ mod tests {
             cache_bandwidth: 80e9,
             cache_bytes: 32 << 20,
             int8_ops: 2e12,
-            bf16_flops: 1e12,
-            f32_flops: 1e11,
-            int8_kind: "test",
-            bf16_kind: "test",
-            fastest_int8_ops: 2e12,
-            fastest_int8_kind: "test",
-            fastest_bf16_flops: 1e12,
-            fastest_bf16_kind: "test",
-            certainty: [Certainty::of_rates(&[1.0; 5]); 5],
+            ..Limits::of_rate(1e12, &[1.0; 5])
         }
     }
 

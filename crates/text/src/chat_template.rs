@@ -30,6 +30,7 @@ mod marks;
 mod wire;
 
 use std::ffi::OsString;
+use std::ops::Range;
 
 use checkpoint::{Checkpoint, LoadError};
 use serde::Deserialize;
@@ -281,6 +282,33 @@ impl Tokenizer {
             error => error,
         })?;
         Ok(self.encode_restoring(within_last(&rendered, &messages, &options)?, &marks.swapped)?)
+    }
+}
+
+impl Tokenizer {
+    /// The prompt's tokens that are text of each message: none where a template wrote it otherwise, or left it out. Linear in
+    /// the prompt.
+    pub fn find_messages(&self, prompt: &[u32], messages: &[ChatMessage]) -> Vec<Range<usize>> {
+        let bytes = prompt.iter().flat_map(|&id| self.token_bytes(id).unwrap_or_default()).collect();
+        let Ok(text) = String::from_utf8(bytes) else { return Vec::new() };
+        let (mut tokens, mut end, mut found) = (0, 0, 0);
+        // How many tokens end at this byte or before; each byte is behind the last one.
+        let mut tokens_until = |byte: usize| {
+            while let Some(&id) = prompt.get(tokens).filter(|&&id| end + self.token_len(id) <= byte) {
+                end += self.token_len(id);
+                tokens += 1;
+            }
+            tokens
+        };
+        // Templates trim texts.
+        let place = |message: &ChatMessage| {
+            let said = message.content.as_deref().unwrap_or_default().trim();
+            let Some(at) = text[found..].find(said).filter(|_| !said.is_empty()) else { return 0..0 };
+            let begin = found + at;
+            found = begin + said.len();
+            tokens_until(begin)..tokens_until(found)
+        };
+        messages.iter().map(place).collect()
     }
 }
 

@@ -116,63 +116,35 @@ struct Sizes {
 
 impl Sizes {
     fn of(kind: Kind, rng: &mut Dice) -> Sizes {
-        match kind {
-            Kind::Mixed => Sizes {
-                block_size: rng.within(1..=6),
-                num_blocks: rng.within(4..=32),
-                max_model_len: rng.within(8..=64),
-                max_num_seqs: rng.within(1..=8),
-                max_prefill_chunk: rng.within(1..=16),
-                several_answers: rng.within(0..=60),
-                prompt_len: rng.within(1..=40),
-                max_tokens: rng.within(1..=40),
-            },
-            Kind::Crowded => {
-                let (block_size, max_model_len) = (rng.within(1..=3), rng.within(8..=64));
-                Sizes {
-                    block_size,
-                    num_blocks: max_model_len.div_ceil(block_size) + rng.within(0..=8),
-                    max_model_len,
-                    max_num_seqs: rng.within(4..=8),
-                    max_prefill_chunk: rng.within(1..=16),
-                    several_answers: rng.within(0..=40),
-                    prompt_len: rng.within(1..=8),
-                    max_tokens: rng.within(20..=64),
-                }
-            }
-            Kind::Besieged => {
-                let (block_size, max_model_len) = (rng.within(1..=2), rng.within(30..=64));
-                Sizes {
-                    block_size,
-                    num_blocks: max_model_len.div_ceil(block_size) + rng.within(0..=20),
-                    max_model_len,
-                    max_num_seqs: rng.within(4..=8),
-                    max_prefill_chunk: rng.within(4..=16),
-                    several_answers: 0,
-                    prompt_len: rng.within(1..=6),
-                    max_tokens: rng.within(30..=64),
-                }
-            }
-            Kind::Forking => Sizes {
-                block_size: rng.within(2..=5),
-                num_blocks: rng.within(8..=24),
-                max_model_len: rng.within(24..=48),
-                max_num_seqs: rng.within(5..=8),
-                max_prefill_chunk: rng.within(1..=3),
-                several_answers: rng.within(50..=100),
-                prompt_len: rng.within(4..=20),
-                max_tokens: rng.within(4..=24),
-            },
-            Kind::Targeted => Sizes {
-                block_size: rng.within(2..=6),
-                num_blocks: rng.within(24..=64),
-                max_model_len: rng.within(32..=64),
-                max_num_seqs: rng.within(3..=8),
-                max_prefill_chunk: rng.within(8..=32),
-                several_answers: rng.within(0..=20),
-                prompt_len: rng.within(10..=60),
-                max_tokens: rng.within(10..=40),
-            },
+        let ranges = match kind {
+            Kind::Mixed => [1..=6, 4..=32, 8..=64, 1..=8, 1..=16, 0..=60, 1..=40, 1..=40],
+            Kind::Crowded => [1..=3, 0..=8, 8..=64, 4..=8, 1..=16, 0..=40, 1..=8, 20..=64],
+            Kind::Besieged => [1..=2, 0..=20, 30..=64, 4..=8, 4..=16, 0..=0, 1..=6, 30..=64],
+            Kind::Forking => [2..=5, 8..=24, 24..=48, 5..=8, 1..=3, 50..=100, 4..=20, 4..=24],
+            Kind::Targeted => [2..=6, 24..=64, 32..=64, 3..=8, 8..=32, 0..=20, 10..=60, 10..=40],
+        };
+        let [
+            block_size,
+            blocks,
+            max_model_len,
+            max_num_seqs,
+            max_prefill_chunk,
+            several_answers,
+            prompt_len,
+            max_tokens,
+        ] = ranges.map(|range| rng.within(range));
+        // Room for one of the longest, and for little more.
+        let is_narrow = matches!(kind, Kind::Crowded | Kind::Besieged);
+        let num_blocks = blocks + if is_narrow { max_model_len.div_ceil(block_size) } else { 0 };
+        Sizes {
+            block_size,
+            num_blocks,
+            max_model_len,
+            max_num_seqs,
+            max_prefill_chunk,
+            several_answers,
+            prompt_len,
+            max_tokens,
         }
     }
 }

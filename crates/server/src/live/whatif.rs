@@ -155,12 +155,7 @@ struct Steps {
     left_out: u64,
 }
 
-fn simulate(
-    app: &App,
-    minutes: u64,
-    changes: &Changes,
-    is_wanted: &dyn Fn() -> bool,
-) -> Result<String, WhatIfError> {
+fn simulate(app: &App, minutes: u64, changes: &Changes, is_wanted: &dyn Fn() -> bool) -> Result<String, WhatIfError> {
     let past = app.engine.past(Duration::from_secs(60 * minutes));
     let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];

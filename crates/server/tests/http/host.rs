@@ -48,18 +48,9 @@ pub(crate) fn small_engine() -> EngineOptions {
 pub(crate) fn some_limits() -> engine::DeviceLimits {
     engine::DeviceLimits {
         read_bandwidth: 20e9,
-        cache_bandwidth: 20e9,
-        cache_bytes: 0,
         int8_ops: 2e12,
-        bf16_flops: 1e12,
         f32_flops: 1e11,
-        int8_kind: "test",
-        bf16_kind: "test",
-        fastest_int8_ops: 2e12,
-        fastest_int8_kind: "test",
-        fastest_bf16_flops: 1e12,
-        fastest_bf16_kind: "test",
-        certainty: [engine::Certainty::of_rates(&[1.0; 5]); 5],
+        ..engine::DeviceLimits::of_rate(1e12, &[1.0; 5])
     }
 }
 

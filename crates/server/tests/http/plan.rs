@@ -14,17 +14,8 @@ fn host_with(rate: f64) -> Host {
     let limits = engine::DeviceLimits {
         read_bandwidth: rate / 50.0,
         cache_bandwidth: rate / 10.0,
-        cache_bytes: 0,
         int8_ops: 2.0 * rate,
-        bf16_flops: rate,
-        f32_flops: rate,
-        int8_kind: "test",
-        bf16_kind: "test",
-        fastest_int8_ops: 2.0 * rate,
-        fastest_int8_kind: "test",
-        fastest_bf16_flops: rate,
-        fastest_bf16_kind: "test",
-        certainty: [engine::Certainty::of_rates(&[1.0; 5]); 5],
+        ..engine::DeviceLimits::of_rate(rate, &[1.0; 5])
     };
     let calibration = Some(engine::Calibration::default());
     Host::with(engine::EngineOptions { calibration, limits: Some(limits), ..small_engine() }, local_server())

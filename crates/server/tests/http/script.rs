@@ -11,8 +11,8 @@ use engine::run_history::RunHistoryWindow;
 use engine::{
     AccumulationOrder, DeviceInfo, Ended, Event, FinishReason, Health, Isa, KvDtype, KvMap, LazyVocabulary, LogCursor,
     LoggedStep, ModelInfo, Observe, Origin, PauseFuture, Percentiles, RawRequest, Rejection, RemotePrefillTrace,
-    RequestId, RequestSnapshot, RequestSummary, SecondStats, Serve, Stats, Stream, SubmitError, Subscription, Timeline,
-    Timings, UnixNanos, Usage, ValidatedRequest, WeightClass,
+    RequestId, RequestSnapshot, RequestSummary, Rerun, RerunError, SecondStats, Serve, Stats, Stream, SubmitError,
+    Subscription, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
 use protocol::{Nanos, Targets};
@@ -160,6 +160,10 @@ impl Observe for Script {
 
     fn past(&self, _: Duration) -> RunHistoryWindow {
         RunHistoryWindow { limits: plans::small(), cost: None, answers: Vec::new(), steps: Vec::new(), preemptions: 0 }
+    }
+
+    fn run_again(&self, _: &[RequestId], _: &[RequestId], _: engine::IsWanted<'_>) -> Result<Rerun, RerunError> {
+        unreachable!("no test asks for it")
     }
 
     fn watch(&self, _: bool) -> Box<dyn Subscription> {
