@@ -8,6 +8,8 @@
 //! IQ4_NL [ d: f16 | 32 x 4 bits ]                               w = d LEVELS[q]
 //! Q4_K   [ d, dmin: f16 | 8 x (6 + 6 bits) | 256 x 4 bits ]     w = (d s) q - dmin m    Q2_K, Q5_K alike
 //! Q6_K   [ 256 x 4 bits | 256 x 2 bits | 16 x i8 | d: f16 ]     w = (d s) (q - 32)      Q3_K alike
+//! IQ4_XS [ d: f16 | 8 x 6 bits | 256 x 4 bits ]                 w = (d (s - 32)) LEVELS[q]
+//! TQ2_0  [ 256 x 2 bits | d: f16 ]                              w = d (q - 1)           TQ1_0: five to a byte, in base 3
 //! ```
 //!
 //! Four-bit numbers of a block are in two halves: the low nibbles are its first half, the high nibbles its second. The
@@ -43,11 +45,17 @@ pub enum BlockType {
     Q6_K,
     /// 4 bits that choose one of 16 uneven levels, a scale for 32.
     IQ4_NL,
+    /// The same levels, a 6-bit scale for 32.
+    IQ4_XS,
+    /// -1, 0 or 1 in 1.6 bits, a scale for 256.
+    TQ1_0,
+    /// -1, 0 or 1 in 2 bits, a scale for 256.
+    TQ2_0,
 }
 
 impl BlockType {
     /// All types.
-    pub const ALL: [BlockType; 11] = [
+    pub const ALL: [BlockType; 14] = [
         BlockType::Q4_0,
         BlockType::Q4_1,
         BlockType::Q5_0,
@@ -59,6 +67,9 @@ impl BlockType {
         BlockType::Q5_K,
         BlockType::Q6_K,
         BlockType::IQ4_NL,
+        BlockType::IQ4_XS,
+        BlockType::TQ1_0,
+        BlockType::TQ2_0,
     ];
 
     /// ggml's name.
@@ -75,6 +86,9 @@ impl BlockType {
             BlockType::Q5_K => "Q5_K",
             BlockType::Q6_K => "Q6_K",
             BlockType::IQ4_NL => "IQ4_NL",
+            BlockType::IQ4_XS => "IQ4_XS",
+            BlockType::TQ1_0 => "TQ1_0",
+            BlockType::TQ2_0 => "TQ2_0",
         }
     }
 
@@ -91,6 +105,9 @@ impl BlockType {
             BlockType::Q4_K => (256, 144),
             BlockType::Q5_K => (256, 176),
             BlockType::Q6_K => (256, 210),
+            BlockType::IQ4_XS => (256, 136),
+            BlockType::TQ1_0 => (256, 54),
+            BlockType::TQ2_0 => (256, 66),
         }
     }
 
@@ -100,14 +117,17 @@ impl BlockType {
         // Types of fewer bits share the table of a wider one, so that a matrix of several types stays at 4 bits.
         let four = |first: i8| Codes::Four { levels: std::array::from_fn(|code| code as i8 + first) };
         let codes = match self {
-            Q4_0 | Q3_K => four(-8),
+            Q4_0 | Q3_K | TQ1_0 | TQ2_0 => four(-8),
             Q4_1 | Q4_K | Q2_K => four(0),
-            IQ4_NL => Codes::Four { levels: LEVELS },
+            IQ4_NL | IQ4_XS => Codes::Four { levels: LEVELS },
             Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K => Codes::Eight,
         };
         let group = if matches!(self, Q2_K | Q3_K | Q6_K) { 16 } else { 32 };
         let mins = matches!(self, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K);
-        let scales = if self.size().0 == 256 { Scales::Super } else { Scales::Half };
+        let scales = match self {
+            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => Scales::Super,
+            _ => Scales::Half,
+        };
         BlockFormat { codes, group, mins, scales }
     }
 
@@ -149,6 +169,11 @@ impl BlockType {
             }
             BlockType::Q6_K => set(&mut (0..256)
                 .map(|i| (four_bits(&block[..128], 64, i) | two_bits(&block[128..192], i) << 4) as i8 - 32)),
+            BlockType::IQ4_XS => {
+                set(&mut (0..256).map(|i| LEVELS[usize::from(four_bits(&block[8..], 16, i))]));
+            }
+            BlockType::TQ1_0 => set(&mut (0..256).map(|i| in_base_three(&block[..52], i) as i8 - 1)),
+            BlockType::TQ2_0 => set(&mut (0..256).map(|i| two_bits(&block[..64], i) as i8 - 1)),
         }
         let of = |group: usize| match self {
             BlockType::Q4_0 | BlockType::IQ4_NL | BlockType::Q5_0 | BlockType::Q8_0 => {
@@ -165,6 +190,9 @@ impl BlockType {
                 k((f16_at(0), scale as i8), (f16_at(2), min as i8))
             }
             BlockType::Q6_K => k((f16_at(208), block[192 + group] as i8), none),
+            BlockType::IQ4_XS => k((f16_at(0), iq4_xs_scale(&block[2..8], group)), none),
+            BlockType::TQ1_0 => GroupScale { d: f16_at(52), ratio: 1, ..GroupScale::ZERO },
+            BlockType::TQ2_0 => GroupScale { d: f16_at(64), ratio: 1, ..GroupScale::ZERO },
         };
         scales.iter_mut().enumerate().for_each(|(group, scale)| *scale = of(group));
     }
@@ -183,6 +211,9 @@ impl BlockType {
             BlockType::Q5_K => each(bytes, out, q5_k),
             BlockType::Q6_K => each(bytes, out, q6_k),
             BlockType::IQ4_NL => each(bytes, out, iq4_nl),
+            BlockType::IQ4_XS => each(bytes, out, iq4_xs),
+            BlockType::TQ1_0 => each(bytes, out, tq1_0),
+            BlockType::TQ2_0 => each(bytes, out, tq2_0),
         }
     }
 }
@@ -228,7 +259,7 @@ fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
     }
 }
 
-/// The levels of IQ4_NL.
+/// The levels of IQ4_NL and IQ4_XS.
 const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 fn each<const BYTES: usize, const ELEMENTS: usize>(
@@ -308,6 +339,18 @@ fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
 /// Number `i` of 256 two-bit ones: each run of 32 bytes holds four runs of 32 numbers.
 fn two_bits(bytes: &[u8], i: usize) -> u8 {
     bytes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3
+}
+
+/// Number `i` of 256 digits in base 3, five to each of 48 bytes and four to each of 4: a byte is its digits as a fraction of 256, the
+/// first one largest.
+fn in_base_three(bytes: &[u8], i: usize) -> u8 {
+    let (byte, digit) = match i {
+        0..160 => (bytes[i % 32], i / 32),
+        160..240 => (bytes[32 + i % 16], i / 16 - 10),
+        _ => (bytes[48 + i % 4], i / 4 - 60),
+    };
+    let rest = byte.wrapping_mul([1, 3, 9, 27, 81][digit]);
+    ((u16::from(rest) * 3) >> 8) as u8
 }
 
 /// Number `i` of 256 four-bit ones, low nibbles of `run` bytes first.
@@ -395,4 +438,30 @@ fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
             *out = d * f32::from((four_bits(low, 64, i) | two_bits(high, i) << 4) as i8 - 32);
         }
     }
+}
+
+/// Scale of group `group`: two bits of the first two bytes above four of the next ones.
+fn iq4_xs_scale(bytes: &[u8], group: usize) -> i8 {
+    let high = u16::from_le_bytes([bytes[0], bytes[1]]) >> (2 * group) & 3;
+    (bytes[2 + group / 2] >> (group % 2 * 4) & 15 | (high as u8) << 4) as i8 - 32
+}
+
+fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
+    let d = half(block, 0);
+    for (group, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let d = d * f32::from(iq4_xs_scale(&block[2..8], group));
+        for (out, q) in out.iter_mut().zip(nibbles(&block[8 + 16 * group..])) {
+            *out = d * f32::from(LEVELS[usize::from(q)]);
+        }
+    }
+}
+
+fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
+    let d = half(block, 52);
+    out.iter_mut().enumerate().for_each(|(i, out)| *out = d * f32::from(in_base_three(&block[..52], i) as i8 - 1));
+}
+
+fn tq2_0(block: &[u8; 66], out: &mut [f32; 256]) {
+    let d = half(block, 64);
+    out.iter_mut().enumerate().for_each(|(i, out)| *out = d * f32::from(two_bits(&block[..64], i) as i8 - 1));
 }

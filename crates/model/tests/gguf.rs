@@ -25,14 +25,8 @@ fn gguf(file: &str) -> Checkpoint {
 #[test]
 fn every_bit_of_a_dequantized_float_is_that_of_the_gguf_package() {
     let weights = Weights::open(&gguf("blocks.gguf")).unwrap();
-    let types =
-        ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "F16", "BF16"];
-    for name in types {
-        let shape = match name {
-            "F16" | "BF16" => [2, 64],
-            name if name.ends_with("_K") => [4, 256],
-            _ => [4, 96],
-        };
+    for name in SCALES.map(|(name, ..)| name).into_iter().chain(["F16", "BF16"]) {
+        let shape = if name.contains("F16") { [2, 64] } else { shape_of(name) };
         let tensor = weights.tensor(name, &shape).unwrap();
         let expected = weights.tensor(&format!("{name}.expected"), &shape).unwrap();
         let (mut found, mut wanted) = (vec![0.0; shape[1]], vec![0.0; shape[1]]);
@@ -46,7 +40,9 @@ fn every_bit_of_a_dequantized_float_is_that_of_the_gguf_package() {
                 distinct.insert(found.to_bits());
             }
         }
-        assert!(distinct.len() > 30, "{name}: the case says little: {} different numbers", distinct.len());
+        // Three levels and a scale a row.
+        let least = if name.starts_with("TQ") { 5 } else { 30 };
+        assert!(distinct.len() > least, "{name}: the case says little: {} different numbers", distinct.len());
     }
 }
 
@@ -60,7 +56,7 @@ fn table_entry(file: &[u8], name: &str) -> (usize, usize) {
 }
 
 /// Block types with the numbers and bytes of a block, and where in it the scales are that every number depends on.
-const SCALES: [(&str, usize, usize, &[usize]); 11] = [
+const SCALES: [(&str, usize, usize, &[usize]); 14] = [
     ("Q4_0", 32, 18, &[0]),
     ("Q4_1", 32, 20, &[0, 2]),
     ("Q5_0", 32, 22, &[0]),
@@ -72,7 +68,16 @@ const SCALES: [(&str, usize, usize, &[usize]); 11] = [
     ("Q5_K", 256, 176, &[0, 2]),
     ("Q6_K", 256, 210, &[208]),
     ("IQ4_NL", 32, 18, &[0]),
+    ("IQ4_XS", 256, 136, &[0]),
+    ("TQ1_0", 256, 54, &[52]),
+    ("TQ2_0", 256, 66, &[64]),
 ];
+
+/// Of a type's tensor in `blocks.gguf`.
+fn shape_of(name: &str) -> [usize; 2] {
+    let is_super = SCALES.iter().any(|&(other, elements, ..)| other == name && elements == 256);
+    if is_super { [4, 256] } else { [4, 96] }
+}
 
 #[test]
 fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
@@ -85,7 +90,7 @@ fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
         Weights::open(&Checkpoint::open(Source::Gguf(path.clone())).unwrap()).unwrap()
     };
     for (name, elements, block_bytes, fields) in SCALES {
-        let shape = if elements == 256 { [4, 256] } else { [4, 96] };
+        let shape = shape_of(name);
         // The second row's last block.
         let block = 2 * shape[1] / elements - 1;
         for field in fields {
@@ -667,9 +672,9 @@ fn ends_of_turns_are_found_by_their_names() {
 #[test]
 fn every_type_is_held_as_it_is() {
     let (weights, backend) = (Weights::open(&gguf("blocks.gguf")).unwrap(), Reference::new());
-    let narrow = ["Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "IQ4_NL"];
+    let narrow = ["Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0"];
     for name in narrow.into_iter().chain(["Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"]) {
-        let shape = if name.ends_with("_K") { [4, 256] } else { [4, 96] };
+        let shape = shape_of(name);
         let [rows, width] = shape;
         for class in [WeightClass::Int8, WeightClass::Int4] {
             if class == WeightClass::Int4 && !narrow.contains(&name) {
@@ -720,7 +725,7 @@ fn the_class_of_each_type() {
     for block in [Q8_0, Q5_0, Q5_1, Q5_K, Q6_K] {
         assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int8, "{block:?}");
     }
-    for block in [Q4_0, Q4_1, Q4_K, IQ4_NL, Q3_K, Q2_K] {
+    for block in [Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, Q3_K, Q2_K, TQ1_0, TQ2_0] {
         assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int4, "{block:?}");
     }
 }

@@ -12,7 +12,7 @@
 //! to the file's keys (`Gguf::translate_error`).
 //!
 //! Unsupported: big-endian files, version 1, adapters, tokenizers other than `gpt2` and `llama`, and the block types
-//! that [`BlockType`](crate::BlockType) lacks (IQ1 to IQ3, IQ4_XS, TQ, MXFP4). Each is refused by name.
+//! that [`BlockType`](crate::BlockType) lacks (IQ1 to IQ3, MXFP4). Each is refused by name.
 
 mod config;
 mod header;
