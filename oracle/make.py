@@ -179,6 +179,46 @@ CASES = {
         hidden_size=96, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-6,
         tie_word_embeddings=False, attention_bias=False, rope_theta=500000.0, torch_dtype="bfloat16",
     ),
+    # OLMo 2 with windows on three of four layers, which alone are not stretched; transformers 4.
+    "olmo3": case(
+        "Olmo3ForCausalLM", "olmo3", torch.bfloat16,
+        hidden_size=64, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=False, rope_theta=500000.0, sliding_window=24,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                      "original_max_position_embeddings": 128},
+        torch_dtype="bfloat16",
+    ),
+    # Norms of q and k over all heads together; weights of three of eight experts that do not sum to one.
+    "olmoe": case(
+        "OlmoeForCausalLM", "olmoe", torch.bfloat16,
+        hidden_size=64, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-5,
+        tie_word_embeddings=False, attention_bias=False, clip_qkv=None, num_experts=8, num_experts_per_tok=3,
+        norm_topk_prob=False, rope_theta=10000.0, torch_dtype="bfloat16",
+    ),
+    # Norms after each block, of q and k in each head; layers without a window do not turn.
+    "exaone4": case(
+        "Exaone4ForCausalLM", "exaone4", torch.bfloat16,
+        hidden_size=64, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=True, sliding_window=24, sliding_window_pattern="LLLG",
+        layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        rope_theta=1000000.0, torch_dtype="bfloat16",
+        rope_scaling={"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 128},
+    ),
+    # Biases on q, k and v and none on the output, by two fields; heads wider than hidden_size / heads.
+    "seed-oss": case(
+        "SeedOssForCausalLM", "seed_oss", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6, tie_word_embeddings=False,
+        attention_bias=True, attention_out_bias=False, mlp_bias=False, rope_scaling={"rope_type": "default"},
+        rope_theta=10000000.0, torch_dtype="bfloat16",
+    ),
+    # Mistral with a window in one of two layers.
+    "ministral": case(
+        "MinistralForCausalLM", "ministral", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=1, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        sliding_window=24, layer_types=["sliding_attention", "full_attention"], dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
     # Four multipliers.
     "granite": case(
         "GraniteForCausalLM", "granite", torch.bfloat16, embedding=0.1,

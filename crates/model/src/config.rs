@@ -162,7 +162,7 @@ impl ModelConfig {
     /// Of an object that may lie within another one.
     pub(crate) fn of_fields(fields: Fields<'_>) -> Result<ModelConfig, LoadError> {
         let (traits, is_base) = Traits::of(&fields)?;
-        let text_part = traits.text_part.map(|assumed| text_part(&fields, assumed)).transpose()?;
+        let text_part = traits.text_part.map(|part| text_part(&fields, part.assumed)).transpose()?;
         let fields = match &text_part {
             Some(map) => Fields { file: CONFIG, path: "text_config.".to_string(), map },
             None => fields,
@@ -180,7 +180,14 @@ impl ModelConfig {
         let head_dim = head_dim(&fields, traits, hidden_size, num_heads)?;
         let max_position_embeddings = fields.size("max_position_embeddings", 1 << 27)?;
         let (ropes, context_limit) = rope::ropes(&fields, traits, head_dim, max_position_embeddings)?;
-        let attention_bias = traits.attention_bias == AttentionBias::Stated && fields.flag("attention_bias", false)?;
+        let (qkv_bias, o_bias) = match traits.attention_bias {
+            AttentionBias::Never => (false, false),
+            AttentionBias::Qkv => (true, false),
+            AttentionBias::Stated => [fields.flag("attention_bias", false)?; 2].into(),
+            AttentionBias::StatedApart => {
+                (fields.flag("attention_bias", true)?, fields.flag("attention_out_bias", false)?)
+            }
+        };
         let multipliers = Multipliers::read(&fields, traits, hidden_size, head_dim)?;
 
         Ok(ModelConfig {
@@ -215,8 +222,8 @@ impl ModelConfig {
                 false => Head::Own,
             },
             fused_projections: traits.fused_projections,
-            qkv_bias: attention_bias || traits.attention_bias == AttentionBias::Qkv,
-            o_bias: attention_bias,
+            qkv_bias,
+            o_bias,
             mlp_bias: traits.mlp_bias && fields.flag("mlp_bias", false)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
@@ -330,6 +337,9 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<(), LoadError> {
         if fields.flag(name, usual)? != usual {
             return Err(fields.error(name, format!("{} is not supported; attention looks back only", !usual)));
         }
+    }
+    if let Some(limit) = fields.optional_float("clip_qkv", 0.0..=1e9)? {
+        return Err(fields.error("clip_qkv", format!("{limit} is not supported; queries and keys are not clipped")));
     }
     Ok(())
 }

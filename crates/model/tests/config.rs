@@ -101,7 +101,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 13] = [
+const ARCHITECTURES: [(&str, Family); 18] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
@@ -111,6 +111,11 @@ const ARCHITECTURES: [(&str, Family); 13] = [
     ("Gemma3ForCausalLM", Family::Gemma3),
     ("Phi3ForCausalLM", Family::Phi3),
     ("Olmo2ForCausalLM", Family::Olmo2),
+    ("Olmo3ForCausalLM", Family::Olmo3),
+    ("OlmoeForCausalLM", Family::Olmoe),
+    ("Exaone4ForCausalLM", Family::Exaone4),
+    ("SeedOssForCausalLM", Family::SeedOss),
+    ("MinistralForCausalLM", Family::Mistral),
     ("GraniteForCausalLM", Family::Granite),
     ("SmolLM3ForCausalLM", Family::SmolLm3),
     ("MixtralForCausalLM", Family::Mixtral),
@@ -143,6 +148,10 @@ fn families_differ_in_biases() {
         (Family::Gemma3, (false, false, false), (true, true, false)),
         (Family::Phi3, (false, false, false), (false, false, false)),
         (Family::Olmo2, (false, false, false), (true, true, false)),
+        (Family::Olmo3, (false, false, false), (true, true, false)),
+        (Family::Olmoe, (false, false, false), (true, true, false)),
+        (Family::Exaone4, (false, false, false), (false, false, false)),
+        (Family::SeedOss, (true, false, false), (true, false, true)),
         (Family::Granite, (false, false, false), (true, true, true)),
         (Family::SmolLm3, (false, false, false), (true, true, true)),
         (Family::Mixtral, (false, false, false), (false, false, false)),

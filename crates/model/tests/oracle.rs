@@ -83,7 +83,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
 #[test]
 fn every_family_agrees_with_transformers() {
     let checkpoints = committed_checkpoints();
-    assert!(checkpoints.len() >= 19, "committed checkpoints: {checkpoints:?}");
+    assert!(checkpoints.len() >= 26, "committed checkpoints: {checkpoints:?}");
     for (at, (name, directory)) in checkpoints.into_iter().enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory.clone())).unwrap();
         let prompts = recorded(&directory, ModelConfig::load(&checkpoint).unwrap().vocab_size);
@@ -164,6 +164,11 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("mixtral", "num_experts_per_tok", json!(1)),
         ("qwen3-moe", "norm_topk_prob", json!(false)),
         ("qwen3-moe-fused", "norm_topk_prob", json!(true)),
+        ("olmo3", "rope_scaling", json!(null)),
+        ("olmo3", "sliding_window", json!(null)),
+        ("olmoe", "norm_topk_prob", json!(true)),
+        ("exaone4", "sliding_window", json!(null)),
+        ("ministral", "layer_types", json!(["full_attention", "full_attention"])),
     ] {
         let (_, directory) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
         let change = |mut config: Value| {
@@ -180,21 +185,35 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
     }
 }
 
-/// Gemma 3 from 4B on keeps its text model beside one for images: the same tensors under longer names, the same fields
+/// Models that see images keep their text model beside another one: the same tensors under longer names, the same fields
 /// one level down.
 #[test]
 fn a_text_model_within_a_larger_one_is_the_same_model() {
-    let (_, directory) = committed_checkpoints().into_iter().find(|(name, _)| name == "gemma3").unwrap();
-    let tokens = random_tokens(3, 130, 128);
-    let alone = run_alone(&mut load(cpu(None, 1), &committed("gemma3"), WeightClass::Bf16), &tokens);
-    for prefix in ["language_model.model.", "model.language_model."] {
-        let within = |text_config: Value| {
-            json!({"architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
-                "text_config": text_config, "vision_config": {"hidden_size": 7}})
-        };
-        let checkpoint = altered(&directory, within, |name| name.replacen("model.", prefix, 1));
-        let mut model = load(cpu(None, 1), &checkpoint, WeightClass::Bf16);
-        assert_eq!(model.config().eos_token_ids, [1, 106], "the larger one's field");
-        assert_eq!(bits(&run_alone(&mut model, &tokens)), bits(&alone), "{prefix}");
+    for (name, larger, text_type) in [
+        ("gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"),
+        ("mistral-window", "Mistral3ForConditionalGeneration", "mistral"),
+        ("qwen3", "Qwen3VLForConditionalGeneration", "qwen3_vl_text"),
+    ] {
+        let (_, directory) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
+        let tokens = random_tokens(3, 130, 128);
+        let alone = run_alone(&mut load(cpu(None, 1), &committed(name), WeightClass::Bf16), &tokens);
+        for prefix in ["language_model.model.", "model.language_model."] {
+            let within = |mut text_config: Value| {
+                text_config["model_type"] = json!(text_type);
+                if text_type == "qwen3_vl_text" {
+                    text_config["rope_parameters"]["mrope_section"] = json!([24, 20, 20]);
+                    text_config["rope_parameters"]["mrope_interleaved"] = json!(true);
+                }
+                json!({"architectures": [larger], "eos_token_id": [1, 106], "text_config": text_config,
+                    "vision_config": {"hidden_size": 7}})
+            };
+            let checkpoint = altered(&directory, within, |name| match name.strip_prefix("model.") {
+                Some(rest) => format!("{prefix}{rest}"),
+                None => name.to_owned(),
+            });
+            let mut model = load(cpu(None, 1), &checkpoint, WeightClass::Bf16);
+            assert_eq!(model.config().eos_token_ids, [1, 106], "the larger one's field");
+            assert_eq!(bits(&run_alone(&mut model, &tokens)), bits(&alone), "{larger} {prefix}");
+        }
     }
 }

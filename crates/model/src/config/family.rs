@@ -14,11 +14,11 @@ use std::fmt;
 pub enum Family {
     /// Llama 2, 3, 3.1, 3.2, 3.3, and the many models of that shape (Touvron et al., 2023; Grattafiori et al., 2024).
     Llama,
-    /// Mistral 7B and its successors of the same shape (Jiang et al., 2023).
+    /// Mistral 7B and its successors of the same shape (Jiang et al., 2023); of Small 3.1 and 3.2, the text part.
     Mistral,
     /// Qwen2 and Qwen2.5 (Yang et al., 2024), and MiMo, which is one (LLM-Core Xiaomi, 2025).
     Qwen2,
-    /// Qwen3, dense (Yang et al., 2025).
+    /// Qwen3, dense (Yang et al., 2025), and the text part of Qwen3-VL.
     Qwen3,
     /// Gemma 2 (Gemma Team, 2024).
     Gemma2,
@@ -28,6 +28,14 @@ pub enum Family {
     Phi3,
     /// OLMo 2 (Team OLMo, 2025).
     Olmo2,
+    /// OLMo 3 (Team OLMo, 2025).
+    Olmo3,
+    /// OLMoE: experts (Muennighoff et al., 2024).
+    Olmoe,
+    /// EXAONE 4 (LG AI Research, 2025).
+    Exaone4,
+    /// Seed-OSS (ByteDance Seed Team, 2025).
+    SeedOss,
     /// Granite 3, dense (Granite Team, 2024).
     Granite,
     /// SmolLM3 (Bakouch et al., 2025).
@@ -86,6 +94,8 @@ pub(super) enum AttentionBias {
     Qkv,
     /// On all four if `attention_bias` says so.
     Stated,
+    /// On q, k and v unless `attention_bias` says no, on the output if `attention_out_bias` says so.
+    StatedApart,
 }
 
 /// Which layers see a window (`sliding_window`) unless `layer_types` lists them.
@@ -123,6 +133,8 @@ pub(super) enum ExpertFields {
     None,
     /// In every layer, `intermediate_size` wide, weights over the chosen.
     Mixtral,
+    /// In every layer, `intermediate_size` wide, weights by `norm_topk_prob`.
+    Olmoe,
     /// `moe_intermediate_size` wide, weights by `norm_topk_prob`, layers by `decoder_sparse_step` and
     /// `mlp_only_layers`.
     Qwen,
@@ -155,14 +167,23 @@ pub(super) struct Traits {
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
     pub(super) unrotated_layers: bool,
-    /// The fields are in `text_config`, beside those of an image's part; of absent ones these are assumed.
-    pub(super) text_part: Option<&'static [(&'static str, u64)]>,
+    /// Where some layers have a window, the others have no rotation.
+    pub(super) unrotated_beside_windows: bool,
+    /// The fields are in `text_config`, beside those of an image's part.
+    pub(super) text_part: Option<TextPart>,
     /// Of absent fields.
     pub(super) activation: Activation,
     pub(super) head_dim: Option<usize>,
     pub(super) eps: f64,
     pub(super) theta: f64,
     pub(super) tied: bool,
+}
+
+/// The text part of a class that sees images: its `model_type`, and what is assumed of absent fields.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TextPart {
+    model_type: &'static str,
+    pub(super) assumed: &'static [(&'static str, u64)],
 }
 
 const LLAMA: Traits = Traits {
@@ -182,6 +203,7 @@ const LLAMA: Traits = Traits {
     partial_rotation: false,
     local_theta: None,
     unrotated_layers: false,
+    unrotated_beside_windows: false,
     text_part: None,
     activation: Activation::Silu,
     head_dim: None,
@@ -253,13 +275,67 @@ const GEMMA3: Traits = Traits {
     ..GEMMA2
 };
 
-pub(super) const ARCHITECTURES: [Traits; 14] = [
+const OLMO2: Traits = Traits {
+    family: Family::Olmo2,
+    architecture: "Olmo2ForCausalLM",
+    base: "Olmo2Model",
+    model_type: "olmo2",
+    mlp_bias: false,
+    norms: NormPlacement::After,
+    head_norm: HeadNorm::WholeWidth,
+    eps: 1e-5,
+    ..LLAMA
+};
+
+pub(super) const ARCHITECTURES: [Traits; 21] = [
     LLAMA,
     MISTRAL,
+    // Its layers with a window are listed.
+    Traits { architecture: "MinistralForCausalLM", base: "MinistralModel", model_type: "ministral", ..MISTRAL },
+    // Small 3.1 and 3.2 see images, and are used for their text here.
+    Traits {
+        architecture: "Mistral3ForConditionalGeneration",
+        base: "Mistral3Model",
+        model_type: "mistral3",
+        text_part: Some(TextPart {
+            model_type: MISTRAL.model_type,
+            assumed: &[
+                ("hidden_size", 4096),
+                ("intermediate_size", 14_336),
+                ("num_hidden_layers", 32),
+                ("num_attention_heads", 32),
+                ("num_key_value_heads", 8),
+                ("max_position_embeddings", 131_072),
+                ("vocab_size", 32_000),
+            ],
+        }),
+        ..MISTRAL
+    },
     QWEN2,
     // MiMo, whose next-token layers are a drafter's business.
     Traits { architecture: "MiMoForCausalLM", base: "MiMoModel", model_type: "mimo", ..QWEN2 },
     QWEN3,
+    // Of a text alone, the three positions of a token are one.
+    Traits {
+        architecture: "Qwen3VLForConditionalGeneration",
+        base: "Qwen3VLModel",
+        model_type: "qwen3_vl",
+        windows: Windows::Never,
+        theta: 5e5,
+        text_part: Some(TextPart {
+            model_type: "qwen3_vl_text",
+            assumed: &[
+                ("hidden_size", 4096),
+                ("intermediate_size", 22_016),
+                ("num_hidden_layers", 32),
+                ("num_attention_heads", 32),
+                ("num_key_value_heads", 32),
+                ("max_position_embeddings", 128_000),
+                ("vocab_size", 151_936),
+            ],
+        }),
+        ..QWEN3
+    },
     GEMMA2,
     GEMMA3,
     // Gemma 3 from 4B on: it sees images, and is used for its text here.
@@ -267,15 +343,18 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
         architecture: "Gemma3ForConditionalGeneration",
         base: "Gemma3Model",
         model_type: "gemma3",
-        text_part: Some(&[
-            ("hidden_size", 2304),
-            ("intermediate_size", 9216),
-            ("num_hidden_layers", 26),
-            ("num_attention_heads", 8),
-            ("num_key_value_heads", 4),
-            ("max_position_embeddings", 131_072),
-            ("vocab_size", 262_208),
-        ]),
+        text_part: Some(TextPart {
+            model_type: GEMMA3.model_type,
+            assumed: &[
+                ("hidden_size", 2304),
+                ("intermediate_size", 9216),
+                ("num_hidden_layers", 26),
+                ("num_attention_heads", 8),
+                ("num_key_value_heads", 4),
+                ("max_position_embeddings", 131_072),
+                ("vocab_size", 262_208),
+            ],
+        }),
         ..GEMMA3
     },
     Traits {
@@ -289,15 +368,44 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
         eps: 1e-5,
         ..MISTRAL
     },
+    OLMO2,
     Traits {
-        family: Family::Olmo2,
-        architecture: "Olmo2ForCausalLM",
-        base: "Olmo2Model",
-        model_type: "olmo2",
-        mlp_bias: false,
-        norms: NormPlacement::After,
-        head_norm: HeadNorm::WholeWidth,
-        eps: 1e-5,
+        family: Family::Olmo3,
+        architecture: "Olmo3ForCausalLM",
+        base: "Olmo3Model",
+        model_type: "olmo3",
+        windows: Windows::AllButEvery { pattern: 4 },
+        theta: 5e5,
+        local_theta: Some(5e5),
+        ..OLMO2
+    },
+    Traits {
+        family: Family::Olmoe,
+        architecture: "OlmoeForCausalLM",
+        base: "OlmoeModel",
+        model_type: "olmoe",
+        norms: NormPlacement::Before,
+        experts: ExpertFields::Olmoe,
+        ..OLMO2
+    },
+    Traits {
+        family: Family::Exaone4,
+        architecture: "Exaone4ForCausalLM",
+        base: "Exaone4Model",
+        model_type: "exaone4",
+        attention_bias: AttentionBias::Never,
+        head_norm: HeadNorm::PerHead,
+        windows: Windows::AllButEvery { pattern: 4 },
+        unrotated_beside_windows: true,
+        ..OLMO2
+    },
+    Traits {
+        family: Family::SeedOss,
+        architecture: "SeedOssForCausalLM",
+        base: "SeedOssModel",
+        model_type: "seed_oss",
+        attention_bias: AttentionBias::StatedApart,
+        head_dim: Some(128),
         ..LLAMA
     },
     Traits {
@@ -380,8 +488,10 @@ impl Traits {
 
     /// The text part within something larger is one that this knows.
     fn check_text_part(&self, fields: &Fields<'_>) -> Result<(), LoadError> {
-        let Some(inner) = self.text_part.and(fields.object("text_config")?) else { return Ok(()) };
-        let own = GEMMA3.model_type;
+        let (Some(TextPart { model_type: own, .. }), Some(inner)) = (self.text_part, fields.object("text_config")?)
+        else {
+            return Ok(());
+        };
         match inner.text("model_type")? {
             Some(name) if name != own => {
                 let problem =

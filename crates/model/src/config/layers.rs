@@ -35,6 +35,7 @@ impl ExpertConfig {
         }
         let (width, over_chosen) = match traits.experts {
             ExpertFields::Qwen => ("moe_intermediate_size", fields.flag("norm_topk_prob", false)?),
+            ExpertFields::Olmoe => ("intermediate_size", fields.flag("norm_topk_prob", false)?),
             ExpertFields::Mixtral | ExpertFields::None => ("intermediate_size", true),
         };
         let rule = RoutingRule { top_k, over_chosen };
@@ -56,10 +57,13 @@ pub(super) fn layers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) ->
     let experts = with_experts(fields, traits, num_layers)?;
     let layers = rotated.into_iter().zip(windowed).zip(experts);
     Ok(layers
-        .map(|((rotated, windowed), has_experts)| LayerConfig {
-            window: window.filter(|_| windowed),
-            rope: rotated.then_some(usize::from(windowed && traits.local_theta.is_some())),
-            has_experts,
+        .map(|((rotated, windowed), has_experts)| {
+            let rotated = rotated && (windowed || window.is_none() || !traits.unrotated_beside_windows);
+            LayerConfig {
+                window: window.filter(|_| windowed),
+                rope: rotated.then_some(usize::from(windowed && traits.local_theta.is_some())),
+                has_experts,
+            }
         })
         .collect())
 }
@@ -95,12 +99,14 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
     if traits.windows == Windows::Never {
         return Ok(none);
     }
-    let listed = layer_types(fields, num_layers)?;
     let asked_for = matches!(traits.windows, Windows::From | Windows::AllIfAsked | Windows::UnrotatedIfAsked);
     if asked_for && !fields.flag("use_sliding_window", false)? {
         return Ok(none);
     }
-    let own: Vec<bool> = match traits.windows {
+    if let Some(listed) = layer_types(fields, num_layers)? {
+        return Ok(listed);
+    }
+    Ok(match traits.windows {
         Windows::Never => none,
         Windows::All { .. } | Windows::AllIfAsked => vec![true; num_layers],
         Windows::From => {
@@ -113,8 +119,7 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
             let pattern = fields.optional_size("sliding_window_pattern", 1 << 20)?.unwrap_or(pattern);
             (1..=num_layers).map(|layer| layer % pattern != 0).collect()
         }
-    };
-    Ok(listed.unwrap_or(own))
+    })
 }
 
 /// How many tokens a layer with a window sees. `null` is no window; absent, it is what the architecture assumes.
@@ -150,7 +155,7 @@ fn layer_types(fields: &Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool
 fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<bool>, LoadError> {
     const DENSE: &str = "mlp_only_layers";
     if traits.experts != ExpertFields::Qwen {
-        return Ok(vec![traits.experts == ExpertFields::Mixtral; num_layers]);
+        return Ok(vec![traits.experts != ExpertFields::None; num_layers]);
     }
     let step = fields.optional_size("decoder_sparse_step", 1 << 20)?.unwrap_or(1);
     let mut with_experts: Vec<bool> = (1..=num_layers).map(|layer| layer % step == 0).collect();
