@@ -54,6 +54,7 @@ use observe::{Views, cache_optimum};
 use protocol::{Nanos, Targets, TokenId};
 use rates::CurrentTargets;
 use roofline::Demands;
+use scheduler::kv::ChainHasher;
 use scheduler::latency_bound::{Admission, AnswerLimits};
 use scheduler::quota::QuotaExceeded;
 use scheduler::{BoundKind, IncomingRequest, LatencyBound, Limits, StepRecord};
@@ -110,6 +111,7 @@ use crate::command::{ArrivalInfo, BlockSender, Command, NewRequest, PauseCommand
 use crate::queue_permit::QueuePermit;
 use crate::rerun::KeptRequests;
 use crate::thread::EngineStatus;
+use crate::validate::OfPrompt;
 use crate::verify::SpotCounts;
 
 /// What is being served.
@@ -317,6 +319,8 @@ struct Inner {
     targets: Arc<CurrentTargets>,
     salt_key: [u8; 32],
     refuse_late: bool,
+    /// What forecasts and other workers ask the cache.
+    found: Option<Arc<handoff::FoundBlocks>>,
     handoffs: Arc<handoff::Counts>,
     /// Where prompts are read for others, if they are.
     handoff_address: OnceLock<(handoff::Listening, SignedAddress)>,
@@ -430,7 +434,7 @@ impl Engine {
             return Ok((next_id(), None));
         }
         let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
-        let new = IncomingRequest { prompt_tokens, cached_tokens: 0, priority, ttft };
+        let new = IncomingRequest { prompt_tokens, cached_tokens: self.cached_tokens(request), priority, ttft };
         let mut views = self.views();
         let mut forecast = self.0.status.forecast();
         let outlook = forecast.queue_forecast(&new, now, views.finish_rate.interval());
@@ -449,6 +453,14 @@ impl Engine {
         let id = next_id();
         views.promises.open(id, promise, probe, now);
         Ok((id, Some(promise)))
+    }
+
+    /// Tokens of a prompt that the cache would find now.
+    fn cached_tokens(&self, request: &ValidatedRequest) -> usize {
+        let Some(found) = self.0.found.as_ref().filter(|_| request.of_prompt == OfPrompt::Nothing) else { return 0 };
+        let Limits { hash_key, block_size, .. } = self.0.limits;
+        let hasher = ChainHasher::new(hash_key);
+        found.leading(hasher.chain(&request.prompt, request.salt, block_size).map(|hash| hash.short())) * block_size
     }
 
     /// When a request that came now would likely have its first token, from then on.

@@ -264,8 +264,8 @@ impl Engine {
         if options.handoff.as_ref().is_some_and(HandoffOptions::is_remote_only) {
             core.set_remote_only_prefill();
         }
-        let found: Option<Arc<FoundBlocks>> =
-            options.handoff.as_ref().filter(|handoff| handoff.listen.is_some()).map(|_| Arc::default());
+        let listens = options.handoff.as_ref().is_some_and(|handoff| handoff.listen.is_some());
+        let found = (listens || model.calibrated.is_some()).then(Arc::<FoundBlocks>::default);
         found.iter().for_each(|found| core.add_feature(Box::new(found.clone())));
         options.cache_listener.iter().for_each(|listener| core.add_feature(Box::new(listener.clone())));
         let (thread_status, thread_clock) = (status.clone(), clock.clone());
@@ -288,6 +288,7 @@ impl Engine {
             targets,
             salt_key: options.hash_key,
             refuse_late: options.refuse_late,
+            found: found.clone(),
             handoffs: counts.clone(),
             handoff_address: OnceLock::new(),
             handoff_key: options.handoff.as_ref().map(|handoff| handoff.key.clone()),

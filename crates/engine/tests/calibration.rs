@@ -65,6 +65,19 @@ fn steps_are_predicted() {
     assert!(plain.records(100).iter().all(|record| record.predicted.0 == 0));
 }
 
+/// Of two equal prompts the second is found, and so it is not promised the time that the first takes.
+#[test]
+fn a_promise_counts_what_the_cache_has() {
+    let engine = start(&calibrating(None));
+    let prompt = "A long prompt about lanterns. ".repeat(60);
+    let [first, second] = [0, 1].map(|_| {
+        let stream = engine.submit(engine.validate(greedy(&prompt, 2)).expect("valid")).expect("there is room");
+        let likely = stream.latency_bound().expect("steps are predicted").first_token.p50;
+        (likely, common::gather(stream, 1).usage.cached_tokens)
+    });
+    assert!(first.1 == 0 && second.1 > 0 && second.0.0 * 2 < first.0.0, "{first:?} {second:?}");
+}
+
 #[test]
 fn the_next_start_takes_what_was_measured() {
     let directory = Scratch::new("calibration-kept");

@@ -15,7 +15,6 @@
 mod disaggregation;
 mod roles;
 
-use alloc::vec::Vec;
 
 pub use disaggregation::{AnswerInView, AnswerLengths, DecodeLoad, LEAST_TOKENS, TooLittle, leaves};
 pub use roles::{Role, RoleMemory, RoleView, Switch, advise};
@@ -71,15 +70,12 @@ pub fn route<'a>(prompt_tokens: usize, workers: impl IntoIterator<Item = (Snapsh
 }
 
 impl ChainHasher {
-    /// Hashes of the full blocks of a prompt: what [`Scheduler::snapshot`] looks up.
-    pub fn chain(&self, prompt: &[TokenId], salt: u64, block_size: usize) -> Vec<BlockHash> {
-        let mut parent = BlockHash::ROOT;
-        let blocks = prompt.chunks_exact(block_size);
-        let hashes = blocks.map(|tokens| {
-            parent = self.hash(parent, salt, tokens);
-            parent
-        });
-        hashes.collect()
+    /// Hashes of the full blocks of a prompt, each computed when it is asked for: what [`Scheduler::snapshot`] looks up.
+    pub fn chain(&self, prompt: &[TokenId], salt: u64, block_size: usize) -> impl Iterator<Item = BlockHash> {
+        prompt.chunks_exact(block_size).scan(BlockHash::ROOT, move |parent, tokens| {
+            *parent = self.hash(*parent, salt, tokens);
+            Some(*parent)
+        })
     }
 }
 

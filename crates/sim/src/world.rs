@@ -448,7 +448,8 @@ impl<'a> Chain<'a> {
     fn on(&mut self, engine: &Engine) -> &[BlockHash] {
         let Limits { block_size, hash_key, .. } = *engine.scheduler.limits();
         if self.made_for != Some((block_size, hash_key)) {
-            self.hashes = ChainHasher::new(hash_key).chain(&self.request.prompt, self.request.salt, block_size);
+            self.hashes =
+                ChainHasher::new(hash_key).chain(&self.request.prompt, self.request.salt, block_size).collect();
             self.made_for = Some((block_size, hash_key));
         }
         &self.hashes

@@ -511,6 +511,7 @@ impl World {
             targets: Arc::default(),
             salt_key: [1; 32],
             refuse_late: options.refuse_late,
+            found: None,
             handoffs: Arc::default(),
             handoff_address: OnceLock::new(),
             handoff_key: None,

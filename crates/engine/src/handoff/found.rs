@@ -1,8 +1,8 @@
-//! What the prefix cache finds, for threads that are not the engine's: a worker that is asked for a prompt answers at
-//! once, also in the middle of a long step.
+//! What the prefix cache finds, for threads that are not the engine's: a request is promised its first token, and a worker
+//! that is asked for a prompt answers, at once, also in the middle of a long step.
 //!
-//! Names of blocks are cut to 64 bits. A collision costs a detour and no bit: the prefill worker looks into its own
-//! cache, and compares tokens.
+//! Names of blocks are cut to 64 bits. A collision costs a wrong forecast or a detour and no bit: the scheduler looks into its
+//! own cache, and compares tokens.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,10 +28,10 @@ impl FoundBlocks {
         }
     }
 
-    /// How many blocks from the first on are found of a prompt's.
-    pub(crate) fn leading(&self, chain: &[u64]) -> usize {
-        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        chain.iter().take_while(|name| found.contains(name)).count()
+    /// How many blocks from the first on are found of a prompt's. Between two of them the engine may change what is found.
+    pub(crate) fn leading(&self, chain: impl IntoIterator<Item = u64>) -> usize {
+        let is_found = |name: &u64| self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name);
+        chain.into_iter().take_while(is_found).count()
     }
 }
 
@@ -58,13 +58,14 @@ mod tests {
         let hash = |number: u8| BlockHash([number; 32]);
         let come = |number: u8| CacheEvent::Found { hash: hash(number), parent: None, salt: 0, tokens: vec![] };
         let chain: Vec<u64> = (1..=4).map(|number| hash(number).short()).collect();
+        let leading = |found: &FoundBlocks, chain: &[u64]| found.leading(chain.iter().copied());
         let found = FoundBlocks::default();
-        assert_eq!(found.leading(&chain), 0);
+        assert_eq!(leading(&found, &chain), 0);
         found.hear(&[come(1), come(2), come(4)]);
-        assert_eq!((found.leading(&chain), found.leading(&chain[3..]), found.leading(&[])), (2, 1, 0));
+        assert_eq!((leading(&found, &chain), leading(&found, &chain[3..]), leading(&found, &[])), (2, 1, 0));
         found.hear(&[come(3), CacheEvent::Lost { hash: hash(2) }]);
-        assert_eq!(found.leading(&chain), 1);
+        assert_eq!(leading(&found, &chain), 1);
         found.hear(&[CacheEvent::Cleared, come(4)]);
-        assert_eq!(found.leading(&chain), 0);
+        assert_eq!(leading(&found, &chain), 0);
     }
 }

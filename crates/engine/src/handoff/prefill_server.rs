@@ -156,7 +156,7 @@ impl Host {
         if !self.counts.reads_for_others() {
             return Frame::Refused("it reads no prompts for others now: its role is decode".to_owned());
         }
-        let cached_tokens = self.found.leading(&ask.chain) * engine.model().block_size;
+        let cached_tokens = self.found.leading(ask.chain.iter().copied()) * engine.model().block_size;
         let incoming = IncomingRequest {
             prompt_tokens: ask.prompt_tokens,
             cached_tokens,
