@@ -45,7 +45,7 @@ pub struct RequestSummary {
     pub reason: Option<FinishReason>,
     /// The largest owner of its time to first token, once that is over.
     pub ttft_owner: Option<Owner>,
-    /// The largest owner of the time between its tokens.
+    /// The largest owner of its longest time between two tokens.
     pub gaps_owner: Option<Owner>,
 }
 
@@ -75,7 +75,11 @@ impl RequestSummary {
             generated: account.num_tokens(),
             reason: account.answers().filter_map(|answer| answer.reason).last(),
             ttft_owner: most(&account.bill.ttft),
-            gaps_owner: most(&account.bill.gaps),
+            gaps_owner: account
+                .longest_gaps
+                .iter()
+                .max_by_key(|gap| gap.shares.total())
+                .and_then(|gap| most(&gap.shares)),
         }
     }
 

@@ -15,7 +15,6 @@
 mod disaggregation;
 mod roles;
 
-
 pub use disaggregation::{AnswerInView, AnswerLengths, DecodeLoad, LEAST_TOKENS, TooLittle, leaves};
 pub use roles::{Role, RoleMemory, RoleView, Switch, advise};
 

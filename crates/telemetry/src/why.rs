@@ -316,9 +316,14 @@ fn helps(account: &Account) -> Option<String> {
         sum
     });
     let mut told: Vec<&str> = Vec::new();
-    let was_evicted = |miss: &CacheMiss| miss.why == MissReason::Evicted && miss.lost > 0;
-    if account.bill.miss.as_ref().is_some_and(was_evicted) {
-        told.push("more KV cache (--kv-cache-memory-bytes), or room for what leaves it (--kv-swap-memory)");
+    match account.bill.miss.filter(|miss| miss.lost > 0).map(|miss| miss.why) {
+        Some(MissReason::Evicted) => {
+            told.push("more KV cache (--kv-cache-memory-bytes), or room for what leaves it (--kv-swap-memory)");
+        }
+        Some(MissReason::OtherToken) => {
+            told.push("what changes in its prompt at the end of that, so the rest is found")
+        }
+        _ => {}
     }
     for shares in [&account.bill.ttft, &late] {
         let total = shares.total();

@@ -77,6 +77,10 @@ fn each_answer_says_why_no_more_of_its_prompt_was_cached() {
         assert_eq!(told["left_in_message"], json!(message), "{what}: {told}");
         assert!(told["lost_tokens"].as_u64() > Some(0) && told["predicted_ms"].is_null(), "{what}: {told}");
     }
+    let stamped = ask(&roomy, A, &chat("12:03", ["see", "go"]));
+    let path = format!("/v1/requests/{}/timeline", stamped["id"].as_str().expect("an id"));
+    let why = send(&roomy, A, "GET", &path, "").json()["prompts"][0]["why"].to_string();
+    assert!(why.contains("(in messages[0])") && why.contains("changes in its prompt at the end"), "{why}");
     let page = send(&roomy, A, "GET", "/metrics", "");
     assert_eq!(metric(page.text(), "twostroke_cache_misses_total{why=\"block_not_full\"}"), 1.0);
     ask(&roomy, A, &tokens(20..60));
