@@ -74,7 +74,7 @@ export const LESSONS: Lesson[] = [
       "Streams and prompts share the passes of the engine. If a long prompt went through in one pass, every stream would stand still until it is over. So the engine cuts it into chunks, and each chunk shares a step with the decode of the streams: Sarathi-Serve calls it stall-free batching.",
       app.info.targets.tpot_ms === null
         ? `Here a pass has up to ${app.info.max_num_batched_tokens.toLocaleString("en")} tokens, which bounds the chunk.`
-        : `How large a chunk may be follows from the target for the time per output token, here ${app.info.targets.tpot_ms} ms: the engine predicts what a step will take, and gives the prompt as many tokens of it as fit.`,
+        : `How large a chunk may be follows from the target for the time per output token, here ${app.info.targets.tpot_ms} ms: the engine predicts what a step will take, and gives the prompt as many tokens of it as fit, at most the ${app.info.max_num_batched_tokens.toLocaleString("en")} of a pass (of a model as small as this one that many may always fit).`,
       "The streams pay with somewhat longer gaps, the newcomer with a somewhat later first token, because its prompt takes more passes. Without streams a chunk may be as large as a pass allows.",
     ],
     experiment: chunks,
