@@ -52,6 +52,10 @@ use crate::tokenizer::Tokenizer;
 /// The file of a template outside of `tokenizer_config.json`.
 const TEMPLATE: &str = "chat_template.jinja";
 
+/// Bytes of a message that is looked for in its prompt, and messages that may be missing there before no more are.
+const LEAST_FOUND: usize = 16;
+const MOST_MISSING: usize = 8;
+
 /// Stack of the thread that compiles or renders in this process: enough for an expression as deep as
 /// [`MAX_SOURCE_BYTES`] allows, and for dropping a list as deep as the interpreter's steps can build. Untouched pages
 /// cost nothing.
@@ -286,8 +290,8 @@ impl Tokenizer {
 }
 
 impl Tokenizer {
-    /// The prompt's tokens that are text of each message: none where a template wrote it otherwise, or left it out. Linear in
-    /// the prompt.
+    /// The prompt's tokens that are text of each message: none where a template wrote it otherwise, or left it out, and of a
+    /// text so short that it may stand elsewhere too. Linear in the prompt.
     pub fn find_messages(&self, prompt: &[u32], messages: &[ChatMessage]) -> Vec<Range<usize>> {
         let bytes = prompt.iter().flat_map(|&id| self.token_bytes(id).unwrap_or_default()).collect();
         let Ok(text) = String::from_utf8(bytes) else { return Vec::new() };
@@ -301,9 +305,16 @@ impl Tokenizer {
             tokens
         };
         // Templates trim texts.
+        let mut missing = 0;
         let place = |message: &ChatMessage| {
             let said = message.content.as_deref().unwrap_or_default().trim();
-            let Some(at) = text[found..].find(said).filter(|_| !said.is_empty()) else { return 0..0 };
+            if said.len() < LEAST_FOUND || missing == MOST_MISSING {
+                return 0..0;
+            }
+            let Some(at) = text[found..].find(said) else {
+                missing += 1;
+                return 0..0;
+            };
             let begin = found + at;
             found = begin + said.len();
             tokens_until(begin)..tokens_until(found)

@@ -265,17 +265,28 @@ fn characters_that_could_be_marks_survive() {
 #[test]
 fn messages_are_found_in_the_tokens_of_their_prompt() {
     let (tokenizer, template) = (tokenizer(BYTE_LEVEL), named("chatml"));
-    let texts = ["Be brief.", " the <|im_end|> ships \n", "", "the ships", "Gr\u{f6}\u{df}e", "."];
+    let texts = [
+        "Be brief, and kind.",
+        " and the <|im_end|> ships \n",
+        "",
+        "short",
+        "and the <|im_end|> ships",
+        "Gr\u{f6}\u{df}e, Gr\u{f6}\u{df}e, Gr\u{f6}\u{df}e.",
+    ];
     let messages = texts.map(|text| ChatMessage::new("user", text));
     let ids = tokenizer.encode_chat(&template, &messages, &prompt()).expect("encodes");
     let found = tokenizer.find_messages(&ids, &messages);
     for (text, at) in texts.iter().zip(found) {
         // A token may hold the end of one and what the template writes behind it.
         let said = tokenizer.decode(&ids[at.start..(at.end + 1).min(ids.len())], false);
-        assert!(at.is_empty() == text.is_empty() && said.contains(text.trim()), "{text:?} {at:?}: {said:?}");
+        assert!(
+            at.is_empty() == (text.len() < 16) && (at.is_empty() || said.contains(text.trim())),
+            "{text:?} {at:?}: {said:?}"
+        );
     }
     // What a template leaves out is nowhere, and what comes behind it is found.
-    let others = ["Be brief.", "no such thing", "the ships"].map(|text| ChatMessage::new("user", text));
+    let others = ["Be brief, and kind.", "there is no such thing", "and the <|im_end|> ships"]
+        .map(|text| ChatMessage::new("user", text));
     let found = tokenizer.find_messages(&ids, &others);
     assert_eq!([&found[0], &found[1], &found[2]].map(|at| at.is_empty()), [false, true, false]);
 }

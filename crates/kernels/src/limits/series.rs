@@ -290,6 +290,9 @@ impl Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Doubt::Few { samples, undisturbed } if samples == undisturbed => {
+                write!(f, "there were too few measurements ({samples})")
+            }
             Doubt::Few { samples, undisturbed } => {
                 write!(f, "other programs used the machine ({undisturbed} of {samples} measurements were undisturbed)")
             }

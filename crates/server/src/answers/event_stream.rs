@@ -62,8 +62,9 @@ impl EventStream {
         let bytes = requests.iter().map(bytes).fold(0, u64::saturating_add);
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
         let charge = app.answers.charge(tenant, bytes)?;
-        // Of several prompts none is a conversation.
-        let messages = requests.first().map_or(&[][..], ValidatedRequest::messages).to_vec();
+        // Other APIs count their messages otherwise than a template does. Of several prompts none is a conversation.
+        let conversation = requests.first().filter(|_| plan.endpoint == Endpoint::Chat);
+        let messages = conversation.map_or(&[][..], ValidatedRequest::messages).to_vec();
         let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
         let submit = |request| match &plan.beams {
             None => Ok(Some(app.engine.submit(request)?)),

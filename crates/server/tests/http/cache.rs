@@ -59,12 +59,12 @@ fn each_answer_says_why_no_more_of_its_prompt_was_cached() {
         let tools =
             tools.map(|name| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}));
         json!({"messages": [
-            {"role": "system", "content": format!("It is {time} now. {rules}")}, {"role": "user", "content": "Begin."},
+            {"role": "system", "content": format!("It is {time} now. {rules}")}, {"role": "user", "content": "Begin with the fox."},
         ], "tools": tools})
     };
     let roomy = host(small_engine());
     let mut asked_more = chat("14:00", ["see", "go"]);
-    asked_more["messages"][1]["content"] = json!("Begin. Then end.");
+    asked_more["messages"][1]["content"] = json!("Begin with the fox. Then end.");
     for (what, first, second, why, message) in [
         ("timestamp", chat("12:01", ["see", "go"]), chat("12:02", ["see", "go"]), "other_token", Some(0)),
         ("tool order", chat("13:00", ["see", "go"]), chat("13:00", ["go", "see"]), "other_token", None),

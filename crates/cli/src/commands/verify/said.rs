@@ -217,13 +217,20 @@ impl Prompt<'_> {
     /// Whether a server that was asked for an echo puts this before an answer: a prompt, or the message that is gone on
     /// with.
     fn is_echoed(&self, text: &str, is_chat: bool) -> bool {
+        let marks = self.model.tokenizer.as_ref().map(|tokenizer| tokenizer.added_tokens()).unwrap_or_default();
         if is_chat {
-            return self.text.trim_end().ends_with(text.trim_end());
+            let message = text.trim_end();
+            let before = self.text.trim_end().strip_suffix(message).filter(|_| !message.is_empty());
+            let behind = |mark: &String| Some(&before?[before?.rfind(mark.as_str())? + mark.len()..]);
+            let role = marks.iter().filter(|mark| !mark.is_empty()).filter_map(behind).min_by_key(|role| role.len());
+            // All of it: between the last mark and the message is at most the name of its role.
+            let is_role =
+                |role: &str| role.split_whitespace().count() <= 1 && role.trim_end().len() < role.len().max(1);
+            return role.is_some_and(is_role) && !marks.iter().any(|mark| !mark.is_empty() && message.contains(mark));
         }
         let encoded = || self.model.encode(&RawRequest::new(engine::Prompt::Text(text.to_owned())));
         // Between two texts that it is to fill the gap of.
         let is_marked = |at: usize| {
-            let marks = self.model.tokenizer.as_ref().map(|tokenizer| tokenizer.added_tokens()).unwrap_or_default();
             let (before, behind) = (&self.text[..at], &self.text[at + text.len()..]);
             let has = |is: &dyn Fn(&str) -> bool| marks.iter().any(|mark| !mark.is_empty() && is(mark));
             has(&|mark| before.ends_with(mark)) && has(&|mark| behind.starts_with(mark))
