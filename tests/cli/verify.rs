@@ -127,6 +127,10 @@ fn an_edited_text_is_found() {
         body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         ("/v1/chat/completions", body)
     };
+    let begun = json!([{"role": "user", "content": "What is 17 + 25?"}, {"role": "assistant", "content": "It is not"}]);
+    let goes_on =
+        json!({"messages": begun, "add_generation_prompt": false, "continue_final_message": true, "echo": true});
+    let goes_on = chat(goes_on);
     let tool = json!({"type": "function", "function": {"name": "add", "parameters": {"type": "object",
         "properties": {"a": {"type": "integer"}}, "required": ["a"]}}});
     // (request, what it says of an unedited answer, texts that are edited)
@@ -138,6 +142,7 @@ fn an_edited_text_is_found() {
         (story(json!({"max_tokens": 1})), "", &["text"]),
         (chat(json!({})), "", &["content", "reasoning", "reasoning_content"]),
         (chat(json!({"max_tokens": 4})), "", &["reasoning"]),
+        (goes_on, "the prompt's", &["content"]),
         (chat(json!({"include_reasoning": false})), "reasoning is not in it", &["content"]),
         (chat(json!({"thinking_token_budget": 3})), "", &["content", "reasoning"]),
         (chat(json!({"response_format": {"type": "json_object"}, "max_tokens": 60})), "", &["content"]),
@@ -163,8 +168,13 @@ fn an_edited_text_is_found() {
             };
             put(&events, "equal");
             for name in names {
-                let edits: [fn(&mut String); 4] =
-                    [String::clear, |text| _ = text.pop(), |text| text.push('.'), |text| text.insert(0, '~')];
+                let edits: [fn(&mut String); 5] = [
+                    String::clear,
+                    |text| _ = text.pop(),
+                    |text| text.push('.'),
+                    |text| text.insert(0, '~'),
+                    |text| text.insert_str(0, " \n \n"),
+                ];
                 for edit in edits {
                     let mut edited = events.clone();
                     let place = last_text(&mut edited, name).unwrap_or_else(|| panic!("{name} in {body}: {answer}"));

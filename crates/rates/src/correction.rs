@@ -202,6 +202,14 @@ mod tests {
     }
 
     #[test]
+    fn prompts_of_a_moment_say_nothing_of_others() {
+        let (mut corrector, mut work) = (CostCorrector::new(machine(1.0)), Work::default());
+        work.add_chunk(0, 40, true);
+        assert!((0..500).all(|_| corrector.step(&work, Nanos(1_900_000)).is_none()), "three times what is predicted");
+        assert!((0..500).any(|_| corrector.step(&work, Nanos(2_100_000)).is_some()));
+    }
+
+    #[test]
     fn what_was_never_seen_follows() {
         let mut corrector = CostCorrector::new(machine(8.0));
         let mut only_decode = (1..400_usize).filter(|index| !index.is_multiple_of(8));
