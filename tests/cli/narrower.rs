@@ -63,7 +63,7 @@ impl Place {
     /// Replaces the limits that were kept by some that no measurement exceeds.
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
         let file = self.kept(".limits").remove(0);
-        let mut kept = rates::kept::Kept::<Value>::read(&file).expect("it is there, and whole");
+        let mut kept = rates::kept::KeptResult::<Value>::read(&file).expect("it is there, and whole");
         let rates = [1e12, 1e12, int8_ops, bf16_flops, 1e18];
         let samples = rates.map(|rate| vec![json!({"rate": rate, "unix_s": 0}); 3]);
         kept.found["samples"] = json!(samples);

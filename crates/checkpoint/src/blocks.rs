@@ -341,8 +341,8 @@ fn two_bits(bytes: &[u8], i: usize) -> u8 {
     bytes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3
 }
 
-/// Number `i` of 256 digits in base 3, five to each of 48 bytes and four to each of 4: a byte is its digits as a fraction of 256, the
-/// first one largest.
+/// Number `i` of 256 digits in base 3, five to each of 48 bytes and four to each of 4: a byte is its digits as a fraction of
+/// 256, the first one largest.
 fn in_base_three(bytes: &[u8], i: usize) -> u8 {
     let (byte, digit) = match i {
         0..160 => (bytes[i % 32], i / 32),

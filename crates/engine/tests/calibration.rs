@@ -28,7 +28,7 @@ fn calibrating(directory: Option<&Path>) -> EngineOptions {
 fn change(directory: &Path, sample: impl Fn(usize, &mut Value)) {
     for entry in std::fs::read_dir(directory).expect("it exists") {
         let path = entry.expect("an entry").path();
-        if let Some(mut kept) = rates::kept::Kept::<Value>::read(&path) {
+        if let Some(mut kept) = rates::kept::KeptResult::<Value>::read(&path) {
             let samples = kept.found["samples"].as_array_mut().into_iter().flatten();
             samples.enumerate().for_each(|(index, value)| sample(index, value));
             kept.write(&path).expect("it can be written");

@@ -28,23 +28,23 @@ pub fn place(directory: &Path, key: &str, kind: &str) -> PathBuf {
 
 /// A result as it is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept<T> {
+pub struct KeptResult<T> {
     /// Of what it follows from.
     pub key: String,
     /// The result.
     pub found: T,
 }
 
-impl<T: DeserializeOwned> Kept<T> {
+impl<T: DeserializeOwned> KeptResult<T> {
     /// What is kept at `path`; `None` for anything but a whole result as it was written.
-    pub fn read(path: &Path) -> Option<Kept<T>> {
+    pub fn read(path: &Path) -> Option<KeptResult<T>> {
         let text = files::read_text(path, MAX_BYTES).ok()?;
         let (digest, body) = text.split_once('\n')?;
         (digest == blake3::hash(body.as_bytes()).to_hex().as_str()).then(|| serde_json::from_str(body).ok())?
     }
 }
 
-impl<T: Serialize> Kept<T> {
+impl<T: Serialize> KeptResult<T> {
     /// Keeps it in the place of what is there. Complete or absent, also when the process ends meanwhile.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let body = serde_json::to_string(self)?;
@@ -54,12 +54,12 @@ impl<T: Serialize> Kept<T> {
 
 /// What is kept at `path` for `key`.
 pub fn read<T: DeserializeOwned>(path: &Path, key: &str) -> Option<T> {
-    Kept::read(path).filter(|kept| kept.key == key).map(|kept| kept.found)
+    KeptResult::read(path).filter(|kept| kept.key == key).map(|kept| kept.found)
 }
 
-/// Keeps a result: see [`Kept::write`].
+/// Keeps a result: see [`KeptResult::write`].
 pub fn write<T: Serialize>(path: &Path, key: &str, found: T) -> io::Result<()> {
-    Kept { key: key.to_owned(), found }.write(path)
+    KeptResult { key: key.to_owned(), found }.write(path)
 }
 
 #[cfg(test)]

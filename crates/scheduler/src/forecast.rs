@@ -16,6 +16,9 @@ use crate::latency_bound::QueueAhead;
 use crate::{Phase, Scheduler};
 use protocol::{Nanos, Priority};
 
+/// Requests with an earlier first token are judged apart.
+const MOMENT: Nanos = Nanos(5_000_000);
+
 /// A queued prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct QueuedPrompt {
@@ -182,6 +185,7 @@ impl AdmissionForecast {
             _ if self.ends > 0 => QueueAhead::Full,
             _ if new.ttft.is_some_and(|ttft| first_token > ttft) => QueueAhead::Late,
             true => QueueAhead::Prompts,
+            false if first_token < MOMENT => QueueAhead::Moment,
             false => QueueAhead::Empty,
         };
         QueueForecast {

@@ -18,7 +18,7 @@
 //! double.
 //!
 //! A bound is violated when it expires, not when the actual time is known; if the client left before, it does not
-//! count. Memory is bounded: 8 windows, and an entry per open request.
+//! count. Memory is bounded: 10 windows, and an entry per open request.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -55,6 +55,8 @@ pub enum QueueAhead {
     /// No prompt is ahead of it.
     #[default]
     Empty,
+    /// The same, and it takes a moment: what a request costs beside its rows is much of that, and nothing of a longer one.
+    Moment,
     /// Prompts are ahead of it.
     Prompts,
     /// It is predicted to be late, so prompts that can be on time go first.
