@@ -69,6 +69,8 @@ pub enum Prompt {
 pub struct Chat {
     /// What was said so far.
     pub messages: Vec<ChatMessage>,
+    /// No message was left out.
+    pub is_whole: bool,
     /// Extra variables for the template.
     pub template_kwargs: Map<String, Value>,
     /// End with the opening of an assistant's turn.
@@ -84,10 +86,12 @@ impl Chat {
     /// without a system message.
     pub fn new(mut messages: Vec<ChatMessage>) -> Chat {
         let says = |message: &ChatMessage| message.role != "system" || message.content.as_deref() != Some("");
+        let sent = messages.len();
         if messages.iter().any(says) {
             messages.retain(says);
         }
         Chat {
+            is_whole: messages.len() == sent,
             messages,
             template_kwargs: Map::new(),
             add_generation_prompt: true,
@@ -999,10 +1003,10 @@ fn render_chat(
     })
 }
 
-/// Where the texts of a conversation's messages are in its prompt; none of one that was cut.
+/// Where the texts of a conversation's messages are in its prompt; none of one that is not as it was sent.
 pub(crate) fn messages_in(raw: &RawRequest, prompt: &[TokenId], model: &ModelInfo) -> Vec<Range<usize>> {
     match (&raw.prompt, raw.truncate_prompt_tokens, &model.tokenizer) {
-        (Prompt::Chat(chat), None, Some(tokenizer)) => tokenizer.find_messages(prompt, &chat.messages),
+        (Prompt::Chat(chat), None, Some(tokenizer)) if chat.is_whole => tokenizer.find_messages(prompt, &chat.messages),
         _ => Vec::new(),
     }
 }

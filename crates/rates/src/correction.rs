@@ -18,8 +18,6 @@ const LEAST: usize = 8;
 const WORTH: f64 = 0.15;
 /// A chunk that is less than this share of its step's prediction teaches nothing about prompts.
 const TEACHES: f64 = 0.5;
-/// Nor does one that took less than these seconds: in it what a step costs beside its rows is large.
-const LEAST_SECONDS: f64 = 2e-3;
 /// A model that is corrected by more was measured so badly that the next start measures again.
 const MEASURED_BADLY: f64 = 2.0;
 
@@ -94,10 +92,10 @@ impl CostCorrector {
         }
         let alone = Work { prefill_rows: 0, prefill_pairs: 0, prefill_seqs: 0, logit_rows: work.decode_rows, ..*work };
         let own = if work.decode_rows == 0 { 0.0 } else { self.kept.seconds(&alone) };
-        let (added, took) = (predicted - own, took.as_secs_f64());
+        let (added, is_telling, took) = (predicted - own, took >= CostModel::TELLING, took.as_secs_f64());
         if work.prefill_seqs == 0 {
             self.windows[0].observe(took / predicted);
-        } else if added > predicted * TEACHES && took >= LEAST_SECONDS {
+        } else if added > predicted * TEACHES && is_telling {
             let own = own * self.correction()[0];
             self.windows[1].observe((took - own).max(0.0) / added);
         }

@@ -174,14 +174,15 @@ const FAR_BELOW: f64 = 0.5;
 const FAR_WEIGHT: f64 = 0.5;
 /// A chunk that is a smaller fraction of its step than this is too uncertain for [`FAR_WEIGHT`].
 const FAR_SHARE: f64 = 0.5;
-/// Prompts that took fewer seconds say nothing of others: what a step costs beside its rows is large in theirs.
-const LEAST_SECONDS: f64 = 2e-3;
 /// A step that took longer than this multiple of its prediction was interrupted; it counts as this multiple.
 const DRIFT_MOST: f64 = 4.0;
 /// Limit of the drift in both directions, so that a stopped clock cannot teach that steps are free.
 const DRIFT_RANGE: f64 = 64.0;
 
 impl CostModel {
+    /// A step with a prompt that takes less says nothing of other prompts: what it costs beside its rows is large in it.
+    pub const TELLING: Nanos = Nanos(2_000_000);
+
     /// A model from its points and terms, bounded by [`Terms::MOST`]. Panics if `knots` is empty or not increasing in
     /// rows.
     pub fn new(mut knots: Vec<Knot>, terms: Terms) -> CostModel {
@@ -303,7 +304,7 @@ impl CostModel {
                 0 => (0, predicted, measured.as_secs_f64()),
                 _ => (1, predicted - own, measured.as_secs_f64() - own),
             };
-            if expected > 0.0 && (which == 0 || measured.as_secs_f64() >= LEAST_SECONDS) {
+            if expected > 0.0 && (which == 0 || measured >= CostModel::TELLING) {
                 let ratio = (took / expected).clamp(1.0 / DRIFT_MOST, DRIFT_MOST);
                 let is_far = ratio < FAR_BELOW && expected > predicted * FAR_SHARE;
                 let weight = if is_far { FAR_WEIGHT } else { DRIFT_WEIGHT } * expected / predicted;
