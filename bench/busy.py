@@ -24,7 +24,7 @@ promises   Mixed requests: quiet, beside 1, 2 and 8 busy loops, with a tenth of 
            one: only 200 and 503 with Retry-After, no more than 31 refusals in a row, nearly all served.
 plan       `plan --machine here` under each load, with what an earlier start has measured and with nothing: TTFT and TPOT are
            within 15 % of what a quiet server takes, or it says that it is not sure.
-start      A first start under each load. Then all is quiet, and after that many steps of decode and of prompts the next
+start      A first start under each load. Then all is quiet, and after that many steps the next
            ones take what is predicted, give or take 15 %; so do the first ones of the next start, and the limits of
            both are within 15 % of those of a quiet one, or not sure.
 late-step  8 streams while one long prompt arrives: the worst gap at the client is at most 150 ms, or the excess of its
@@ -282,7 +282,7 @@ def plan(flags: argparse.Namespace) -> None:
 
 
 def off(server: Server, steps: int) -> dict[str, float]:
-    """By how much steps took longer than predicted, after so many of each phase: medians, of those that nothing disturbed."""
+    """By how much steps took longer than predicted, after so many in all: medians by phase, of those that nothing disturbed."""
     stop, seen = threading.Event(), []
     reader = threading.Thread(target=read_feed, args=(server, stop, seen), daemon=True)
     reader.start()

@@ -292,6 +292,8 @@ fn every_layer_says_which_window_it_has() {
         (Family::Mixtral, json!({}), "......."),
         (Family::Mixtral, window.clone(), "WWWWWWW"),
         (Family::Olmo2, window.clone(), "......."),
+        (Family::Olmo3, json!({}), "WWW.WWW"),
+        (Family::Exaone4, json!({}), "WWW.WWW"),
         (Family::Granite, window.clone(), "......."),
         (Family::Qwen3Moe, window.clone(), "......."),
         (Family::Qwen3Moe, asked.clone(), "WWWWWWW"),
@@ -302,6 +304,13 @@ fn every_layer_says_which_window_it_has() {
     }
     let listed = json!({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64});
     assert_eq!(windows(&of_family(Family::Gemma2, listed)), [None, Some(64)], "a list counts more than the pattern");
+    // Layers of another kind are refused, whether windows are asked for or not.
+    for asked in [false, true] {
+        let other = json!({"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": asked,
+            "layer_types": ["full_attention", "linear_attention"]});
+        let error = config(other).expect_err("it is another model");
+        assert!(error.to_string().contains("layer_types: \"linear_attention\" is not supported"), "{error}");
+    }
 }
 
 #[test]

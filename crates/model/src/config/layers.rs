@@ -99,11 +99,12 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
     if traits.windows == Windows::Never {
         return Ok(none);
     }
+    let listed = layer_types(fields, num_layers)?;
     let asked_for = matches!(traits.windows, Windows::From | Windows::AllIfAsked | Windows::UnrotatedIfAsked);
     if asked_for && !fields.flag("use_sliding_window", false)? {
         return Ok(none);
     }
-    if let Some(listed) = layer_types(fields, num_layers)? {
+    if let Some(listed) = listed {
         return Ok(listed);
     }
     Ok(match traits.windows {
