@@ -138,7 +138,7 @@ impl Machine {
 
     /// This machine, from its measured limits. The shares are those of docs/performance.md, for prompts of 512 tokens
     /// and for decode alone on the 0.5B shape: 90 % and 92 % with bf16 weights, 75 % and 92 % with int8, 70 % and 84 %
-    /// with int4; those of tiles are a guess, and a plan from them is not sure.
+    /// with int4; those of tiles are an estimate, and a plan from them is not sure.
     pub fn here(limits: &Limits, weights: WeightClass, memory: Option<f64>) -> Machine {
         let kind = if weights == WeightClass::Bf16 { limits.bf16_kind } else { limits.int8_kind };
         let has_tiles = kernels::limits::has_tiles(kind);
