@@ -124,6 +124,7 @@ impl LoadedModel {
             image_directory: setup.model.cache.clone(),
             kv_dtype: setup.model.kv_dtype,
             adapters,
+            state_slots: 0,
         };
         let mut progress = |p: model::Progress| (setup.progress)(BenchProgress::Loading(p.bytes_done, p.bytes_total));
         let arithmetic = setup.model.arithmetic.unwrap_or_else(AccumulationOrder::best);
@@ -292,7 +293,15 @@ pub(crate) fn add_rows(
     }
     batch.block_tables.extend((first_block..first_block + blocks).map(|block| block as u32));
     let (start, num_rows) = (positions.start as u32, positions.len() as u32);
-    batch.spans.push(Span { first_row, num_rows, start, table: table..table + blocks as u32, adapter });
+    batch.spans.push(Span {
+        first_row,
+        num_rows,
+        start,
+        table: table..table + blocks as u32,
+        adapter,
+        state: None,
+        saves: 0..0,
+    });
 }
 
 #[cfg(test)]

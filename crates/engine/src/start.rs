@@ -704,6 +704,7 @@ fn load_model(
         image_directory: options.image_directory.clone().filter(|_| sizes.weight_bytes >= IMAGE_FROM_BYTES),
         kv_dtype: options.kv_dtype,
         adapters: options.adapter_room,
+        state_slots: 0,
     };
     let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.

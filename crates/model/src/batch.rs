@@ -6,7 +6,12 @@
 //! slots     [ where each row's key and value go: block * block_size + offset ]
 //! spans     [ A: row 0, 1 row, start 902 | B: row 1, 5 rows, start 64 ]
 //! logit_rows [ 0 ]  only rows whose next token is asked for reach the language-model head
+//! saves     [ (row 0, slot 3) | (row 4, slot 8), (row 5, slot 1) ]   layers with a state: what it is after these rows
 //! ```
+//!
+//! A layer whose memory is a state (a recurrence, a short convolution) reads it from a slot and leaves it in others: a
+//! slot that a pass reads is never one that it writes, so a pass that failed can be computed again, and a state after
+//! any row can be gone back to.
 //!
 //! A batch holds numbers, not requests. The arrays are cleared and refilled each step; they stop growing at the
 //! largest.
@@ -26,6 +31,20 @@ pub struct Span {
     pub table: Range<u32>,
     /// The slot of the adapter that its rows go through ([`Forward::set_adapter`](crate::Forward::set_adapter)).
     pub adapter: Option<u32>,
+    /// The slot with the states of its layers after position `start - 1`. `None` at the beginning of a sequence, where
+    /// every state is zero, and for models without states ([`ModelConfig::state_numbers`](crate::ModelConfig::state_numbers)).
+    pub state: Option<u32>,
+    /// Its part of [`Batch::saves`]. A model without states leaves nothing.
+    pub saves: Range<u32>,
+}
+
+/// After which row the states of a sequence are written to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSave {
+    /// A row of the batch.
+    pub row: u32,
+    /// Below [`LoadOptions::state_slots`](crate::LoadOptions::state_slots).
+    pub slot: u32,
 }
 
 /// Flat arrays of one forward pass. See the module's picture.
@@ -43,6 +62,8 @@ pub struct Batch {
     pub block_tables: Vec<u32>,
     /// Rows whose logits are wanted, in the order of the output.
     pub logit_rows: Vec<u32>,
+    /// The states that the pass leaves, by rising row within each span. All slots distinct, and none is read by a span.
+    pub saves: Vec<StateSave>,
 }
 
 impl Batch {
@@ -68,6 +89,12 @@ impl Batch {
                 .map(|span| Span { first_row: span.first_row - rows.start, ..span.clone() })
                 .collect(),
             block_tables: self.block_tables.clone(),
+            // Those of the other spans stay where they are, and no span names them.
+            saves: self
+                .saves
+                .iter()
+                .map(|save| StateSave { row: save.row.wrapping_sub(rows.start), ..*save })
+                .collect(),
             logit_rows: self.logit_rows[wanted.clone()].iter().map(|row| row - rows.start).collect(),
         };
         (part, wanted)
@@ -80,6 +107,9 @@ impl Batch {
             array.truncate(rows);
         }
         head.spans[0].num_rows = rows as u32;
+        let saves = &mut head.spans[0].saves;
+        let left = &head.saves[saves.start as usize..saves.end as usize];
+        saves.end = saves.start + left.partition_point(|save| (save.row as usize) < rows) as u32;
         head.logit_rows.retain(|&row| (row as usize) < rows);
         let end = wanted.start + head.logit_rows.len();
         (head, wanted.start..end)
@@ -93,5 +123,6 @@ impl Batch {
         self.spans.clear();
         self.block_tables.clear();
         self.logit_rows.clear();
+        self.saves.clear();
     }
 }

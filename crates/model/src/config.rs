@@ -238,6 +238,11 @@ impl ModelConfig {
         Ok(self)
     }
 
+    /// Numbers (float32) of the states that a sequence has in all layers. 0: every layer's memory is keys and values.
+    pub fn state_numbers(&self) -> usize {
+        0
+    }
+
     /// The heads of a fused q/k/v row.
     pub fn heads(&self) -> HeadLayout {
         HeadLayout { num_heads: self.num_heads, num_kv_heads: self.num_kv_heads, head_dim: self.head_dim }

@@ -188,6 +188,25 @@ pub trait Forward: Send {
     /// Bytes of a cache block in every layer.
     fn block_bytes(&self) -> usize;
 
+    /// Bytes of a slot of states: see [`Span::state`](crate::Span::state). 0 for models without.
+    fn state_bytes(&self) -> usize {
+        4 * self.config().state_numbers()
+    }
+
+    /// Copies a slot of states out: [`state_bytes`](Self::state_bytes) of them.
+    ///
+    /// Panics if there is no such slot.
+    fn read_state(&self, slot: u32, _out: &mut [u8]) {
+        panic!("slot {slot} of a model without states");
+    }
+
+    /// Copies bytes that [`read_state`](Self::read_state) gave into a slot, the same one or another.
+    ///
+    /// Panics if there is no such slot.
+    fn write_state(&mut self, slot: u32, _bytes: &[u8]) {
+        panic!("slot {slot} of a model without states");
+    }
+
     /// Bytes of weights that a step reads: all but the embedding's unused rows. Of a mixture of experts this is every
     /// expert; a step reads fewer: see [`expert_bytes`](Self::expert_bytes).
     fn weight_bytes(&self) -> usize;
@@ -242,6 +261,9 @@ pub struct LoadOptions {
     pub kv_dtype: KvDtype,
     /// Room for adapters beside the model.
     pub adapters: AdapterRoom,
+    /// Slots for the states of layers that have one: see [`Span::state`](crate::Span::state). Of no concern to other
+    /// models.
+    pub state_slots: usize,
 }
 
 /// How far loading is, in bytes of weight files.

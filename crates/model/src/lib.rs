@@ -21,7 +21,7 @@ mod tensors;
 mod transformer;
 
 pub use adapter::{Adapter, AdapterPacker, AdapterRoom, PackedAdapter};
-pub use batch::{Batch, Span};
+pub use batch::{Batch, Span, StateSave};
 pub use config::{Family, GenerationBase, GenerationDefaults, GenerationSettings, Head, ModelConfig};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};
 pub use tensors::bytes_in_memory;

@@ -293,7 +293,15 @@ impl Stand<'_> {
         let blocks = (start + len).div_ceil(block_size);
         batch.block_tables.extend((first_block..first_block + blocks).map(|block| block as u32));
         let table = table..table + blocks as u32;
-        batch.spans.push(Span { first_row, num_rows: len as u32, start: start as u32, table, adapter: None });
+        batch.spans.push(Span {
+            first_row,
+            num_rows: len as u32,
+            start: start as u32,
+            table,
+            adapter: None,
+            state: None,
+            saves: 0..0,
+        });
     }
 }
 

@@ -22,5 +22,5 @@ pub fn push_span(sequence: &Sequence, drafts: &[TokenId], positions: Range<usize
         batch.slots.push(sequence.slot(position) as u32);
     }
     let table = table_start..batch.block_tables.len() as u32;
-    batch.spans.push(Span { first_row, num_rows, start, table, adapter: None });
+    batch.spans.push(Span { first_row, num_rows, start, table, adapter: None, state: None, saves: 0..0 });
 }

@@ -231,6 +231,7 @@ fn check_options(kv_dtype: KvDtype) -> LoadOptions {
         image_directory: None,
         kv_dtype,
         adapters: model::AdapterRoom::default(),
+        state_slots: 0,
     }
 }
 
@@ -241,7 +242,15 @@ fn logits<F: Forward>(runner: Result<F, LoadError>, checkpoint: &Checkpoint) -> 
         token_ids: rows.clone().map(|row| row * 7 + 300).collect(),
         positions: rows.clone().collect(),
         slots: rows.collect(),
-        spans: vec![Span { first_row: 0, num_rows: CHECK_ROWS, start: 0, table: 0..1, adapter: None }],
+        spans: vec![Span {
+            first_row: 0,
+            num_rows: CHECK_ROWS,
+            start: 0,
+            table: 0..1,
+            adapter: None,
+            state: None,
+            saves: 0..0,
+        }],
         block_tables: vec![0],
         logit_rows: vec![CHECK_ROWS - 1],
     };

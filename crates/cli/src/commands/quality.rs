@@ -67,6 +67,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         image_directory: None,
         kv_dtype: flags.model.kv_dtype.dtype(),
         adapters: model::AdapterRoom::default(),
+        state_slots: 0,
     };
     let other = flags.reference.as_deref().map(|name| models::open_for("--reference", name)).transpose()?;
     if let Some(other) = &other {
@@ -367,6 +368,8 @@ pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, wanted
         start: rows.start as u32,
         table: 0..blocks,
         adapter: None,
+        state: None,
+        saves: 0..0,
     });
     batch.logit_rows.extend(wanted.map(|row| (row - rows.start) as u32));
 }

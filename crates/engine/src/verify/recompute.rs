@@ -95,7 +95,15 @@ impl Recompute {
             }
         }
         let (num_rows, start) = (rows.len() as u32, rows.start as u32);
-        batch.spans.push(Span { first_row: 0, num_rows, start, table: 0..blocks, adapter: None });
+        batch.spans.push(Span {
+            first_row: 0,
+            num_rows,
+            start,
+            table: 0..blocks,
+            adapter: None,
+            state: None,
+            saves: 0..0,
+        });
         let ticket = forward.launch(batch);
         let done = forward.wait(ticket);
         for row in 0..done.rows() {

@@ -68,7 +68,15 @@ mod tests {
 
     #[test]
     fn rows_are_listed_by_slot_and_by_their_place_among_the_wanted() {
-        let span = |first_row, num_rows, adapter| Span { first_row, num_rows, start: 0, table: 0..0, adapter };
+        let span = |first_row, num_rows, adapter| Span {
+            first_row,
+            num_rows,
+            start: 0,
+            table: 0..0,
+            adapter,
+            state: None,
+            saves: 0..0,
+        };
         let mut batch = Batch {
             spans: vec![span(0, 1, Some(1)), span(1, 3, None), span(4, 2, Some(1)), span(6, 1, Some(0))],
             logit_rows: vec![0, 3, 5, 6],

@@ -61,6 +61,7 @@ pub(crate) fn options(weights: WeightClass) -> LoadOptions {
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
+        state_slots: 0,
     }
 }
 
@@ -105,7 +106,15 @@ pub(crate) fn push(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, table:
     batch.block_tables.extend(table);
     let num_rows = rows.len() as u32;
     let table = first_entry..batch.block_tables.len() as u32;
-    batch.spans.push(Span { first_row, num_rows, start: rows.start as u32, table, adapter: None });
+    batch.spans.push(Span {
+        first_row,
+        num_rows,
+        start: rows.start as u32,
+        table,
+        adapter: None,
+        state: None,
+        saves: 0..0,
+    });
     let first_wanted = match wanted {
         Wanted::All => first_row,
         Wanted::Last => first_row + num_rows - 1,
