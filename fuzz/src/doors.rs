@@ -154,6 +154,7 @@ fn load(checkpoint: &Checkpoint) -> Result<(), LoadError> {
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
+        state_slots: 2,
     };
     model::load(Reference::new(), checkpoint, &options, &mut |_| {}).map(drop)
 }

@@ -124,7 +124,7 @@ impl LoadedModel {
             image_directory: setup.model.cache.clone(),
             kv_dtype: setup.model.kv_dtype,
             adapters,
-            state_slots: 0,
+            state_slots: 2,
         };
         let mut progress = |p: model::Progress| (setup.progress)(BenchProgress::Loading(p.bytes_done, p.bytes_total));
         let arithmetic = setup.model.arithmetic.unwrap_or_else(AccumulationOrder::best);

@@ -106,7 +106,7 @@ impl DraftFiles {
                     image_directory: None,
                     // Adapters are the target's: without them drafts are accepted a little less often.
                     adapters: AdapterRoom::default(),
-                    state_slots: 0,
+                    state_slots: 2,
                     ..options.clone()
                 };
                 let model = model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;

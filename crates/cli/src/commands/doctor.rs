@@ -231,7 +231,7 @@ fn check_options(kv_dtype: KvDtype) -> LoadOptions {
         image_directory: None,
         kv_dtype,
         adapters: model::AdapterRoom::default(),
-        state_slots: 0,
+        state_slots: 2,
     }
 }
 
@@ -253,6 +253,7 @@ fn logits<F: Forward>(runner: Result<F, LoadError>, checkpoint: &Checkpoint) -> 
         }],
         block_tables: vec![0],
         logit_rows: vec![CHECK_ROWS - 1],
+        saves: Vec::new(),
     };
     let mut logits = vec![0.0; runner.config().vocab_size];
     runner.forward(&batch, &mut logits);

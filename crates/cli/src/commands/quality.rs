@@ -67,7 +67,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         image_directory: None,
         kv_dtype: flags.model.kv_dtype.dtype(),
         adapters: model::AdapterRoom::default(),
-        state_slots: 0,
+        state_slots: 2,
     };
     let other = flags.reference.as_deref().map(|name| models::open_for("--reference", name)).transpose()?;
     if let Some(other) = &other {

@@ -137,7 +137,7 @@ fn measure(
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
-        state_slots: 0,
+        state_slots: 2,
     };
     let cpu = Cpu::new(CpuOptions { threads: flags.threads, ..CpuOptions::default() }).map_err(Failure::usage)?;
     let watched = Judge::beside(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);

@@ -61,7 +61,7 @@ pub(crate) fn options(weights: WeightClass) -> LoadOptions {
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
-        state_slots: 0,
+        state_slots: 64,
     }
 }
 
