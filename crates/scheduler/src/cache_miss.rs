@@ -50,6 +50,8 @@ pub enum MissReason {
     TierFault,
     /// It is in a tier, and computing it is predicted to be faster than loading it.
     NotWorthLoading,
+    /// Its keys and values are there, but no state of the layers that have one was kept at their end.
+    NoCheckpoint,
     /// Another request computes it at this moment.
     InProgress,
     /// The request needs the logits of its prompt, which are not kept.
@@ -61,8 +63,8 @@ pub enum MissReason {
 impl MissReason {
     /// Their names in answers and metrics.
     #[rustfmt::skip]
-    pub const NAMES: [&str; 11] = [
+    pub const NAMES: [&str; 12] = [
         "all_found", "new", "other_token", "other_salt", "evicted", "block_not_full", "tier_fault",
-        "not_worth_loading", "in_progress", "off_for_it", "off",
+        "not_worth_loading", "no_checkpoint", "in_progress", "off_for_it", "off",
     ];
 }

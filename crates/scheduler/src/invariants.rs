@@ -15,7 +15,21 @@ impl Scheduler {
     pub fn check_invariants(&self) {
         self.check_blocks();
         self.check_sequences();
+        self.check_states();
         self.check_caps();
+    }
+
+    /// I40: a slot of states is free, idle or held by those that name it; what is computed has its state.
+    fn check_states(&self) {
+        let Some((sizes, _)) = self.states() else { return };
+        let mut holders = vec![0; sizes.slots];
+        let in_flight = self.plan.in_flight.iter().flat_map(|step| &step.states).map(|save| save.slot);
+        let of_sequences = self.state.seqs.iter().filter_map(|seq| seq.state);
+        in_flight.chain(of_sequences).for_each(|slot| holders[slot.0 as usize] += 1);
+        self.state.pool.check_states(&holders);
+        for seq in self.state.seqs.iter().filter(|seq| seq.status == Status::Running) {
+            assert_eq!(seq.state.is_some(), seq.num_computed() > 0, "I40: the state of {:?}", seq.id());
+        }
     }
 
     /// I1-I4, I6, I7: every block is in one class, references equal the tables, no sequence is about to write a shared

@@ -23,6 +23,7 @@ pub mod swap;
 mod best_drafts;
 mod blocking_holders;
 mod cache_miss;
+mod checkpoints;
 mod decode;
 mod draft;
 mod fairness;
@@ -49,8 +50,8 @@ pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use draft::{DraftProposal, DraftSource};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, QueueForecast};
 pub use kv::{
-    BlockHash, BlockId, BlockRead, BlockSave, BlockTable, CacheEvent, PinnedAnswer, PrefixStats, SlotSpill, SwapStats,
-    Tier, TierSizes, TierSlot,
+    BlockHash, BlockId, BlockRead, BlockSave, BlockTable, CacheEvent, PinnedAnswer, PrefixStats, SlotSpill, StateSizes,
+    StateSlot, StateUse, SwapStats, Tier, TierSizes, TierSlot,
 };
 pub use kv_receive::ReceiveError;
 pub use latency_bound::{BoundKind, LatencyBound, LatencyBounds};
@@ -59,7 +60,7 @@ pub use request::{AdmitError, Request};
 pub use scheduler::{BlockUse, Completed, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
-    BlockCopy, BlockLoad, Blocked, Holder, NoDraftReason, PinLost, Preempted, RecordRow, RowOutput, Rows, StealTime,
-    Step, StepId, StepOutput, StepRecord, TokenEvent, UnpinReason,
+    BlockCopy, BlockLoad, Blocked, Holder, NoDraftReason, PinLost, Preempted, RecordRow, RowOutput, Rows, StateSave,
+    StealTime, Step, StepId, StepOutput, StepRecord, TokenEvent, UnpinReason,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};

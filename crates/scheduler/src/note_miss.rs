@@ -102,7 +102,10 @@ impl Scheduler {
         let (hash, tokens) = self.state.seqs[id].content(self.plan.hits.len(), &self.state.hasher);
         let parent = self.plan.hits.last().map(|hit| hit.name);
         if self.state.pool.find(&FullBlock { hash, parent, salt: request.salt, tokens }).is_some() {
-            return (MissReason::NotWorthLoading, None, None); // it was found and left out
+            // It was found and left out.
+            let has_states = self.state.states.is_some();
+            let why = if has_states { MissReason::NoCheckpoint } else { MissReason::NotWorthLoading };
+            return (why, None, None);
         }
         match (self.state.pool.seen.fate(&hash), running) {
             (Some(Fate::Lost(at)), _) => (MissReason::TierFault, Some(at), None),

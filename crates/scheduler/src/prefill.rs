@@ -248,22 +248,27 @@ impl Scheduler {
             return;
         }
         let salt = seq.request.salt;
-        let mut in_tiers = [0, 0];
         for index in 0..seq.num_blocks_to_look_up() {
             let (hash, tokens) = seq.content(index, &self.state.hasher);
             let parent = self.plan.hits.last().map(|hit| hit.name);
             let Some(hit) = self.state.pool.find(&FullBlock { hash, parent, salt, tokens }) else { break };
+            self.plan.hits.push(hit);
+        }
+        self.cut_to_checkpoint(id);
+        let mut in_tiers = [0, 0];
+        for hit in &self.plan.hits {
             if let Location::Slot(slot) = hit.place {
                 in_tiers[slot.tier as usize] += 1;
             }
-            self.plan.hits.push(hit);
         }
+        let seq = &self.state.seqs[id];
         if in_tiers != [0, 0] && !seq.prompt_is_remote {
             let block_size = self.state.limits.block_size;
             let in_pool = self.plan.hits.iter().take_while(|hit| hit.block().is_some()).count();
             let (start, tokens) = (in_pool * block_size, (self.plan.hits.len() - in_pool) * block_size);
             if !self.policy.is_worth_loading(&TierHits { blocks: in_tiers, start, tokens }) {
                 self.plan.hits.truncate(in_pool);
+                self.cut_to_checkpoint(id);
             }
         }
     }

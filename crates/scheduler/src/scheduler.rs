@@ -16,6 +16,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::checkpoints::states_of;
 use crate::cost::CostModel;
 use crate::kv::{ChainHasher, Hit, PrefixStats};
 use crate::pace::Candidate;
@@ -27,7 +28,7 @@ use crate::step::RecordRow;
 use crate::swap::{PreemptionMode, SwapDecision, Transfer};
 use crate::{
     AdmitError, BlockId, BlockLoad, DraftSource, Limits, LimitsError, Request, RowOutput, Rows, SeqId, Sequence,
-    SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenEvent,
+    SlotSpill, StateSave, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenEvent,
 };
 use protocol::{FinishReason, Nanos, RequestId};
 
@@ -61,6 +62,8 @@ pub struct Completed {
 pub(crate) struct InFlight {
     pub(crate) id: StepId,
     pub(crate) rows: Vec<Rows>,
+    /// States that these leave, in their order.
+    pub(crate) states: Vec<StateSave>,
     /// Log entry, not yet complete.
     record: StepRecord,
 }
@@ -71,7 +74,7 @@ pub(crate) struct Plan {
     pub(crate) next_step: StepId,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<InFlight>,
-    most_in_flight: usize,
+    pub(crate) most_in_flight: usize,
     /// Whether the newest plan has rows.
     has_rows: bool,
     /// Rows and log entry of the step being planned.
@@ -102,8 +105,9 @@ impl Plan {
     }
 
     /// Moves the planned step to the in-flight queue.
-    fn launch(&mut self) {
+    fn launch(&mut self, states: &[StateSave]) {
         let mut step = self.spare.pop().unwrap_or_default();
+        step.states.extend_from_slice(states);
         step.id = self.record.step;
         core::mem::swap(&mut step.rows, &mut self.rows);
         core::mem::swap(&mut step.record, &mut self.record);
@@ -114,6 +118,7 @@ impl Plan {
     /// Keeps the buffers of a finished step.
     fn recycle(&mut self, mut step: InFlight) {
         step.rows.clear();
+        step.states.clear();
         step.record.clear();
         self.spare.push(step);
     }
@@ -263,6 +268,7 @@ impl Scheduler {
         self.plan_decode(stalled, bound, step);
         self.plan_prefill(now, bound, step);
         self.plan_drafts(bound, step);
+        self.plan_states(step);
         if self.state.pool.num_pinned_taken() > pinned_taken {
             self.state.truncate_pinned(step);
         }
@@ -287,7 +293,7 @@ impl Scheduler {
         self.plan.record.predicted = self.policy.predict(&self.plan.record);
         self.plan.has_rows = !step.is_empty();
         if self.plan.has_rows {
-            self.plan.launch();
+            self.plan.launch(&step.states);
         }
     }
 
@@ -335,11 +341,13 @@ impl Scheduler {
         for &planned in &step.rows {
             let seq = &mut self.state.seqs[planned.seq];
             (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
+            let left = states_of(&step.states, seq);
             let tokens = seq.output_row.take().map_or(&[][..], |first| tokens_of(planned.seq, &output.rows[first..]));
             num_taken += tokens.len();
             if seq.status == Status::Leaving {
                 self.release_blocks(planned.seq);
                 self.state.seqs.remove(planned.seq);
+                self.state.release_states(left);
                 continue;
             }
             let is_as_planned = match planned.drafts {
@@ -348,11 +356,13 @@ impl Scheduler {
             };
             assert!(is_as_planned, "{} tokens of {planned:?} in {:?}", tokens.len(), output.step);
             if planned.drafts > 0 {
-                let taken = self.take_run(planned, tokens, now, events);
+                let taken = self.take_run(planned, tokens, left, now, events);
+                self.state.take_states(planned.seq, left);
                 step.record.note_drawn(&mut drawn, planned.seq, taken);
                 continue;
             }
-            self.state.note_computed(planned.seq, planned.len);
+            self.state.note_computed(planned.seq, planned.len, left);
+            self.state.take_states(planned.seq, left);
             self.take_tokens(planned.seq, tokens, now, events);
         }
         assert_eq!(num_taken, output.rows.len(), "tokens of {:?}", output.step);
@@ -374,6 +384,7 @@ impl Scheduler {
     pub fn abandon(&mut self, step: StepId) {
         let Some(place) = self.plan.in_flight.iter().position(|other| other.id == step) else { return };
         let step = self.plan.in_flight.remove(place).expect("it was just seen");
+        self.state.release_states(&step.states);
         for planned in &step.rows {
             let id = planned.seq;
             let seq = &mut self.state.seqs[id];
@@ -393,7 +404,14 @@ impl Scheduler {
     /// Takes the tokens of a decode row and its accepted drafts, as that many decode rows in sequence. Rejected drafts
     /// leave stale KV beyond `num_computed`, which is never read, and their blocks are released. Returns how many of
     /// the tokens belong to the answer: all, unless it ends earlier.
-    fn take_run(&mut self, planned: Rows, tokens: &[RowOutput], now: Nanos, events: &mut Vec<TokenEvent>) -> usize {
+    fn take_run(
+        &mut self,
+        planned: Rows,
+        tokens: &[RowOutput],
+        left: &[StateSave],
+        now: Nanos,
+        events: &mut Vec<TokenEvent>,
+    ) -> usize {
         let id = planned.seq;
         self.record_acceptance(id, planned.drafts, tokens.len() - 1);
         self.state.cut_table(id, planned.start + 1 + tokens.len());
@@ -401,7 +419,7 @@ impl Scheduler {
             if index > 0 {
                 self.state.tenants.serve_drafted(&self.state.seqs[id]);
             }
-            self.state.note_computed(id, 1);
+            self.state.note_computed(id, 1, left);
             self.take_tokens(id, core::slice::from_ref(token), now, events);
             if self.state.seqs.get(id).is_none() {
                 return index + 1;
@@ -476,6 +494,8 @@ impl Scheduler {
                 seq.status = Status::Leaving;
                 let rank = seq.rank;
                 self.state.remove_from_running(rank);
+                // Its seat is another's, and so is the slot: passes read and write in the order of their steps.
+                self.state.release_state(id);
                 return;
             }
             Status::Running => _ = self.leave_running(id),
@@ -547,7 +567,7 @@ impl Scheduler {
             seq.num_computed = first_lost * self.state.limits.block_size;
         }
         // Loaded blocks are valid, whether or not their sequence still runs.
-        self.state.feed_prefix_cache(load.seq);
+        self.state.feed_prefix_cache(load.seq, &[]);
         if self.state.seqs[load.seq].status == Status::Leaving {
             self.release_blocks(load.seq);
             self.state.seqs.remove(load.seq);

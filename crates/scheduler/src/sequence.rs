@@ -16,7 +16,7 @@ use core::ops::{Index, IndexMut};
 use crate::draft::{AcceptanceCounts, DraftProposal};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
 use crate::request::finish_reason;
-use crate::{BlockId, CacheMiss, Limits, Request};
+use crate::{BlockId, CacheMiss, Limits, Request, StateSlot};
 use protocol::{FinishReason, Nanos, Priority, RequestId, TokenId};
 
 /// Identifies a sequence; never reused. A request has one sequence per answer: the first carries the prompt, and the
@@ -92,6 +92,15 @@ pub struct Sequence {
     /// Times of its first and last token.
     pub(crate) first_token_at: Nanos,
     pub(crate) last_token_at: Nanos,
+    /// The states after its computed tokens, of models that have any. Nothing is computed: none.
+    pub(crate) state: Option<StateSlot>,
+    /// Where in the step in flight the states begin that its rows leave.
+    pub(crate) first_left_state: usize,
+    /// Tokens to the end of the blocks that its lookup found: a checkpoint there would have served it, and is made when
+    /// it is computed again.
+    pub(crate) branch: usize,
+    /// Its newest checkpoint within the answer, if the next one takes its place.
+    pub(crate) passing_checkpoint: Option<ContentName>,
     /// Rows in a step in flight; it is in at most one.
     pub(crate) rows_in_flight: usize,
     /// Drafts among these, and the proposal that they are from.
@@ -141,6 +150,10 @@ impl Sequence {
             steps_left_out: 0,
             first_token_at: Nanos::default(),
             last_token_at: Nanos::default(),
+            state: None,
+            first_left_state: 0,
+            branch: 0,
+            passing_checkpoint: None,
             rows_in_flight: 0,
             drafts_in_flight: 0,
             proposal: None,
@@ -253,6 +266,11 @@ impl Sequence {
         self.table.slot(position)
     }
 
+    /// The slot of the states after its computed tokens: `None` where nothing is computed, or the model has no states.
+    pub fn state(&self) -> Option<StateSlot> {
+        self.state
+    }
+
     /// Times preempted.
     pub fn num_preemptions(&self) -> u32 {
         self.num_preemptions
@@ -320,6 +338,7 @@ impl Sequence {
         fork.num_forks = 0;
         fork.has_entered = true;
         fork.num_computed = self.num_computed;
+        fork.state = self.state;
         fork.most_computed = self.most_computed;
         fork.num_preemptions = self.num_preemptions;
         fork.num_prompt_rows_served = self.num_prompt_rows_served;
@@ -332,12 +351,14 @@ impl Sequence {
 
     /// Returns to the waiting state; tokens and hashes stay. The table must be empty.
     pub(crate) fn rewind(&mut self) {
-        assert!(self.table.is_empty(), "its blocks are released first");
+        assert!(self.table.is_empty() && self.state.is_none(), "its blocks and states are released first");
         self.status = Status::Waiting;
         self.num_computed = 0;
         self.cached_tokens = 0;
         self.shared = Shared::default();
         self.first_lost = None;
+        self.branch = 0;
+        self.passing_checkpoint = None;
         self.num_registered = 0;
         self.last_registered = None;
     }

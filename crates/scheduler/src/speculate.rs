@@ -192,7 +192,10 @@ impl Scheduler {
     pub(crate) fn plan_drafts(&mut self, bound: Option<Nanos>, step: &mut Step) {
         let mut speculation = core::mem::take(&mut self.speculation);
         self.find_candidates(&mut speculation, step);
-        let rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
+        let mut rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
+        if self.state.states.is_some() {
+            rows_left = rows_left.min(self.state.spare_states()); // each draft leaves a state
+        }
         if speculation.candidates.is_empty() {
             speculation.acceptance.count_unpaid();
         } else {

@@ -23,7 +23,7 @@ use crate::kv::{
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::PreemptedBlocks;
-use crate::{BlockId, BlockLoad, Limits, Request, SeqId};
+use crate::{BlockId, BlockLoad, Limits, Request, SeqId, StateSave, StateSizes};
 use protocol::{Nanos, RequestId, TokenId};
 
 /// The sequences that hold blocks, in rank order.
@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub(crate) sharings_seen: Option<u64>,
     /// Whether full blocks of prompts are computed on another worker and never here.
     pub(crate) remote_only_prefill: bool,
+    /// Of models with states: see [`crate::checkpoints`].
+    pub(crate) states: Option<StateSizes>,
     next_arrival: u64,
 }
 
@@ -88,6 +90,7 @@ impl State {
             prefix_stats: PrefixStats::default(),
             sharings_seen: None,
             remote_only_prefill: false,
+            states: None,
             next_arrival: 0,
             limits,
         }
@@ -179,6 +182,9 @@ impl State {
                 Location::Slot(slot) => self.pool.begin_load(slot),
             }
         }
+        // So too the states that it goes on from.
+        seq.state = hits.last().filter(|_| self.states.is_some()).and_then(|hit| self.pool.state_of(hit.name));
+        seq.state.into_iter().for_each(|slot| self.pool.share_state(slot));
         let loads_before = loads.len();
         for index in 0..blocks_for(seq.num_tokens(), self.limits.block_size) {
             let place = hits.get(index).map(|hit| hit.place);
@@ -226,6 +232,7 @@ impl State {
     /// Releases from the table's end, so that in eviction order a prefix outlives what follows it. `worth_saving`: blocks
     /// without other holders are worth a tier slot.
     pub(crate) fn release_blocks(&mut self, id: SeqId, worth_saving: bool) {
+        self.release_state(id);
         let table = &mut self.seqs[id].table;
         while let Some(block) = table.pop() {
             if self.pool.refs(block) == 1 {
@@ -243,16 +250,16 @@ impl State {
         }
     }
 
-    /// Advances a sequence by `rows` computed tokens and registers its full blocks.
-    pub(crate) fn note_computed(&mut self, id: SeqId, rows: usize) {
+    /// Advances a sequence by `rows` computed tokens and registers its full blocks; `left`: the states of the step.
+    pub(crate) fn note_computed(&mut self, id: SeqId, rows: usize, left: &[StateSave]) {
         let seq = &mut self.seqs[id];
         seq.num_computed += rows;
         seq.most_computed = seq.most_computed.max(seq.num_computed);
-        self.feed_prefix_cache(id);
+        self.feed_prefix_cache(id, left);
     }
 
     /// Registers the blocks that have become full, now that their content is computed.
-    pub(crate) fn feed_prefix_cache(&mut self, id: SeqId) {
+    pub(crate) fn feed_prefix_cache(&mut self, id: SeqId, left: &[StateSave]) {
         let seq = &mut self.seqs[id];
         let (mut count, mut last) = seq.registered();
         let num_full = seq.num_blocks_to_register();
@@ -261,14 +268,18 @@ impl State {
         }
         let (salt, gap) = (seq.request.salt, seq.gap);
         while count < num_full && (count == 0 || last.is_some()) {
+            let seq = &mut self.seqs[id];
             let block = seq.table[count];
             let (hash, tokens) = seq.content(count, &self.hasher);
             // A block behind a loaded one is cached already.
             let known = self.pool.name_of(block);
             last = known.or_else(|| self.pool.register(block, &FullBlock { hash, parent: last, salt, tokens }, gap));
             count += 1;
+            if let Some(name) = last.filter(|_| !left.is_empty()) {
+                self.keep_checkpoint(id, name, count * self.limits.block_size, left);
+            }
         }
-        seq.set_registered(num_full, last);
+        self.seqs[id].set_registered(num_full, last);
     }
 
     /// Counts prefix hits once per sequence that was not forked, when its loads have ended.
@@ -288,6 +299,7 @@ impl State {
             let fork_id = self.seqs.next_id();
             let fork = self.seqs[id].fork(fork_id, answer, self.limits.max_model_len);
             fork.table.iter().for_each(|&block| self.pool.share(block));
+            fork.state.into_iter().for_each(|slot| self.pool.share_state(slot));
             let active = self.requests.get_mut(&fork.request.id).expect("its request is active");
             active.answers[answer] = Some(self.seqs.insert(fork));
             self.join_running(fork_id);

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use crate::cost::Work;
-use crate::{BlockId, BlockSave, CacheMiss, SeqId, SlotSpill, SwapDecision, TierSlot};
+use crate::{BlockId, BlockSave, CacheMiss, SeqId, SlotSpill, StateSlot, SwapDecision, TierSlot};
 use protocol::{FinishReason, Nanos, RequestId, TokenId};
 
 /// Identifies a step; consecutive from 0.
@@ -55,6 +55,17 @@ pub struct BlockLoad {
     pub block: BlockId,
 }
 
+/// The states after the first `after` tokens of a sequence, left in `slot` by a step that computes the last of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSave {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Tokens.
+    pub after: usize,
+    /// Destination: read by no row of the step.
+    pub slot: StateSlot,
+}
+
 /// Why blocks are no longer pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnpinReason {
@@ -96,6 +107,8 @@ pub struct Step {
     pub decode: Vec<Rows>,
     /// A chunk of each prompt (also recompute after preemption).
     pub prefill: Vec<Rows>,
+    /// States that the rows leave, in their order and of each by rising tokens: empty for models without states.
+    pub states: Vec<StateSave>,
     /// Sequences that were preempted; they wait to be loaded or recomputed.
     pub preempted: Vec<SeqId>,
     /// Pinned blocks lost ([`crate::Scheduler::pin`]).
@@ -119,6 +132,7 @@ impl Step {
         self.copies.clear();
         self.decode.clear();
         self.prefill.clear();
+        self.states.clear();
         self.preempted.clear();
         self.lost.clear();
         self.needs_prefill.clear();

@@ -1,6 +1,7 @@
 //! The crate's integration tests, in one binary: each further one would link the whole tree once more.
 
 mod allocations;
+mod checkpoints;
 mod fairness;
 mod forecast;
 mod holders;

@@ -186,6 +186,9 @@ fn not_cached(
         MissReason::OtherSalt => " with another cache_salt or adapter, whose blocks are not shared".to_owned(),
         MissReason::Evicted => format!(", and evicted{for_request}{when}"),
         MissReason::BlockNotFull => ", and the last tokens of that do not fill a KV block".to_owned(),
+        MissReason::NoCheckpoint => {
+            ", and no state of the layers that keep one was left at the end of what is found".to_owned()
+        }
         MissReason::TierFault => ", and the tier that had it could not be read".to_owned(),
         MissReason::NotWorthLoading => ", and computing it was predicted to be faster than loading it".to_owned(),
         MissReason::InProgress => format!(" by {}, which was computing it", by.unwrap_or_default()),

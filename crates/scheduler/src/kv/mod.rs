@@ -20,6 +20,7 @@ mod pool;
 mod prefix;
 mod returns;
 mod seen;
+mod states;
 mod tiers;
 
 pub(crate) use block::blocks_for;
@@ -29,6 +30,7 @@ pub use pool::CacheEvent;
 pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Location, Uses};
 pub use prefix::{BlockHash, ChainHasher};
 pub(crate) use seen::{Fate, Taker, common_len};
+pub use states::{StateSizes, StateSlot, StateUse};
 pub use tiers::{BlockSave, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use super::list::List;
 use super::prefix::PrefixIndex;
 use super::returns::Pace;
 use super::seen::{Fate, Seen, Taker};
+use super::states::{StateSlot, StateSlots, StateUse};
 use super::tiers::Tiers;
 use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 use protocol::{Nanos, TokenId};
@@ -124,6 +125,8 @@ pub(super) struct Content {
     salt: u64,
     /// Whether it is worth a tier slot.
     worth_saving: bool,
+    /// Its checkpoint: the states after its last token.
+    state: Option<StateSlot>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -167,6 +170,8 @@ pub(crate) struct BlockPool {
     tokens: Vec<TokenId>,
     index: PrefixIndex<Location>,
     tiers: Tiers,
+    /// Of models with states; else there are none.
+    states: StateSlots,
     /// Evicted contents that the current step must save.
     saves: Vec<BlockSave>,
     /// Slots of blocks being received.
@@ -197,6 +202,7 @@ impl BlockPool {
             tokens: vec![0; num_blocks * block_size],
             index: PrefixIndex::new(num_blocks),
             tiers: Tiers::new(TierSizes::default(), block_size),
+            states: StateSlots::new(0),
             saves: Vec::new(),
             receiving: Vec::new(),
             seen: Seen::new(num_blocks, block_size),
@@ -439,7 +445,7 @@ impl BlockPool {
         }
         let id = self.next_id;
         self.next_id += 1;
-        Some(Content { hash, id, parent: parent.map(|parent| parent.id), salt, worth_saving: true })
+        Some(Content { hash, id, parent: parent.map(|parent| parent.id), salt, worth_saving: true, state: None })
     }
 
     /// Name of the content of `block`, if it is cached.
@@ -532,6 +538,14 @@ impl BlockPool {
         &self.tokens[block.index() * self.block_size..][..self.block_size]
     }
 
+    fn content_at_mut(&mut self, place: Location) -> &mut Content {
+        match place {
+            Location::Block(block) => self.blocks[block.index()].content.as_mut(),
+            Location::Slot(slot) => self.tiers.content_mut(slot),
+        }
+        .expect("the index names contents")
+    }
+
     fn content_at(&self, place: Location) -> &Content {
         match place {
             Location::Block(block) => self.blocks[block.index()].content.as_ref(),
@@ -567,9 +581,9 @@ impl BlockPool {
     fn demote(&mut self, block: BlockId, by: Option<Taker>) {
         let content = self.leave_block(block);
         let slot = if content.worth_saving { self.tiers.take(Tier::Host) } else { None };
-        let Some((slot, evicted)) = slot else { return self.unindex(&content.hash, self.evicted(by)) };
+        let Some((slot, evicted)) = slot else { return self.unindex(&content, self.evicted(by)) };
         if let Some(other) = evicted {
-            self.unindex(&other.hash, self.evicted(by));
+            self.unindex(&other, self.evicted(by));
             // Its content may be from this very step: then its save is obsolete.
             self.saves.retain(|save| save.slot != slot);
         }
@@ -616,8 +630,12 @@ impl BlockPool {
         Fate::Evicted(self.seen.now, by)
     }
 
-    /// Removes a content from the index.
-    fn unindex(&mut self, hash: &BlockHash, fate: Fate) {
+    /// Removes a content, which is in no place any more, from the index. Its checkpoint goes with it.
+    fn unindex(&mut self, content: &Content, fate: Fate) {
+        let hash = &content.hash;
+        if let Some(state) = content.state {
+            self.states.forget(state);
+        }
         self.index.remove(hash);
         self.seen.note_gone(hash, fate);
         if let Some(events) = &mut self.events {
@@ -648,7 +666,7 @@ impl BlockPool {
                 content
             }
         };
-        self.unindex(&content.hash, fate);
+        self.unindex(&content, fate);
     }
 }
 
@@ -704,6 +722,82 @@ impl BlockPool {
     }
 }
 
+/// States: see [`super::states`].
+impl BlockPool {
+    /// Adds slots for states. Call before anything is cached.
+    pub(crate) fn set_state_slots(&mut self, slots: usize) {
+        assert_eq!(self.index.len(), 0, "slots are there from the start");
+        self.states = StateSlots::new(slots);
+    }
+
+    /// Use of the slots.
+    pub(crate) fn state_use(&self) -> StateUse {
+        self.states.uses()
+    }
+
+    /// Slots that can be taken, idle checkpoints included.
+    pub(crate) fn num_free_states(&self) -> usize {
+        self.states.num_takeable()
+    }
+
+    /// A slot with one holder: a free one, else the least recently used checkpoint that no sequence holds.
+    pub(crate) fn take_state(&mut self) -> Option<StateSlot> {
+        let (slot, lost) = self.states.take()?;
+        if let Some(place) = lost.and_then(|hash| self.index.get(&hash)) {
+            self.content_at_mut(place).state = None;
+        }
+        Some(slot)
+    }
+
+    /// Adds a holder to a slot that is held or a checkpoint.
+    pub(crate) fn share_state(&mut self, slot: StateSlot) {
+        self.states.share(slot);
+    }
+
+    /// Drops a holder. The last one leaves a checkpoint to the cache, and any other slot free.
+    pub(crate) fn release_state(&mut self, slot: StateSlot) {
+        self.states.release(slot);
+    }
+
+    /// The checkpoint of a content.
+    pub(crate) fn state_of(&self, name: ContentName) -> Option<StateSlot> {
+        let content = self.content_at(self.index.get(&name.hash)?);
+        if content.id == name.id { content.state } else { None }
+    }
+
+    /// Makes a held slot the checkpoint of a content. False if that is gone, or has one.
+    pub(crate) fn keep_state(&mut self, slot: StateSlot, name: ContentName) -> bool {
+        let Some(place) = self.index.get(&name.hash).filter(|_| self.states.content(slot).is_none()) else {
+            return false;
+        };
+        let content = self.content_at_mut(place);
+        let is_wanted = content.id == name.id && content.state.is_none();
+        if is_wanted {
+            content.state = Some(slot);
+            self.states.keep(slot, name.hash);
+        }
+        is_wanted
+    }
+
+    /// Gives up a content's checkpoint that no sequence holds: a later one of the same sequence takes its place.
+    pub(crate) fn drop_checkpoint(&mut self, name: ContentName) {
+        let Some(slot) = self.state_of(name).filter(|&slot| !self.states.is_held(slot)) else { return };
+        let place = self.index.get(&name.hash).expect("it has a checkpoint");
+        self.content_at_mut(place).state = None;
+        self.states.forget(slot);
+    }
+
+    /// Panics if an invariant is violated. `holders`: of each slot, as counted.
+    pub(crate) fn check_states(&self, holders: &[u32]) {
+        self.states.check(holders);
+        for slot in (0..holders.len() as u32).map(StateSlot) {
+            let content =
+                self.states.content(slot).map(|hash| self.content_at(self.index.get(&hash).expect("it is kept")));
+            assert!(content.is_none_or(|content| content.state == Some(slot)), "I40: {slot:?} is of another content");
+        }
+    }
+}
+
 /// Tiers: see [`super::tiers`].
 impl BlockPool {
     /// Whether evicted contents can move to a tier.
@@ -740,7 +834,7 @@ impl BlockPool {
             let Some(host) = self.tiers.oldest(Tier::Host) else { return };
             let Some((disk, evicted)) = self.tiers.take(Tier::Disk) else { return };
             if let Some(other) = evicted {
-                self.unindex(&other.hash, self.evicted(None));
+                self.unindex(&other, self.evicted(None));
             }
             spills.push(self.tiers.begin_spill(host, disk));
         }
@@ -796,7 +890,7 @@ impl BlockPool {
         }
         let (slot, evicted) = self.tiers.take(Tier::Host)?;
         if let Some(other) = evicted {
-            self.unindex(&other.hash, self.evicted(None));
+            self.unindex(&other, self.evicted(None));
         }
         self.tiers.begin_receive(slot, tokens);
         self.receiving.push(PendingReceive { slot, hash, parent, salt });

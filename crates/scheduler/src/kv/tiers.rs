@@ -176,6 +176,10 @@ impl Tiers {
         self.tier(slot.tier).slots[slot.index as usize].content.as_ref()
     }
 
+    pub(super) fn content_mut(&mut self, slot: TierSlot) -> Option<&mut Content> {
+        self.tier_mut(slot.tier).slots[slot.index as usize].content.as_mut()
+    }
+
     pub(super) fn tokens_of(&self, slot: TierSlot) -> &[TokenId] {
         &self.tier(slot.tier).tokens[slot.index as usize * self.block_size..][..self.block_size]
     }

@@ -40,6 +40,7 @@
 //! | I34 | the same seed takes the same course | here |
 //! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `other_workers.rs`, `model.rs` |
 //! | I38 | full blocks of remote-only prompts are found and never computed here | `../remote_only_prefill.rs` |
+//! | I40 | a sequence goes on from the states after its own tokens; slots are free, idle or held | `model.rs`, `check_invariants` |
 //! | I36 | pinned blocks are those requested and not lost, blocks being read do not change | `other_workers.rs` |
 //!
 //! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:

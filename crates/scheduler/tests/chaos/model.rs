@@ -4,6 +4,7 @@
 //! slot of token p    [ hash of (salt, tokens 0..=p) for each layer ]      the fingerprint model's keys and values
 //! row p              writes its slot, then reads slots 0..=p through the block table:
 //!                    each must hold the fingerprint of its own prefix; the next token is a function of all of them
+//! state slot         [ hash of (salt, tokens before the first row) ], read before the step writes any
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +78,8 @@ fn sample(readout: u64, seed: u64, answer: usize, position: usize) -> TokenId {
 pub(crate) struct FingerprintCache {
     slots: Vec<Slot>,
     block_size: usize,
+    /// Of a model with states.
+    states: Vec<u64>,
     /// The bytes of the tiers.
     tiers: BTreeMap<TierSlot, Vec<Slot>>,
     /// A planted bug: drafts are taken for what was drawn.
@@ -97,6 +100,9 @@ pub(crate) struct LoweredRows {
     pub(crate) samples: usize,
     /// How many of the tokens, the last ones, are drafts.
     pub(crate) drafts: usize,
+    /// The slot with the states before the rows, and the slots of those after so many tokens.
+    pub(crate) state: Option<usize>,
+    pub(crate) leaves: Vec<(usize, usize)>,
 }
 
 impl FingerprintCache {
@@ -104,9 +110,15 @@ impl FingerprintCache {
         FingerprintCache {
             slots: vec![UNWRITTEN; num_blocks * block_size],
             block_size,
+            states: Vec::new(),
             tiers: BTreeMap::new(),
             accepts_unseen: false,
         }
+    }
+
+    /// The model has states.
+    pub(crate) fn set_state_slots(&mut self, slots: usize) {
+        self.states = vec![0; slots];
     }
 
     pub(crate) fn copy_block(&mut self, src: usize, dst: usize) {
@@ -153,11 +165,13 @@ impl FingerprintCache {
     /// The same for everything that these rows were to write.
     pub(crate) fn spoil_rows(&mut self, rows: &LoweredRows, with: u64) {
         rows.slots[rows.start..].iter().for_each(|&slot| self.slots[slot] = [with; LAYERS]);
+        rows.leaves.iter().for_each(|&(_, slot)| self.states[slot] = with);
     }
 
     /// One forward pass: every row writes its slot, then every row reads what the sequence's table names. What was
     /// sampled, by sequence.
     pub(crate) fn forward(&mut self, rows: &[LoweredRows]) -> Vec<Vec<RowOutput>> {
+        self.advance_states(rows);
         let mut written = BTreeSet::new();
         for row in rows {
             let end = row.start + row.len;
@@ -173,6 +187,33 @@ impl FingerprintCache {
             }
         }
         rows.iter().filter(|row| row.samples > 0).map(|row| self.attend(row)).collect()
+    }
+
+    /// Every sequence goes on from the state after its own tokens, and leaves those after later ones.
+    fn advance_states(&mut self, rows: &[LoweredRows]) {
+        if self.states.is_empty() {
+            return;
+        }
+        let after = |row: &LoweredRows, tokens: usize| {
+            mix(row.tokens[..tokens].iter().fold(root(row.salt), |prefix, &token| extend_prefix(prefix, token)), 7)
+        };
+        for row in rows {
+            assert_eq!(row.state.is_some(), row.start > 0, "I40: {:?} goes on from nothing", row.seq);
+            let read = row.state.map(|slot| self.states[slot]);
+            assert!(read.is_none_or(|read| read == after(row, row.start)), "I40: {:?} has another's state", row.seq);
+        }
+        let mut used: BTreeSet<usize> = rows.iter().filter_map(|row| row.state).collect();
+        for row in rows {
+            assert_eq!(
+                row.leaves.last().map(|&(after, _)| after),
+                Some(row.start + row.len),
+                "I40: nothing to go on from"
+            );
+            for &(tokens, slot) in &row.leaves {
+                assert!(used.insert(slot), "I40: slot {slot} is read or written twice");
+                self.states[slot] = after(row, tokens);
+            }
+        }
     }
 
     /// Samples the rows: a token for each answer, or with drafts one from each row, until one differs from the draft.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use protocol::{FinishReason, Nanos, Priority, RequestId, StopRules, TokenId};
 use scheduler::{
     AdmitError, BlockLoad, BlockRead, CostModel, DraftProposal, DraftSource, Request, RowOutput, Rows, Scheduler,
-    SeqId, Sequence, SlotSpill, Step, StepOutput, SwapStats, Tier, TierSlot, TokenEvent, Transfer, Work,
+    SeqId, Sequence, SlotSpill, StateSizes, Step, StepOutput, SwapStats, Tier, TierSlot, TokenEvent, Transfer, Work,
 };
 use testing::Dice;
 
@@ -149,6 +149,12 @@ impl Chaos {
         let (mut rng, mut far) = (Dice::new(mix(seed, 1)), Dice::new(mix(seed, 2)));
         let other_workers = OtherWorkers::from(&mut far);
         let Draw { limits, load, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
+        // With a random stream of their own, as the other workers.
+        let mut own = Dice::new(mix(seed, 3));
+        let states = own.percent(25).then(|| StateSizes {
+            slots: 2 * limits.max_num_seqs + own.within(0..=12),
+            interval: limits.block_size * own.within(1..=4),
+        });
         let mut cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
         cache.accepts_unseen = bug == Some(EngineBug::DraftsUnseen);
         let mut scheduler = Scheduler::new(limits).expect("the limits drawn are good");
@@ -157,6 +163,10 @@ impl Chaos {
         }
         if let Some(sizes) = tiers {
             scheduler.set_tiers(sizes);
+        }
+        if let Some(sizes) = states {
+            scheduler.set_states(sizes);
+            cache.set_state_slots(sizes.slots);
         }
         scheduler.set_cost_model(match knowledge {
             Knowledge::None => None,
@@ -208,6 +218,11 @@ impl Chaos {
     pub(crate) fn with_steps_in_flight(mut self, most: usize) -> Chaos {
         self.most_in_flight = most;
         self.scheduler.set_steps_in_flight(most);
+        if let Some((sizes, _)) = self.scheduler.states() {
+            let sizes = StateSizes { slots: sizes.slots + (most - 1) * self.scheduler.limits().max_num_seqs, ..sizes };
+            self.scheduler.set_states(sizes);
+            self.cache.set_state_slots(sizes.slots);
+        }
         self
     }
 
@@ -230,6 +245,12 @@ impl Chaos {
         }
         assert_eq!(self.scheduler.used_blocks(), 0, "I10: blocks are held when all is quiet");
         assert_eq!(self.scheduler.sequences().count(), 0, "I10: sequences are left when all is quiet");
+        if let Some((_, states)) = self.scheduler.states() {
+            assert_eq!(states.held, 0, "I10: states are held when all is quiet");
+            self.seen.saw("run with states");
+            (0..states.kept).for_each(|_| self.seen.saw("state kept"));
+            (0..states.given_up).for_each(|_| self.seen.saw("kept state given up"));
+        }
         for (id, client) in &self.clients {
             assert!(client.is_done(), "I13: {id:?} never ended");
         }
@@ -761,6 +782,13 @@ impl Chaos {
                 len,
                 samples,
                 drafts,
+                state: seq.state().map(|slot| slot.0 as usize),
+                leaves: step
+                    .states
+                    .iter()
+                    .filter(|save| save.seq == id)
+                    .map(|save| (save.after, save.slot.0 as usize))
+                    .collect(),
             }
         });
         let mut rows: Vec<LoweredRows> = rows.collect();

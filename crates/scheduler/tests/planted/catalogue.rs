@@ -349,8 +349,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "Rows of drafts that were wrong count as computed, and their blocks get names in the prefix cache.",
         &[edit(
             "scheduler.rs",
-            "self.state.note_computed(id, 1);",
-            "self.state.note_computed(id, if index == 0 { planned.len } else { 0 });",
+            "self.state.note_computed(id, 1, left);",
+            "self.state.note_computed(id, if index == 0 { planned.len } else { 0 }, left);",
         )],
     ),
     bug(
@@ -495,6 +495,30 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "LoadingBlockRead",
         "Another worker reads a block that is still being loaded.",
         &[edit("pin.rs", "!seq.is_loading()", "true")],
+    ),
+    bug(
+        "PrefixWithoutItsState",
+        "A prefix of a model with states is taken beyond its last checkpoint (prefix hits of hybrids: omlx #825).",
+        &[edit("checkpoints.rs", "usable < found", "false")],
+    ),
+    bug(
+        "StateOfRejectedDraft",
+        "An answer goes on from the state after drafts that were wrong.",
+        &[edit(
+            "checkpoints.rs",
+            "left.iter().find(|save| Some(save.after) == computed)",
+            "left.last().filter(|_| computed.is_some())",
+        )],
+    ),
+    bug(
+        "StateKeptPastItsContent",
+        "The checkpoint of an evicted block is found under the next content.",
+        &[edit("kv/pool.rs", "self.states.forget(state);", "")],
+    ),
+    bug(
+        "StateReleasedTwice",
+        "A failed step gives back what its sequences still go on from.",
+        &[edit("checkpoints.rs", "self.pool.share_state(save.slot);", "")],
     ),
     bug_of_pair(
         "GivenNotAwaited",
