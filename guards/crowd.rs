@@ -58,6 +58,7 @@ impl Crowd {
             max_queued_requests: STREAMS,
             max_queued_tokens: STREAMS * CONTEXT,
             enable_prefix_caching: true,
+            states: None,
             hash_key: [5; 32],
         };
         let mut scheduler = Scheduler::new(limits).expect("good limits");

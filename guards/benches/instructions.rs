@@ -201,6 +201,7 @@ fn scheduler(decoding: u64, waiting: u64) -> (Scheduler, StepOutput) {
         max_queued_requests: 512,
         max_queued_tokens: 100_000,
         enable_prefix_caching: true,
+        states: None,
         hash_key: [5; 32],
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");

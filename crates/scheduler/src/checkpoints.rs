@@ -20,27 +20,14 @@ use crate::state::State;
 use crate::{Rows, Scheduler, SeqId, Sequence, StateSave, StateSizes, StateUse, Step};
 
 impl Scheduler {
-    /// The model has layers with states, and slots for these. Call before the first request, after
-    /// [`Scheduler::set_steps_in_flight`]. Panics unless each sequence that may run has a slot, and one for each step in
-    /// flight, and the interval is a multiple of the block size.
-    pub fn set_states(&mut self, sizes: StateSizes) {
-        let limits = &self.state.limits;
-        assert!(self.state.requests.is_empty(), "before the first request");
-        let least = (1 + self.plan.most_in_flight) * limits.max_num_seqs;
-        assert!(sizes.slots >= least, "{sizes:?} for {} sequences", limits.max_num_seqs);
-        assert!(sizes.interval > 0 && sizes.interval.is_multiple_of(limits.block_size), "{sizes:?}");
-        self.state.pool.set_state_slots(sizes.slots);
-        self.state.states = Some(sizes);
-    }
-
     /// Sizes and use of the slots for states; `None` for models without.
     pub fn states(&self) -> Option<(StateSizes, StateUse)> {
-        self.state.states.map(|sizes| (sizes, self.state.pool.state_use()))
+        self.state.limits.states.map(|sizes| (sizes, self.state.pool.state_use()))
     }
 
     /// Takes a slot for each state that the step leaves.
     pub(crate) fn plan_states(&mut self, step: &mut Step) {
-        let Some(sizes) = self.state.states else { return };
+        let Some(sizes) = self.state.limits.states else { return };
         let Step { decode, prefill, states, .. } = step;
         for rows in decode.iter().chain(prefill.iter()) {
             self.state.leave_states(rows, sizes, states);
@@ -49,7 +36,7 @@ impl Scheduler {
 
     /// Keeps of the found prefix what a checkpoint ends, and notes how far it went.
     pub(crate) fn cut_to_checkpoint(&mut self, id: SeqId) {
-        if self.state.states.is_none() {
+        if self.state.limits.states.is_none() {
             return;
         }
         let (found, pool) = (self.plan.hits.len(), &self.state.pool);
@@ -100,7 +87,7 @@ impl State {
     /// One of `left` ends the block of `name`, which is in the prefix cache: it is kept as its checkpoint, if it is worth
     /// that.
     pub(crate) fn keep_checkpoint(&mut self, id: SeqId, name: ContentName, after: usize, left: &[StateSave]) {
-        let Some(sizes) = self.states else { return };
+        let Some(sizes) = self.limits.states else { return };
         let Some(save) = left.iter().find(|save| save.after == after) else { return };
         let seq = &self.seqs[id];
         let (is_checkpoint, is_answer) = (self.is_checkpoint(seq, after, sizes), after > seq.num_prompt_tokens());

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::StateSizes;
 use crate::sequence::SequenceBounds;
 
 /// Sizes and bounds.
@@ -27,6 +28,8 @@ pub struct Limits {
     pub max_queued_tokens: usize,
     /// Whether blocks of equal prefixes are shared.
     pub enable_prefix_caching: bool,
+    /// Slots for states, of a model that has layers with states.
+    pub states: Option<StateSizes>,
     /// Key of the block hashes: random per engine start.
     pub hash_key: [u8; 32],
 }
@@ -45,6 +48,7 @@ impl fmt::Debug for Limits {
             .field("max_queued_requests", &self.max_queued_requests)
             .field("max_queued_tokens", &self.max_queued_tokens)
             .field("enable_prefix_caching", &self.enable_prefix_caching)
+            .field("states", &self.states)
             .finish_non_exhaustive()
     }
 }
@@ -64,6 +68,16 @@ pub enum LimitsError {
         /// Sequences that run together.
         max_num_seqs: usize,
     },
+    /// A running sequence needs a slot that a step reads and one that it writes, and states are kept at the ends of
+    /// blocks.
+    States {
+        /// Slots and interval.
+        states: StateSizes,
+        /// Slots needed.
+        least_slots: usize,
+        /// Tokens per block.
+        block_size: usize,
+    },
     /// Blocks are counted in 32 bits.
     TooManyBlocks {
         /// Blocks requested.
@@ -79,6 +93,11 @@ impl fmt::Display for LimitsError {
                 f,
                 "max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): \
                  every running sequence needs a row in each step"
+            ),
+            LimitsError::States { states: StateSizes { slots, interval }, least_slots, block_size } => write!(
+                f,
+                "{slots} slots for states, kept each {interval} tokens: at least {least_slots} slots are needed (two for \
+                 each running sequence), and an interval of whole blocks of {block_size} tokens"
             ),
             LimitsError::TooManyBlocks { num_blocks } => {
                 write!(f, "{num_blocks} KV blocks are too many: slots are counted in 32 bits")
@@ -100,6 +119,8 @@ impl Limits {
     /// Upper bound for limits from files or flags. 2M blocks of 32 tokens at a small model's 12 KiB per token are some
     /// 800 GB; their bookkeeping takes a few hundred megabytes.
     pub const MOST_BLOCKS: usize = 1 << 21;
+    /// Upper bound of slots for states.
+    pub const MOST_STATES: usize = 1 << 20;
     /// Upper bound of rows per step.
     pub const MOST_ROWS: usize = 1 << 18;
     /// Upper bound of running sequences.
@@ -122,7 +143,14 @@ impl Limits {
         if let Some((limit, _)) = at_least_one.into_iter().find(|&(_, value)| value == 0) {
             return Err(LimitsError::Zero { limit });
         }
-        let &Limits { num_blocks, max_num_batched_tokens, max_num_seqs, .. } = self;
+        let &Limits { num_blocks, block_size, max_num_batched_tokens, max_num_seqs, .. } = self;
+        if let Some(states) = self.states {
+            let least_slots = max_num_seqs.saturating_mul(2);
+            let StateSizes { slots, interval } = states;
+            if slots < least_slots || slots >= u32::MAX as usize || interval == 0 || interval % block_size != 0 {
+                return Err(LimitsError::States { states, least_slots, block_size });
+            }
+        }
         if max_num_batched_tokens < max_num_seqs {
             return Err(LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs });
         }

@@ -103,7 +103,7 @@ impl Scheduler {
         let parent = self.plan.hits.last().map(|hit| hit.name);
         if self.state.pool.find(&FullBlock { hash, parent, salt: request.salt, tokens }).is_some() {
             // It was found and left out.
-            let has_states = self.state.states.is_some();
+            let has_states = self.state.limits.states.is_some();
             let why = if has_states { MissReason::NoCheckpoint } else { MissReason::NotWorthLoading };
             return (why, None, None);
         }

@@ -74,7 +74,7 @@ pub(crate) struct Plan {
     pub(crate) next_step: StepId,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<InFlight>,
-    pub(crate) most_in_flight: usize,
+    most_in_flight: usize,
     /// Whether the newest plan has rows.
     has_rows: bool,
     /// Rows and log entry of the step being planned.
@@ -191,6 +191,8 @@ impl Scheduler {
     /// Sets how many steps may be in flight at once; default 1.
     pub fn set_steps_in_flight(&mut self, most: usize) {
         assert!(most > 0 && self.plan.in_flight.is_empty(), "while nothing is in flight");
+        let (states, seats) = (self.state.limits.states, self.state.limits.max_num_seqs);
+        assert!(states.is_none_or(|states| states.slots >= (1 + most) * seats), "a slot for each step to write");
         self.plan.most_in_flight = most;
     }
 

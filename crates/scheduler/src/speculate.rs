@@ -193,7 +193,7 @@ impl Scheduler {
         let mut speculation = core::mem::take(&mut self.speculation);
         self.find_candidates(&mut speculation, step);
         let mut rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
-        if self.state.states.is_some() {
+        if self.state.limits.states.is_some() {
             rows_left = rows_left.min(self.state.spare_states()); // each draft leaves a state
         }
         if speculation.candidates.is_empty() {

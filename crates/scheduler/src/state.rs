@@ -23,7 +23,7 @@ use crate::kv::{
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::PreemptedBlocks;
-use crate::{BlockId, BlockLoad, Limits, Request, SeqId, StateSave, StateSizes};
+use crate::{BlockId, BlockLoad, Limits, Request, SeqId, StateSave};
 use protocol::{Nanos, RequestId, TokenId};
 
 /// The sequences that hold blocks, in rank order.
@@ -66,8 +66,6 @@ pub(crate) struct State {
     pub(crate) sharings_seen: Option<u64>,
     /// Whether full blocks of prompts are computed on another worker and never here.
     pub(crate) remote_only_prefill: bool,
-    /// Of models with states: see [`crate::checkpoints`].
-    pub(crate) states: Option<StateSizes>,
     next_arrival: u64,
 }
 
@@ -76,7 +74,7 @@ impl State {
     pub(crate) fn new(limits: Limits) -> State {
         State {
             hasher: ChainHasher::new(limits.hash_key),
-            pool: BlockPool::new(limits.num_blocks, limits.block_size),
+            pool: BlockPool::new(limits.num_blocks, limits.block_size, limits.states.map_or(0, |states| states.slots)),
             seqs: Sequences::default(),
             requests: BTreeMap::new(),
             queue: Queue::default(),
@@ -90,7 +88,6 @@ impl State {
             prefix_stats: PrefixStats::default(),
             sharings_seen: None,
             remote_only_prefill: false,
-            states: None,
             next_arrival: 0,
             limits,
         }
@@ -183,7 +180,7 @@ impl State {
             }
         }
         // So too the states that it goes on from.
-        seq.state = hits.last().filter(|_| self.states.is_some()).and_then(|hit| self.pool.state_of(hit.name));
+        seq.state = hits.last().filter(|_| self.limits.states.is_some()).and_then(|hit| self.pool.state_of(hit.name));
         seq.state.into_iter().for_each(|slot| self.pool.share_state(slot));
         let loads_before = loads.len();
         for index in 0..blocks_for(seq.num_tokens(), self.limits.block_size) {

@@ -13,9 +13,8 @@ struct World {
 
 impl World {
     fn new(slots: usize, interval: usize) -> World {
-        let mut scheduler = Scheduler::new(limits()).expect("good limits");
-        scheduler.set_states(StateSizes { slots, interval });
-        World { scheduler, now: 0 }
+        let limits = Limits { states: Some(StateSizes { slots, interval }), ..limits() };
+        World { scheduler: Scheduler::new(limits).expect("good limits"), now: 0 }
     }
 
     /// Runs it to its end: how many tokens of its prompt were found, and why not more.

@@ -49,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             max_queued_requests: 1000,
             max_queued_tokens: usize::MAX / 2,
             enable_prefix_caching: true,
+            states: None,
             hash_key: [0; 32],
         };
         let mut reports = Vec::new();

@@ -19,6 +19,7 @@ pub fn limits() -> Limits {
         max_queued_requests: usize::MAX,
         max_queued_tokens: usize::MAX / 2,
         enable_prefix_caching: true,
+        states: None,
         hash_key: [0; 32],
     }
 }

@@ -132,6 +132,7 @@ fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
         max_queued_requests: usize::MAX,
         max_queued_tokens: usize::MAX / 2,
         enable_prefix_caching: false,
+        states: None,
         hash_key: [0; 32],
     };
     Instance { limits, belief: chunk.is_none().then(|| cost.clone()), machine: cost.into() }

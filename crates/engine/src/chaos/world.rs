@@ -382,6 +382,7 @@ impl World {
             max_queued_requests: 1000,
             max_queued_tokens: usize::MAX,
             enable_prefix_caching: rng.percent(80),
+            states: None,
             hash_key: [7; 32],
         };
         // A separate generator: the rest of a seed stays what it was.

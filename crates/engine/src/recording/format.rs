@@ -122,6 +122,9 @@ impl Header {
         ] {
             within(&format!("limits.{field}"), found as u64, 1, most as u64)?;
         }
+        if let Some(states) = limits.states {
+            within("limits.states", states.slots as u64, 1, Limits::MOST_STATES as u64)?;
+        }
         scheduler::Scheduler::new(limits).map_err(|error| format!("limits: {error}"))?;
         if let Some((source, cost)) = &self.drafting {
             within("drafting: source", (*source).into(), 0, DraftProposal::SOURCES as u64 - 1)?;
@@ -144,8 +147,25 @@ struct LimitsEntry {
     max_queued_requests: usize,
     max_queued_tokens: usize,
     enable_prefix_caching: bool,
+    #[serde(with = "states", default, skip_serializing_if = "Option::is_none")]
+    states: Option<StateSizes>,
     #[serde(skip)]
     hash_key: [u8; 32],
+}
+
+/// Slots and interval.
+mod states {
+    use scheduler::StateSizes;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(states: &Option<StateSizes>, to: S) -> Result<S::Ok, S::Error> {
+        states.map(|states| (states.slots, states.interval)).serialize(to)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Option<StateSizes>, D::Error> {
+        let read = Option::<(usize, usize)>::deserialize(from)?;
+        Ok(read.map(|(slots, interval)| StateSizes { slots, interval }))
+    }
 }
 
 /// A model of costs, every bit of it.

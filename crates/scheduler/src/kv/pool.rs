@@ -190,8 +190,8 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    /// A pool of `num_blocks` free blocks of `block_size` tokens, without contents.
-    pub(crate) fn new(num_blocks: usize, block_size: usize) -> BlockPool {
+    /// A pool of `num_blocks` free blocks of `block_size` tokens, without contents, and of free slots for states.
+    pub(crate) fn new(num_blocks: usize, block_size: usize, state_slots: usize) -> BlockPool {
         assert!(num_blocks > 0 && num_blocks < u32::MAX as usize && block_size > 0);
         BlockPool {
             block_size,
@@ -202,7 +202,7 @@ impl BlockPool {
             tokens: vec![0; num_blocks * block_size],
             index: PrefixIndex::new(num_blocks),
             tiers: Tiers::new(TierSizes::default(), block_size),
-            states: StateSlots::new(0),
+            states: StateSlots::new(state_slots),
             saves: Vec::new(),
             receiving: Vec::new(),
             seen: Seen::new(num_blocks, block_size),
@@ -724,12 +724,6 @@ impl BlockPool {
 
 /// States: see [`super::states`].
 impl BlockPool {
-    /// Adds slots for states. Call before anything is cached.
-    pub(crate) fn set_state_slots(&mut self, slots: usize) {
-        assert_eq!(self.index.len(), 0, "slots are there from the start");
-        self.states = StateSlots::new(slots);
-    }
-
     /// Use of the slots.
     pub(crate) fn state_use(&self) -> StateUse {
         self.states.uses()

@@ -170,7 +170,7 @@ fn in_pool(hit: &Hit) -> BlockId {
 impl Pair {
     fn new(num_blocks: usize, block_size: usize, hash_bits: usize) -> Pair {
         Pair {
-            pool: BlockPool::new(num_blocks, block_size),
+            pool: BlockPool::new(num_blocks, block_size, 0),
             naive: NaivePool::new(num_blocks),
             hasher: ChainHasher::truncated([9; 32], hash_bits),
             block_size,
@@ -350,7 +350,7 @@ fn key(place: Location) -> (u8, u32) {
 
 impl Mover {
     fn new(num_blocks: usize, block_size: usize, sizes: TierSizes, hash_bits: usize) -> Mover {
-        let mut pool = BlockPool::new(num_blocks, block_size);
+        let mut pool = BlockPool::new(num_blocks, block_size, 0);
         pool.set_tiers(sizes);
         pool.record_events();
         Mover {

@@ -115,7 +115,7 @@ fn every_output_equals_its_solo_run_and_every_invariant_holds() {
 fn with_two_steps_in_flight_every_output_equals_its_solo_run() {
     let (mut seen, mut steps) = (Counters::default(), 0);
     for seed in 0..number_from_env("TWOSTROKE_CHAOS_SEEDS").unwrap_or(default_seeds()) / TWICE {
-        let run = || Chaos::new(seed, None).with_steps_in_flight(2).run();
+        let run = || Chaos::planned_ahead(seed, None, 2).run();
         let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             eprintln!("seed {seed} failed with two steps in flight");
             std::panic::resume_unwind(panic)

@@ -146,28 +146,32 @@ pub(crate) struct Chaos {
 
 impl Chaos {
     pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
+        Chaos::planned_ahead(seed, bug, 1)
+    }
+
+    /// The engine plans ahead: this many steps are in flight at once.
+    pub(crate) fn planned_ahead(seed: u64, bug: Option<EngineBug>, most_in_flight: usize) -> Chaos {
         let (mut rng, mut far) = (Dice::new(mix(seed, 1)), Dice::new(mix(seed, 2)));
         let other_workers = OtherWorkers::from(&mut far);
-        let Draw { limits, load, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
+        let Draw { mut limits, load, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
         // With a random stream of their own, as the other workers.
         let mut own = Dice::new(mix(seed, 3));
         let states = own.percent(25).then(|| StateSizes {
-            slots: 2 * limits.max_num_seqs + own.within(0..=12),
+            slots: (1 + most_in_flight) * limits.max_num_seqs + own.within(0..=12),
             interval: limits.block_size * own.within(1..=4),
         });
+        limits.states = states;
         let mut cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
         cache.accepts_unseen = bug == Some(EngineBug::DraftsUnseen);
         let mut scheduler = Scheduler::new(limits).expect("the limits drawn are good");
+        scheduler.set_steps_in_flight(most_in_flight);
         if let Some(bits) = hash_bits {
             scheduler.weaken_hashes(bits);
         }
         if let Some(sizes) = tiers {
             scheduler.set_tiers(sizes);
         }
-        if let Some(sizes) = states {
-            scheduler.set_states(sizes);
-            cache.set_state_slots(sizes.slots);
-        }
+        states.iter().for_each(|sizes| cache.set_state_slots(sizes.slots));
         scheduler.set_cost_model(match knowledge {
             Knowledge::None => None,
             Knowledge::Exact => Some(machine.clone()),
@@ -181,7 +185,7 @@ impl Chaos {
             machine,
             knowledge,
             scheduler,
-            most_in_flight: 1,
+            most_in_flight,
             in_flight: VecDeque::new(),
             cache,
             clients: BTreeMap::new(),
@@ -212,18 +216,6 @@ impl Chaos {
             steps: 0,
             simulated: 0,
         }
-    }
-
-    /// The engine plans ahead: this many steps are in flight at once.
-    pub(crate) fn with_steps_in_flight(mut self, most: usize) -> Chaos {
-        self.most_in_flight = most;
-        self.scheduler.set_steps_in_flight(most);
-        if let Some((sizes, _)) = self.scheduler.states() {
-            let sizes = StateSizes { slots: sizes.slots + (most - 1) * self.scheduler.limits().max_num_seqs, ..sizes };
-            self.scheduler.set_states(sizes);
-            self.cache.set_state_slots(sizes.slots);
-        }
-        self
     }
 
     pub(crate) fn run(mut self) -> Report {
