@@ -124,7 +124,7 @@ impl LoadedModel {
             image_directory: setup.model.cache.clone(),
             kv_dtype: setup.model.kv_dtype,
             adapters,
-            state_slots: 2,
+            state_slots: 2 * (room.logit_rows + 1),
         };
         let mut progress = |p: model::Progress| (setup.progress)(BenchProgress::Loading(p.bytes_done, p.bytes_total));
         let arithmetic = setup.model.arithmetic.unwrap_or_else(AccumulationOrder::best);
@@ -302,6 +302,8 @@ pub(crate) fn add_rows(
         state: None,
         saves: 0..0,
     });
+    // Nor on what is in the states.
+    batch.carry_states(2 * sequence as u32, 2 * sequence as u32 + 1);
 }
 
 #[cfg(test)]

@@ -468,6 +468,7 @@ impl EngineCore {
             cached_blocks: self.scheduler.cached_blocks(),
             prefix: self.scheduler.prefix_stats(),
             swap: self.scheduler.swap_stats(),
+            states: self.scheduler.states(),
         };
         self.journal.write(gauges, self.scheduler.cost_model(), &mut self.buffers.finished);
         for FinishedSummary { request, usage, timings } in self.buffers.finished.drain(..) {

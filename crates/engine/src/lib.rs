@@ -34,6 +34,7 @@ pub mod replaying;
 mod rerun;
 mod serve;
 mod start;
+mod states;
 mod stream;
 mod thread;
 mod tiers;
@@ -159,6 +160,8 @@ pub struct ModelInfo {
     pub expert_bytes: usize,
     /// Slots for blocks outside the KV cache.
     pub swap: scheduler::TierSizes,
+    /// Slots for states, of a model that has layers with states.
+    pub states: Option<scheduler::StateSizes>,
     /// Bytes of keys and values per token.
     pub kv_bytes_per_token: usize,
     /// What a person should know about this load: a clamped context, weights that are not numbers. Often empty.

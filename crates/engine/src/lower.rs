@@ -7,7 +7,7 @@
 //! LogitRow   what each of those is wanted for: A's next token and, if that is the draft, the one after it; B's, C's
 //! ```
 
-use model::Batch;
+use model::{Batch, StateSave};
 use protocol::TokenId;
 use scheduler::{Rows, Scheduler, SeqId, Sequence, Step};
 use speculate::{DraftTokens, push_span};
@@ -44,6 +44,7 @@ pub(crate) fn lower(
     batch.clear();
     logit_rows.clear();
     let mut drafted = drafts.iter();
+    let mut states = step.states.iter().peekable();
     for Rows { seq, start, len, samples, drafts } in step.rows() {
         let sequence = planned(scheduler, seq);
         let first_row = batch.token_ids.len();
@@ -52,8 +53,15 @@ pub(crate) fn lower(
             _ => drafted.find(|(of, _)| *of == seq).expect("drafts are in the plan's order").1,
         };
         push_span(sequence, tokens, start..start + len, 0, batch);
+        let first_save = batch.saves.len() as u32;
+        while let Some(save) = states.next_if(|save| save.seq == seq) {
+            let row = (first_row + save.after - 1 - start) as u32;
+            batch.saves.push(StateSave { row, slot: save.slot.0 });
+        }
         if let Some(span) = batch.spans.last_mut() {
             span.adapter = adapter(sequence);
+            span.state = sequence.state().map(|slot| slot.0);
+            span.saves = first_save..batch.saves.len() as u32;
         }
         // A sequence with a token has no prompt rows left.
         let of_prompt = if sequence.num_generated() == 0 { of_prompt(sequence) } else { OfPrompt::Nothing };

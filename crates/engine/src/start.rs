@@ -18,7 +18,7 @@ use rates::calibrate::{self, Calibrated, Calibration, CalibrationFile, StepLimit
 use rates::{
     CalibrationUpdater, Capacity, CurrentTargets, DefaultTarget, RooflinePeaks, StepSamples, TargetDefaults, kept,
 };
-use scheduler::{CostModel, Limits, Scheduler, TierSizes};
+use scheduler::{CostModel, Limits, Scheduler, StateSizes, TierSizes};
 use speculate::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, LoadedDrafter, TrainedDrafter};
 use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
@@ -34,10 +34,11 @@ use crate::options::{EngineOptions, StartError, activation_bytes};
 use crate::queue_permit::{QueueCounts, Waiting};
 use crate::recording::{self, Header};
 use crate::rerun::{KeepRequests, KeptRequests};
+use crate::states::{StateRoom, seats};
 use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::SANE_TARGET;
-use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
+use crate::verify::{Origin, STATE_SLOTS, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
@@ -107,12 +108,22 @@ impl Engine {
         // A checkpoint without a tokenizer can still be asked with token ids.
         let tokenizer = Tokenizer::find(checkpoint, config.vocab_size)?.map(Arc::new);
         let (chat_template, template_fault) = template(checkpoint, &options.template)?;
+        if let (Some(handoff), true) = (&options.handoff, config.state_numbers() > 0) {
+            return Err(not_handed_off(handoff, &config));
+        }
         let learned = options.speculation.drafters().and_then(|drafters| drafters.learned.as_ref());
         let draft_files = learned
             .map(|learned| DraftFiles::find(learned, options.weights, checkpoint, &config, tokenizer.as_deref()))
             .transpose()
             .map_err(wrong_drafter)?;
-        let sizes = Sizes::of(&config, options, draft_files.as_ref(), headroom())?;
+        let room = headroom();
+        let seats = seats(&config, options, room.as_ref());
+        let fewer_seats = (seats < options.max_num_seqs).then(|| {
+            let asked = options.max_num_seqs;
+            format!("max_num_seqs is {seats}, not {asked}: each running sequence has states of its own in memory")
+        });
+        let options = &EngineOptions { max_num_seqs: seats, ..options.clone() };
+        let sizes = Sizes::of(&config, options, draft_files.as_ref(), room)?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
         let Loaded { mut forward, draft, mut kv, max_model_len, mut notices, arithmetic } =
@@ -125,6 +136,7 @@ impl Engine {
             false => 0,
         };
         kv.blocks -= spot_blocks;
+        notices.extend(fewer_seats);
         notices.extend(template_fault.as_ref().map(|fault| format!("conversations are refused: {fault}")));
         let device = forward.device();
         let room = StepLimits {
@@ -181,6 +193,7 @@ impl Engine {
             block_size: options.block_size,
             num_blocks: kv.blocks,
             spot_blocks,
+            states: sizes.states,
             kv_dtype: kv.dtype,
             kv_bytes: kv.bytes(),
             memory_limit: sizes.limit,
@@ -265,7 +278,8 @@ impl Engine {
             core.set_remote_only_prefill();
         }
         let listens = options.handoff.as_ref().is_some_and(|handoff| handoff.listen.is_some());
-        let found = (listens || model.calibrated.is_some()).then(Arc::<FoundBlocks>::default);
+        let has_states = model.states.is_some();
+        let found = (listens || model.calibrated.is_some()).then(|| Arc::new(FoundBlocks::of(has_states)));
         found.iter().for_each(|found| core.add_feature(Box::new(found.clone())));
         options.cache_listener.iter().for_each(|listener| core.add_feature(Box::new(listener.clone())));
         let (thread_status, thread_clock) = (status.clone(), clock.clone());
@@ -495,6 +509,13 @@ fn tiers(
     Tiers::new(model.swap, block_bytes, store, clock).map(Some).map_err(StartError::Thread)
 }
 
+/// States do not travel yet, and keys and values without them are of no use to another worker.
+fn not_handed_off(handoff: &HandoffOptions, config: &ModelConfig) -> StartError {
+    let option = if handoff.listen.is_some() { "--handoff-listen" } else { "--prefill-workers" };
+    let problem = format!("{} has layers with states, which are not handed to other workers", config.family);
+    StartError::Option { option, problem }
+}
+
 fn check(options: &EngineOptions) -> Result<(), StartError> {
     let refuse = |option, problem: &str| Err(StartError::Option { option, problem: problem.to_owned() });
     if options.max_num_seqs == 0 || options.max_num_seqs > 4096 {
@@ -587,6 +608,8 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
 struct Sizes {
     max_model_len: usize,
     kv: KvBudget,
+    /// Slots for states beside it.
+    states: Option<StateSizes>,
     /// About what the weights will take.
     weight_bytes: u64,
     /// What made the cache smaller than it could have been used.
@@ -609,6 +632,7 @@ impl Sizes {
         let plenty = blocks_per_seq.saturating_mul(options.max_num_seqs).saturating_mul(2);
         let block_bytes = config.kv_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options.kv_dtype, block_size));
+        let states = StateRoom::of(config, options);
         let weight_bytes = config.weight_bytes(options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
         let room = room.unwrap_or(Headroom { bytes: 4 << 30, limit: Limit::Machine });
         // A length that was set is not cut; one that the model cannot read is refused when it is loaded.
@@ -617,9 +641,10 @@ impl Sizes {
         let adapter_bytes = adapter_bytes.unwrap_or(u64::MAX / 4);
         let wants = memory::Wants {
             weight_bytes,
-            block_bytes,
+            block_bytes: block_bytes + states.map_or(0, |states| states.bytes_per_block()),
             activation_bytes: activation_bytes(config, options)
                 + adapter_bytes
+                + states.map_or(0, |states| states.fixed_bytes())
                 + draft.and_then(DraftFiles::config).map_or(0, |config| activation_bytes(config, options)),
             fewest: shortest.div_ceil(block_size) as u64,
             most: plenty as u64,
@@ -643,7 +668,8 @@ impl Sizes {
         // Without a wish of the user's, the context is what the cache can hold.
         let holds = blocks.saturating_mul(block_size);
         let max_model_len = if options.max_model_len.is_none() { max_model_len.min(holds) } else { max_model_len };
-        Ok(Sizes { max_model_len, kv: KvBudget::Blocks(blocks), weight_bytes, limit })
+        let states = states.map(|states| states.sizes(blocks));
+        Ok(Sizes { max_model_len, kv: KvBudget::Blocks(blocks), states, weight_bytes, limit })
     }
 }
 
@@ -704,7 +730,7 @@ fn load_model(
         image_directory: options.image_directory.clone().filter(|_| sizes.weight_bytes >= IMAGE_FROM_BYTES),
         kv_dtype: options.kv_dtype,
         adapters: options.adapter_room,
-        state_slots: 0,
+        state_slots: sizes.states.map_or(0, |states| states.slots + STATE_SLOTS),
     };
     let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
@@ -774,7 +800,7 @@ fn limits(options: &EngineOptions, model: &ModelInfo) -> Limits {
         block_size: options.block_size,
         num_blocks: model.num_blocks,
         max_model_len: model.max_model_len,
-        max_num_seqs: options.max_num_seqs,
+        max_num_seqs: model.max_num_seqs,
         max_num_batched_tokens: options.max_num_batched_tokens,
         max_prefill_chunk: options.max_prefill_chunk.unwrap_or(options.max_num_batched_tokens),
         max_prefill_seqs: options.max_prefill_seqs,
@@ -782,6 +808,7 @@ fn limits(options: &EngineOptions, model: &ModelInfo) -> Limits {
         max_queued_requests: options.max_queued_requests + options.max_num_seqs + 1,
         max_queued_tokens: usize::MAX,
         enable_prefix_caching: options.enable_prefix_caching,
+        states: model.states,
         hash_key: options.hash_key,
     }
 }

@@ -63,6 +63,8 @@ fn merge(events: &[CacheEvent]) -> Vec<Event> {
             (CacheEvent::Lost { hash }, _) => {
                 all.push(Event::Removed(Removed { name: "BlockRemoved", hashes: vec![hash.short()], medium: None }));
             }
+            // Where states are kept is of no concern to a router of blocks.
+            (CacheEvent::Checkpoint { .. }, _) => {}
             (CacheEvent::Cleared, _) => all.push(Event::Cleared(["AllBlocksCleared"])),
         }
     }

@@ -115,6 +115,16 @@ impl Batch {
         (head, wanted.start..end)
     }
 
+    /// For a sequence outside of any schedule: its rows, the last span, go on from the states in `from`, unless they begin
+    /// it, and leave theirs in `to`.
+    pub fn carry_states(&mut self, from: u32, to: u32) {
+        let span = self.spans.last_mut().expect("there are rows");
+        let first = self.saves.len() as u32;
+        span.state = (span.start > 0).then_some(from);
+        span.saves = first..first + 1;
+        self.saves.push(StateSave { row: span.first_row + span.num_rows - 1, slot: to });
+    }
+
     /// Empties the arrays and keeps their memory.
     pub fn clear(&mut self) {
         self.token_ids.clear();

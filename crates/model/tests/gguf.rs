@@ -246,6 +246,7 @@ fn converted_families_give_the_logits_of_their_directories() {
         converted_cases.push(name);
     }
     for name in [
+        "exaone4",
         "gemma2",
         "gemma3",
         "granite",
@@ -254,12 +255,15 @@ fn converted_families_give_the_logits_of_their_directories() {
         "llama3",
         "mixtral",
         "olmo2",
+        "olmo3",
+        "olmoe",
         "phi3",
         "phi3-longrope",
         "qwen2",
         "qwen2.5-yarn",
         "qwen3",
         "qwen3-moe-fused",
+        "seed-oss",
         "smollm3",
     ] {
         assert!(converted_cases.iter().any(|converted| converted == name), "{name} is not among {converted_cases:?}");
@@ -303,7 +307,10 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Gemma2ForCausalLM" => "gemma2",
         "Gemma3ForCausalLM" => "gemma3",
         "Phi3ForCausalLM" => "phi3",
-        "Olmo2ForCausalLM" => "olmo2",
+        "Olmo2ForCausalLM" | "Olmo3ForCausalLM" => "olmo2",
+        "OlmoeForCausalLM" => "olmoe",
+        "Exaone4ForCausalLM" => "exaone4",
+        "SeedOssForCausalLM" => "seed_oss",
         "GraniteForCausalLM" => "granite",
         "SmolLM3ForCausalLM" => "smollm3",
         _ => return None,
@@ -323,6 +330,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("num_key_value_heads", "attention.head_count_kv"),
         ("sliding_window", "attention.sliding_window"),
         ("num_local_experts", "expert_count"),
+        ("num_experts", "expert_count"),
         ("num_experts_per_tok", "expert_used_count"),
         ("moe_intermediate_size", "expert_feed_forward_length"),
     ] {
@@ -339,6 +347,10 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("logits_scaling", "logit_scale"),
     ] {
         settings.extend(config[field].as_f64().map(|number| f32_setting(&key(name), number as f32)));
+    }
+    if ["olmo2", "exaone4"].contains(&architecture) && config["sliding_window"].is_u64() {
+        let flags: Vec<u8> = (1..=number("num_hidden_layers").unwrap()).map(|layer| u8::from(layer % 4 != 0)).collect();
+        settings.push(list_setting(&key("attention.sliding_window_pattern"), 7, flags.len() as u64, &flags));
     }
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
     settings.push(u32_setting(&key("rope.dimension_count"), (f64::from(head_dim) * share) as u32));
@@ -482,7 +494,7 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("pre_feedforward_layernorm", "ffn_norm"),
             ("post_feedforward_layernorm", "post_ffw_norm"),
         ],
-        "olmo2" => {
+        "olmo2" | "exaone4" | "seed_oss" => {
             &[("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm")]
         }
         "phi3" => &[("mlp.gate_up_proj", "ffn_up"), ("self_attn.qkv_proj", "attn_qkv")],

@@ -4,7 +4,7 @@
 use ledger::{Account, LedgerEvent, Totals};
 use protocol::{FinishReason, Nanos, RequestId, ServiceClass};
 use scheduler::latency_bound::BoundCoverage;
-use scheduler::{MissReason, PrefixStats, StepRecord, SwapStats};
+use scheduler::{MissReason, PrefixStats, StateSizes, StateUse, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
 use crate::handoffs::Handoffs;
@@ -22,6 +22,8 @@ pub struct Gauges {
     pub prefix: PrefixStats,
     /// What was moved to other tiers.
     pub swap: SwapStats,
+    /// Slots for states, of a model that has layers with states.
+    pub states: Option<(StateSizes, StateUse)>,
 }
 
 /// Answers that were computed again, since the start.
@@ -167,6 +169,8 @@ pub struct Stats {
     pub used_blocks: usize,
     pub cached_blocks: usize,
     pub total_blocks: usize,
+    /// Of a model that has layers with states.
+    pub states: Option<(StateSizes, StateUse)>,
     /// Seconds until every block is in use, at the rate of the last ones; infinite if it does not grow.
     pub kv_seconds_to_full: f64,
     /// Of what a prefix cache that knows which prompts come would have saved of the newest ones
@@ -274,6 +278,7 @@ impl Default for Stats {
             used_blocks: 0,
             cached_blocks: 0,
             total_blocks: 0,
+            states: None,
             kv_seconds_to_full: f64::INFINITY,
             cache_saved_of_optimum: None,
             prefill_backlog_seconds: 0.0,
@@ -481,5 +486,6 @@ impl Stats {
         self.prefix_queries = gauges.prefix.queried_tokens;
         self.prefix_hits = gauges.prefix.hit_tokens;
         self.swap = gauges.swap;
+        self.states = gauges.states;
     }
 }

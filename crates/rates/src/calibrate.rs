@@ -302,6 +302,9 @@ impl Stand<'_> {
             state: None,
             saves: 0..0,
         });
+        // What is in the states costs nothing, so each sequence has a slot to read and one to write.
+        let sequence = batch.spans.len() as u32 - 1;
+        batch.carry_states(2 * sequence, 2 * sequence + 1);
     }
 }
 

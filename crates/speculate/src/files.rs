@@ -48,6 +48,9 @@ impl DraftFiles {
             (DraftMethod::DraftModel, Some(path)) => {
                 let checkpoint = Checkpoint::open(Source::at(path.into())).map_err(wrong)?;
                 let config = ModelConfig::load(&checkpoint).map_err(wrong)?;
+                if config.state_numbers() > 0 {
+                    return Err(format!("model: {} has layers with states, and cannot draft", config.family));
+                }
                 same_vocabulary(&checkpoint, &config, target_config, tokenizer)?;
                 let weights = weights.unwrap_or(class);
                 let weight_bytes = config.weight_bytes(weights);
@@ -106,7 +109,7 @@ impl DraftFiles {
                     image_directory: None,
                     // Adapters are the target's: without them drafts are accepted a little less often.
                     adapters: AdapterRoom::default(),
-                    state_slots: 2,
+                    state_slots: 0,
                     ..options.clone()
                 };
                 let model = model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;

@@ -22,7 +22,7 @@ use engine::{
 };
 use protocol::{Nanos, Targets};
 use roofline::{Demands, LimitShares};
-use scheduler::{BoundKind, MissReason, NoDraftReason};
+use scheduler::{BoundKind, MissReason, NoDraftReason, StateUse};
 
 /// What the threads that prepare requests have done since the start.
 #[derive(Default)]
@@ -201,6 +201,16 @@ fn gauges(page: &mut Page<'_>, stats: &Stats) {
     );
     page.own("kv_blocks_used", "gauge", "KV blocks held by requests.", stats.used_blocks);
     page.own("kv_blocks", "gauge", "KV blocks of the cache.", stats.total_blocks);
+    if let Some((sizes, states)) = stats.states {
+        let StateUse { slots, held, idle, kept, given_up } = states;
+        let uses = [("held", held), ("checkpoint", idle), ("free", slots - held - idle)];
+        let help = "Slots for the states of layers that have one: held by requests, kept for prompts to come, or free.";
+        page.by("state_slots", "gauge", help, "use", uses);
+        let help = "Tokens between the states that are kept of a long prompt.";
+        page.own("state_checkpoint_interval_tokens", "gauge", help, sizes.interval);
+        page.own("state_checkpoints_total", "counter", "States kept at the ends of KV blocks.", kept);
+        page.own("state_checkpoints_given_up_total", "counter", "States given up for those of requests.", given_up);
+    }
     page.both(
         "kv_cache_usage_ratio",
         "kv_cache_usage_perc",

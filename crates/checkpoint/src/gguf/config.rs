@@ -15,8 +15,10 @@ use super::header::{Metadata, quoted};
 use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
 
-/// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too: see [`class`].
-const ARCHITECTURES: [(&str, &str); 10] = [
+/// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, and OLMo 3 `olmo2`:
+/// see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
+/// token are one.
+const ARCHITECTURES: [(&str, &str); 16] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
@@ -27,6 +29,12 @@ const ARCHITECTURES: [(&str, &str); 10] = [
     ("olmo2", "Olmo2ForCausalLM"),
     ("granite", "GraniteForCausalLM"),
     ("smollm3", "SmolLM3ForCausalLM"),
+    ("olmoe", "OlmoeForCausalLM"),
+    ("exaone4", "Exaone4ForCausalLM"),
+    ("seed_oss", "SeedOssForCausalLM"),
+    ("qwen2vl", "Qwen2ForCausalLM"),
+    ("qwen3vl", "Qwen3ForCausalLM"),
+    ("qwen3vlmoe", "Qwen3MoeForCausalLM"),
 ];
 
 /// Integers: the field of `config.json`, and the key after the architecture's name.
@@ -180,6 +188,9 @@ fn class(settings: &Settings<'_>) -> Result<&'static str, LoadError> {
     if settings.architecture == "llama" && settings.integer("expert_count")?.is_some_and(|experts| experts > 0) {
         return Ok("MixtralForCausalLM");
     }
+    if settings.architecture == "olmo2" && settings.integer(WINDOW.1)?.is_some() {
+        return Ok("Olmo3ForCausalLM");
+    }
     let (_, class) =
         ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("checked by Settings::of");
     Ok(class)
@@ -204,22 +215,42 @@ fn add_architecture_fields(
             config.insert("query_pre_attn_scalar".into(), json!(scalar));
             config.insert(WINDOW.0.into(), json!(window));
         }
-        "qwen3moe" => {
+        "qwen3moe" | "qwen3vlmoe" => {
             config.insert("norm_topk_prob".into(), true.into());
         }
         "phi3" => {
             config.insert(WINDOW.0.into(), json!(window));
         }
-        // ggml calls OLMo 3 so too; only that one has windows.
-        "olmo2" if window.is_some() => {
-            let problem = "this is OLMo 3, which is unsupported";
-            return Err(settings.metadata.error(&settings.key(WINDOW.1), problem));
+        "olmo2" | "exaone4" if window.is_some() => {
+            config.insert(WINDOW.0.into(), json!(window));
+            add_layer_types(settings, config)?;
+            // Only layers that see everything are stretched; all turn from one base.
+            if let Some(theta) = config.get("rope_theta").cloned().filter(|_| settings.architecture == "olmo2") {
+                config.insert("rope_local_base_freq".into(), theta);
+            }
+        }
+        "exaone4" => {
+            config.insert(WINDOW.0.into(), Value::Null);
         }
         "llama" => {
             config.insert(WINDOW.0.into(), json!(window)); // of Mixtral; Llama has none
         }
         _ => {}
     }
+    Ok(())
+}
+
+/// Which layers have a window: a flag for each, or every n-th has none. Absent, it is what the class assumes.
+fn add_layer_types(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    let key = settings.key("attention.sliding_window_pattern");
+    if !settings.metadata.is_list(&key) {
+        let pattern = settings.metadata.integer(&key)?;
+        config.extend(pattern.map(|pattern| ("sliding_window_pattern".to_string(), pattern.into())));
+        return Ok(());
+    }
+    let flags = settings.metadata.flags(&key)?.unwrap_or_default();
+    let name = |has_window: &bool| if *has_window { "sliding_attention" } else { "full_attention" };
+    config.insert("layer_types".into(), flags.iter().map(name).collect());
     Ok(())
 }
 

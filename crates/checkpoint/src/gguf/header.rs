@@ -473,6 +473,17 @@ impl Metadata {
         }
     }
 
+    /// The flags of a list.
+    pub(crate) fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, LoadError> {
+        match self.list(key)? {
+            None => Ok(None),
+            Some((ValueType::Bool, bytes)) => Ok(Some(bytes.iter().map(|&byte| byte != 0).collect())),
+            Some((kind, _)) => {
+                Err(self.error(key, format!("expected a list of true and false; each is {}", kind.name())))
+            }
+        }
+    }
+
     /// The texts of a list.
     pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, LoadError> {
         let Some((kind, bytes)) = self.list(key)? else { return Ok(None) };

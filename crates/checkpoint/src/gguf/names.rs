@@ -55,7 +55,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "gemma2" | "gemma3" => {
             &[("ffn_norm", "pre_feedforward_layernorm"), ("post_attention_norm", "post_attention_layernorm")]
         }
-        "olmo2" => &[("post_attention_norm", "post_attention_layernorm")],
+        "olmo2" | "exaone4" | "seed_oss" => &[("post_attention_norm", "post_attention_layernorm")],
         "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
         _ => &[],
     };
@@ -151,6 +151,7 @@ mod tests {
             ("gemma3", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("olmo2", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("olmo2", "blk.7.post_ffw_norm.weight", "model.layers.7.post_feedforward_layernorm.weight"),
+            ("seed_oss", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("phi3", "blk.7.ffn_up.weight", "model.layers.7.mlp.gate_up_proj.weight"),
             ("phi3", "blk.7.attn_qkv.weight", "model.layers.7.self_attn.qkv_proj.weight"),
             ("qwen3moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.mlp.gate.weight"),

@@ -371,6 +371,8 @@ pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, wanted
         state: None,
         saves: 0..0,
     });
+    let turn = (rows.start / ROWS % 2) as u32;
+    batch.carry_states(turn, 1 - turn);
     batch.logit_rows.extend(wanted.map(|row| (row - rows.start) as u32));
 }
 

@@ -473,7 +473,7 @@ impl World {
         }
         let spot_counts = Arc::new(SpotCounts::default());
         let spot = seed.is_multiple_of(3).then(|| {
-            let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
+            let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size, first_state: 0 };
             SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone())
         });
         core.add_feature(Box::new(Verify::new(spot)));
@@ -1245,6 +1245,7 @@ pub(super) fn model_info(
         block_size: limits.block_size,
         num_blocks: limits.num_blocks,
         spot_blocks: 0,
+        states: None,
         kv_dtype: KvDtype::Bf16,
         kv_bytes: 0,
         memory_limit: None,

@@ -4,7 +4,7 @@
 //! Names of blocks are cut to 64 bits. A collision costs a wrong forecast or a detour and no bit: the scheduler looks into its
 //! own cache, and compares tokens.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use scheduler::CacheEvent;
@@ -13,25 +13,40 @@ use crate::feature::{CoreEvent, Feature};
 
 /// Names of blocks that would be found now, or were a step ago.
 #[derive(Debug, Default)]
-pub(crate) struct FoundBlocks(Mutex<BTreeSet<u64>>);
+pub(crate) struct FoundBlocks {
+    /// With whether they have a checkpoint.
+    names: Mutex<BTreeMap<u64, bool>>,
+    /// The model has states: a prompt goes on behind a block with a checkpoint only.
+    has_states: bool,
+}
 
 impl FoundBlocks {
+    /// Of a model that has states, or none.
+    pub(crate) fn of(has_states: bool) -> FoundBlocks {
+        FoundBlocks { has_states, ..FoundBlocks::default() }
+    }
+
     /// What changed, in its order.
     pub(crate) fn hear(&self, events: &[CacheEvent]) {
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
             match event {
-                CacheEvent::Found { hash, .. } => _ = found.insert(hash.short()),
+                CacheEvent::Found { hash, .. } => _ = found.insert(hash.short(), false),
                 CacheEvent::Lost { hash } => _ = found.remove(&hash.short()),
+                CacheEvent::Checkpoint { hash, is_kept } => {
+                    found.entry(hash.short()).and_modify(|has_checkpoint| *has_checkpoint = *is_kept);
+                }
                 CacheEvent::Cleared => found.clear(),
             }
         }
     }
 
-    /// How many blocks from the first on are found of a prompt's. Between two of them the engine may change what is found.
+    /// How many blocks from the first on a prompt would find. Between two of them the engine may change what is found.
     pub(crate) fn leading(&self, chain: impl IntoIterator<Item = u64>) -> usize {
-        let is_found = |name: &u64| self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name);
-        chain.into_iter().take_while(is_found).count()
+        let find = |name: u64| self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
+        let found = chain.into_iter().map_while(find).enumerate();
+        let usable = found.filter(|(_, has_checkpoint)| *has_checkpoint || !self.has_states);
+        usable.last().map_or(0, |(last, _)| last + 1)
     }
 }
 
@@ -67,5 +82,12 @@ mod tests {
         assert_eq!(leading(&found, &chain), 1);
         found.hear(&[CacheEvent::Cleared, come(4)]);
         assert_eq!(leading(&found, &chain), 0);
+        // With states, up to the last checkpoint before the gap.
+        let found = FoundBlocks::of(true);
+        let checkpoint = |number, is_kept| CacheEvent::Checkpoint { hash: hash(number), is_kept };
+        found.hear(&[come(1), come(2), come(3), checkpoint(1, true), checkpoint(2, true)]);
+        assert_eq!(leading(&found, &chain), 2);
+        found.hear(&[checkpoint(2, false), checkpoint(4, true)]);
+        assert_eq!(leading(&found, &chain), 1);
     }
 }

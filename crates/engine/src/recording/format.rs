@@ -19,7 +19,7 @@ use observe::OfferEntry;
 use protocol::sampling::Sampling;
 use protocol::{Nanos, RequestId, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, DraftProposal, DraftSource, Limits, StealTime, StepRecord};
+use scheduler::{CostModel, DraftProposal, DraftSource, Limits, StateSizes, StealTime, StepRecord};
 use serde::{Deserialize, Serialize};
 
 use super::{RecordLine, RecordedDrafts, StepTokens};

@@ -18,6 +18,7 @@ mod verifier;
 
 pub(crate) use feature::Verify;
 pub use origin::{Origin, OriginError};
+pub(crate) use recompute::STATE_SLOTS;
 pub(crate) use spot::{SpotChecks, SpotCounts, SpotRoom};
 pub(crate) use verifier::classes;
 pub use verifier::{Verifier, VerifyError};

@@ -13,8 +13,9 @@ pub(crate) struct Recompute {
     /// Prompt and answer.
     tokens: Vec<TokenId>,
     prompt_len: usize,
-    /// Rows that are done.
+    /// Rows that are done, and the passes that they took.
     computed: usize,
+    passes: u32,
     sampling: SamplingTerms,
     min_tokens: usize,
     stop_tokens: Vec<TokenId>,
@@ -33,12 +34,17 @@ pub(crate) struct Bench {
     /// The first of its blocks in the cache; the others follow it.
     first_block: u32,
     block_size: usize,
+    /// The first of its two slots for states.
+    first_state: u32,
 }
 
+/// Slots for states that one answer is computed again with.
+pub(crate) const STATE_SLOTS: usize = 2;
+
 impl Bench {
-    pub(crate) fn new(vocab_size: usize, first_block: u32, block_size: usize) -> Bench {
+    pub(crate) fn new(vocab_size: usize, first_block: u32, block_size: usize, first_state: u32) -> Bench {
         let (sampler, logits) = (Sampler::new(vocab_size), vec![0.0; vocab_size]);
-        Bench { sampler, batch: Batch::default(), logits, first_block, block_size }
+        Bench { sampler, batch: Batch::default(), logits, first_block, block_size, first_state }
     }
 }
 
@@ -53,6 +59,7 @@ impl Recompute {
             tokens: [&asked.prompt, &answer[..known]].concat(),
             prompt_len: asked.prompt.len(),
             computed: 0,
+            passes: 0,
             sampling,
             min_tokens: usize::try_from(asked.stop.min_tokens).unwrap_or(usize::MAX),
             stop_tokens: asked.stop.token_ids.clone(),
@@ -82,7 +89,7 @@ impl Recompute {
         if rows.is_empty() {
             return;
         }
-        let Bench { sampler, batch, logits, first_block, block_size } = bench;
+        let Bench { sampler, batch, logits, first_block, block_size, first_state } = bench;
         batch.clear();
         let blocks = rows.end.div_ceil(*block_size) as u32;
         batch.block_tables.extend(*first_block..*first_block + blocks);
@@ -104,6 +111,9 @@ impl Recompute {
             state: None,
             saves: 0..0,
         });
+        let turn = self.passes % 2;
+        batch.carry_states(*first_state + turn, *first_state + 1 - turn);
+        self.passes += 1;
         let ticket = forward.launch(batch);
         let done = forward.wait(ticket);
         for row in 0..done.rows() {

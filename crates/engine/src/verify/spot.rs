@@ -52,6 +52,8 @@ pub(crate) struct SpotRoom {
     pub(crate) first_block: u32,
     pub(crate) blocks: usize,
     pub(crate) block_size: usize,
+    /// The same of slots for states.
+    pub(crate) first_state: u32,
 }
 
 impl SpotRoom {
@@ -64,7 +66,12 @@ impl SpotRoom {
 
     /// What a model's cache has for them.
     pub(crate) fn behind(model: &ModelInfo) -> SpotRoom {
-        SpotRoom { first_block: model.num_blocks as u32, blocks: model.spot_blocks, block_size: model.block_size }
+        SpotRoom {
+            first_block: model.num_blocks as u32,
+            blocks: model.spot_blocks,
+            block_size: model.block_size,
+            first_state: model.states.map_or(0, |states| states.slots as u32),
+        }
     }
 }
 
@@ -83,7 +90,7 @@ pub(crate) struct SpotChecks {
 impl SpotChecks {
     /// `share` of the answers, from 0 to 1; `key` decides which.
     pub(crate) fn new(share: f64, key: u64, vocab_size: usize, room: SpotRoom, counts: Arc<SpotCounts>) -> SpotChecks {
-        let bench = Bench::new(vocab_size, room.first_block, room.block_size);
+        let bench = Bench::new(vocab_size, room.first_block, room.block_size, room.first_state);
         SpotChecks { share, key, room, bench, waiting: VecDeque::new(), current: None, counts }
     }
 
@@ -169,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_share_is_a_share() {
-        let room = SpotRoom { first_block: 56, blocks: 8, block_size: 32 };
+        let room = SpotRoom { first_block: 56, blocks: 8, block_size: 32, first_state: 0 };
         for (share, between) in [(0.0, 0..=0), (0.001, 60..=140), (0.25, 24_500..=25_500), (1.0, 100_000..=100_000)] {
             let checks = checks(share, room);
             let picked = (1..=100_000).filter(|&id| checks.picks(RequestId(id))).count();

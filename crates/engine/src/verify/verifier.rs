@@ -57,7 +57,7 @@ impl Verifier {
             }
         })?;
         forward.set_compute_thread();
-        let bench = Bench::new(model.config.vocab_size, 0, model.block_size);
+        let bench = Bench::new(model.config.vocab_size, 0, model.block_size, 0);
         Ok(Verifier { forward, model, bench, rows: options.max_num_batched_tokens })
     }
 

@@ -95,6 +95,13 @@ pub enum CacheEvent {
         /// Its hash.
         hash: BlockHash,
     },
+    /// Of a model with states: whether a block that can be found has a checkpoint at its end, where a prompt goes on.
+    Checkpoint {
+        /// Its hash.
+        hash: BlockHash,
+        /// Whether it has one from now on.
+        is_kept: bool,
+    },
     /// No block can be found: a new scheduler starts.
     Cleared,
 }
@@ -737,9 +744,7 @@ impl BlockPool {
     /// A slot with one holder: a free one, else the least recently used checkpoint that no sequence holds.
     pub(crate) fn take_state(&mut self) -> Option<StateSlot> {
         let (slot, lost) = self.states.take()?;
-        if let Some(place) = lost.and_then(|hash| self.index.get(&hash)) {
-            self.content_at_mut(place).state = None;
-        }
+        lost.into_iter().for_each(|hash| self.set_checkpoint(&hash, None));
         Some(slot)
     }
 
@@ -764,10 +769,10 @@ impl BlockPool {
         let Some(place) = self.index.get(&name.hash).filter(|_| self.states.content(slot).is_none()) else {
             return false;
         };
-        let content = self.content_at_mut(place);
+        let content = self.content_at(place);
         let is_wanted = content.id == name.id && content.state.is_none();
         if is_wanted {
-            content.state = Some(slot);
+            self.set_checkpoint(&name.hash, Some(slot));
             self.states.keep(slot, name.hash);
         }
         is_wanted
@@ -776,9 +781,16 @@ impl BlockPool {
     /// Gives up a content's checkpoint that no sequence holds: a later one of the same sequence takes its place.
     pub(crate) fn drop_checkpoint(&mut self, name: ContentName) {
         let Some(slot) = self.state_of(name).filter(|&slot| !self.states.is_held(slot)) else { return };
-        let place = self.index.get(&name.hash).expect("it has a checkpoint");
-        self.content_at_mut(place).state = None;
+        self.set_checkpoint(&name.hash, None);
         self.states.forget(slot);
+    }
+
+    fn set_checkpoint(&mut self, hash: &BlockHash, state: Option<StateSlot>) {
+        let Some(place) = self.index.get(hash) else { return };
+        self.content_at_mut(place).state = state;
+        if let Some(events) = &mut self.events {
+            events.push(CacheEvent::Checkpoint { hash: *hash, is_kept: state.is_some() });
+        }
     }
 
     /// Panics if an invariant is violated. `holders`: of each slot, as counted.

@@ -375,6 +375,7 @@ impl Mover {
                     self.found.insert(hash)
                 }
                 CacheEvent::Lost { hash } => self.found.remove(&hash),
+                CacheEvent::Checkpoint { .. } => unreachable!("this pool has no states"),
                 CacheEvent::Cleared => unreachable!("a pool begins once"),
             };
             assert!(is_news, "an event is a change");

@@ -64,6 +64,7 @@ impl Script {
             block_size: 32,
             num_blocks: 64,
             spot_blocks: 0,
+            states: None,
             kv_dtype: KvDtype::Bf16,
             kv_bytes: 0,
             memory_limit: None,

@@ -253,7 +253,6 @@ fn earlier_answers_are_offered_to_their_own_salt_alone() {
     let options = EngineOptions {
         speculation: Speculation::auto(),
         record: Some(path.clone()),
-        states: None,
         hash_key: [3; 32],
         ..small_engine()
     };
