@@ -20,7 +20,7 @@ from pathlib import Path
 
 import compressed_tensors
 import numpy
-import safetensors.numpy
+import safetensors.torch
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
@@ -126,6 +126,28 @@ def int8(rng, shape, per_tensor, symmetric):
     return draw, tensors
 
 
+class Fp8Draw:
+    """Numbers in e4m3 `[out, in]` and a scale for each block of them."""
+
+    def __init__(self, rng, shape, block, dtype):
+        outputs, inputs = -(-shape[0] // block[0]), -(-shape[1] // block[1])
+        codes = rng.integers(0, 256, shape).astype(numpy.uint8)
+        codes[(codes & 0x7F) == 0x7F] = 1  # no NaN; the smallest number instead
+        self.codes = torch.from_numpy(codes).view(torch.float8_e4m3fn)
+        scales = 0.002 * (1 + 3 * rng.random((outputs, inputs)))
+        self.scales = torch.from_numpy(scales).to(dtype)
+        wide = self.scales.float().repeat_interleave(block[0], 0)[: shape[0]]
+        self.wide = wide.repeat_interleave(block[1], 1)[:, : shape[1]]
+
+    def meaning(self):
+        return (self.codes.float() * self.wide).numpy()
+
+
+def fp8(rng, shape, block, name, dtype):
+    draw = Fp8Draw(rng, shape, block or (1, shape[1]), dtype)
+    return draw, {"weight": draw.codes, name: draw.scales}
+
+
 def gptq_config(**fields):
     return {"quant_method": "gptq", "bits": 4, "group_size": 32, "damp_percent": 0.1, **fields}
 
@@ -174,11 +196,22 @@ CASES = {
     "w8a8-tensor-asym": (
         compressed_config("int-quantized", {"num_bits": 8, "symmetric": False, "strategy": "tensor"}, DYNAMIC),
         lambda rng, shape: int8(rng, shape, True, False)),
+    # Blocks that do not divide the matrices.
+    "fp8-blocks": (
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [40, 48],
+         "modules_to_not_convert": ["lm_head"]},
+        lambda rng, shape: fp8(rng, shape, (40, 48), "weight_scale_inv", torch.float32)),
+    "fp8-channel": (
+        compressed_config("float-quantized", {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"},
+                          {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}),
+        lambda rng, shape: fp8(rng, shape, None, "weight_scale", torch.bfloat16)),
 }
 
 
 def judge(name, tensors, draw):
     """What compressed-tensors makes of a module's tensors, where it can read them."""
+    if isinstance(draw, Fp8Draw):
+        return  # torch has said what its numbers are
     tensor = {key: torch.from_numpy(numpy.ascontiguousarray(value)) for key, value in tensors.items()}
     zero = None
     if name == "awq":
@@ -216,11 +249,13 @@ def make_case(directory, name):
     for module, shape in MODULES.items():
         draw, parts = make_module(rng, shape)
         judge(name, parts, draw)
-        tensors.update({f"{prefix}.{module}.{part}": numpy.ascontiguousarray(value) for part, value in parts.items()})
+        tensors.update({f"{prefix}.{module}.{part}": value for part, value in parts.items()})
         digest = hashlib.sha256(draw.meaning().astype("<f4").tobytes()).hexdigest()
         expected[f"{prefix}.{module}.weight"] = {"shape": list(shape), "sha256": digest}
     directory.mkdir(parents=True)
-    safetensors.numpy.save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    as_torch = lambda value: value if torch.is_tensor(value) else torch.from_numpy(numpy.ascontiguousarray(value))
+    tensors = {name: as_torch(value).contiguous() for name, value in tensors.items()}
+    safetensors.torch.save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     fields = {**CONFIG, "quantization_config": config}
     (directory / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
     (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")

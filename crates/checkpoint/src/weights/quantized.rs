@@ -9,12 +9,16 @@
 //!   pack-quantized       weight_packed i32 [out, in/8]   weight_scale [out, g]   weight_zero_point i32 [out/8, g]
 //!     of 8 bits                            [out, in/4]                                                 [out/4, g]
 //!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
+//!   float-quantized      weight e4m3 [out, in]           weight_scale [out, 1] or [1]                 scale * weight
+//! FP8                    weight e4m3 [out, in]           weight_scale_inv [out/128, in/128]           scale * weight
 //! ```
 //! A word holds eight 4-bit codes or four 8-bit codes. GPTQ packs eight neighbours along the input with the first in
 //! the low bits; with desc_act (inputs sorted by activation), `g_idx` has the group of each input. AWQ packs eight
 //! outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8,
 //! or by 128 for 8 bits. Zero points of GPTQ's first format are stored minus one. Layouts are those of AutoGPTQ,
-//! GPTQModel, AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
+//! GPTQModel, AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023). FP8's numbers of 8 bits
+//! (e4m3 of Micikevicius et al., 2022) share a scale in blocks of 128 x 128, as DeepSeek-V3 was published; the name of
+//! the scales says that the quantizer divided by them. Activations are not rounded to FP8 here.
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
 //! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
@@ -47,6 +51,10 @@ enum Scheme {
     CompressedTensors {
         packed: PackedWidths,
     },
+    /// `block`: outputs and inputs that share a scale.
+    Fp8 {
+        block: [usize; 2],
+    },
 }
 
 /// Widths of packed codes in the groups of `config.json`.
@@ -59,11 +67,17 @@ struct PackedWidths {
 /// The layout of a module's codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    Gptq { zero_offset: u8 },
+    Gptq {
+        zero_offset: u8,
+    },
     Awq,
     Packed4,
     Packed8,
     Int8,
+    /// `block`: outputs and inputs that share a scale.
+    Fp8 {
+        block: [usize; 2],
+    },
 }
 
 /// A quantized module on disk.
@@ -97,7 +111,7 @@ struct StoredPart {
 pub(super) struct Codes {
     layout: Layout,
     codes: Vec<u8>,
-    /// `[out, groups]`.
+    /// `[out, groups]`; of FP8 `[out / block, groups]`.
     scales: Vec<f32>,
     /// Zero points, `[out, groups]`; packed codes count from 0 here.
     zeros: Vec<i16>,
@@ -106,8 +120,8 @@ pub(super) struct Codes {
     groups: usize,
 }
 
-/// Upper bound of `|code - zero point|`.
-const MAX_STEPS: f32 = 256.0;
+/// Upper bound of `|code - zero point|`, and of a number in e4m3.
+const MAX_STEPS: f32 = 448.0;
 /// Maximum bytes of a `config.json`.
 const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
@@ -118,7 +132,11 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         None => None,
     };
     let Some((scheme, plain)) = scheme else { return Ok(()) };
-    let suffix = if matches!(scheme, Scheme::CompressedTensors { .. }) { "weight_scale" } else { "qweight" };
+    let suffix = match scheme {
+        Scheme::CompressedTensors { .. } => "weight_scale",
+        Scheme::Fp8 { .. } => "weight_scale_inv",
+        Scheme::Gptq { .. } | Scheme::Awq => "qweight",
+    };
     let mut modules: Vec<String> = table
         .tensors
         .keys()
@@ -130,7 +148,8 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         // tensors show the same).
         let listed = |entry: &&String| if scheme == Scheme::Awq { module.contains(*entry) } else { *entry == module };
         if let Some(entry) = plain.iter().find(listed) {
-            let name = if scheme == Scheme::Awq { "modules_to_not_convert" } else { "ignore" };
+            let is_ignored = matches!(scheme, Scheme::CompressedTensors { .. });
+            let name = if is_ignored { "ignore" } else { "modules_to_not_convert" };
             let problem = format!("lists {entry:?} as not quantized, but {module:?} is quantized by its tensors");
             return Err(LoadError::field(CONFIG, format!("{FIELD}.{name}"), problem));
         }
@@ -138,6 +157,7 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
             Scheme::Gptq { zero_offset } => gptq(table, module, Layout::Gptq { zero_offset })?,
             Scheme::Awq => gptq(table, module, Layout::Awq)?,
             Scheme::CompressedTensors { packed } => compressed(table, module, packed)?,
+            Scheme::Fp8 { block } => fp8(table, module, suffix, Some(block))?,
         };
         let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.zeros.as_ref()];
         let num_bytes = parts.iter().flatten().map(|part| part.len).sum();
@@ -251,23 +271,39 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
             let packed = check_compressed(fields)?;
             Ok((Scheme::CompressedTensors { packed }, fields.texts("ignore")?))
         }
+        Some("fp8") => {
+            fields.only("activation_scheme", &["dynamic".into()])?;
+            fields.only("fmt", &["e4m3".into()])?;
+            Ok((Scheme::Fp8 { block: block_of(fields, "weight_block_size")? }, fields.texts("modules_to_not_convert")?))
+        }
         found => {
             let found = found.map_or("it is missing".to_string(), |method| {
                 format!("{:?} is unsupported", method.chars().take(40).collect::<String>())
             });
             let problem = format!(
-                "{found}; supported are \"gptq\", \"awq\" and \"compressed-tensors\": use such a checkpoint, or the \
-                 original one in bf16 or f16 with --weights int8 or int4"
+                "{found}; supported are \"gptq\", \"awq\", \"fp8\" and \"compressed-tensors\": use such a checkpoint, or \
+                 the original one in bf16 or f16 with --weights int8 or int4"
             );
             Err(fields.refuse("quant_method", problem))
         }
     }
 }
 
+/// Outputs and inputs that share a scale.
+fn block_of(fields: &Fields<'_>, name: &str) -> Result<[usize; 2], LoadError> {
+    let sizes = fields.get(name).and_then(Value::as_array);
+    let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
+    match sizes.map(|sizes| sizes.iter().map(size).collect::<Vec<_>>()).as_deref() {
+        Some(&[Some(outputs), Some(inputs)]) => Ok([outputs, inputs]),
+        _ => Err(fields.refuse(name, "expected two sizes, such as [128, 128]")),
+    }
+}
+
 /// Checks the fields of compressed-tensors. Returns the widths of packed codes in its groups.
 fn check_compressed(fields: &Fields<'_>) -> Result<PackedWidths, LoadError> {
     // The formats of single groups count; "mixed-precision" only means that they differ.
-    let formats: [Value; 3] = ["int-quantized".into(), "pack-quantized".into(), "mixed-precision".into()];
+    let formats: [Value; 4] =
+        ["int-quantized", "pack-quantized", "float-quantized", "mixed-precision"].map(Value::from);
     fields.only("format", &formats)?;
     fields.only("kv_cache_scheme", &[Value::Null])?;
     fields.only("quantization_status", &["compressed".into()])?;
@@ -290,28 +326,38 @@ fn check_compressed(fields: &Fields<'_>) -> Result<PackedWidths, LoadError> {
         let Some(weights) = group.object("weights")? else {
             return Err(group.refuse("weights", "missing: a group without quantized weights"));
         };
-        weights.only("type", &["int".into()])?;
+        weights.only("dynamic", &[false.into()])?;
+        let kind = weights.text("type")?.unwrap_or("int");
+        if kind == "float" {
+            weights.only("num_bits", &[8.into()])?;
+            weights.only("strategy", &["channel".into(), "tensor".into()])?;
+            check_activations(&group, kind)?;
+            continue;
+        }
+        weights.only("type", &["int".into(), "float".into()])?;
         weights.only("num_bits", &[8.into(), 4.into()])?;
         weights.only("strategy", &["channel".into(), "tensor".into(), "group".into()])?;
-        weights.only("dynamic", &[false.into()])?;
         if group.text("format")?.or(fields.text("format")?) != Some("int-quantized") {
             let four = weights.get("num_bits") == Some(&4.into());
             packed = PackedWidths { four: packed.four || four, eight: packed.eight || !four };
         }
-        if let Some(activations) = group.object("input_activations")? {
-            activations.only("type", &["int".into()])?;
-            activations.only("num_bits", &[8.into()])?;
-            activations.only("symmetric", &[true.into()])?;
-            activations.only("strategy", &["token".into()])?;
-            // Absent means static scales.
-            if activations.get("dynamic") != Some(&Value::Bool(true)) {
-                return Err(
-                    activations.refuse("dynamic", "static activation scales are unsupported; expected dynamic ones")
-                );
-            }
-        }
+        check_activations(&group, kind)?;
     }
     Ok(packed)
+}
+
+/// Activations that are quantized as they come: here they keep more bits.
+fn check_activations(group: &Fields<'_>, kind: &str) -> Result<(), LoadError> {
+    let Some(activations) = group.object("input_activations")? else { return Ok(()) };
+    activations.only("type", &[kind.into()])?;
+    activations.only("num_bits", &[8.into()])?;
+    activations.only("symmetric", &[true.into()])?;
+    activations.only("strategy", &["token".into()])?;
+    // Absent means static scales.
+    if activations.get("dynamic") != Some(&Value::Bool(true)) {
+        return Err(activations.refuse("dynamic", "static activation scales are unsupported; expected dynamic ones"));
+    }
+    Ok(())
 }
 
 /// Removes a stored tensor from the table.
@@ -421,8 +467,36 @@ fn check_groups(table: &Table, scales: &StoredPart, groups: usize, in_features: 
     Ok(())
 }
 
+/// A module in FP8, with a scale for each `block`; without, one for each output or one in all.
+fn fp8(table: &mut Table, module: &str, scale: &str, block: Option<[usize; 2]>) -> Result<Quantized, LoadError> {
+    let (codes, code_shape) = require(table, &format!("{module}.weight"))?;
+    let (scales, scale_shape) = require(table, &format!("{module}.{scale}"))?;
+    codes.expect(table, &["F8_E4M3"])?;
+    scales.expect(table, &FLOATS)?;
+    let &[out_features, in_features] = code_shape.as_slice() else {
+        return Err(codes.wrong(table, format!("shape {code_shape:?}; a matrix has two dimensions")));
+    };
+    let block = block.unwrap_or_else(|| match scale_shape.iter().product::<usize>() {
+        1 => [out_features.max(1), in_features.max(1)],
+        _ => [1, in_features.max(1)],
+    });
+    let groups = in_features.div_ceil(block[1]);
+    let wanted = [out_features.div_ceil(block[0]), groups];
+    if scale_shape.iter().product::<usize>() != wanted[0] * wanted[1] || scale_shape.len() > 2 {
+        let problem = format!("shape {scale_shape:?}; expected {wanted:?} for {out_features} x {in_features}");
+        return Err(scales.wrong(table, problem));
+    }
+    let shape = [out_features, in_features];
+    let layout = Layout::Fp8 { block };
+    Ok(Quantized { layout, codes, scales, zeros: None, group_of: None, shape, groups, per_tensor: false })
+}
+
 /// A module of compressed-tensors.
 fn compressed(table: &mut Table, module: &str, widths: PackedWidths) -> Result<Quantized, LoadError> {
+    let weight = table.tensors.get(&format!("{module}.weight")).map(|entry| &entry.values);
+    if matches!(weight, Some(Values::Rows { encoding, .. }) if encoding.name() == "F8_E4M3") {
+        return fp8(table, module, "weight_scale", None);
+    }
     let (scales, scale_shape) = require(table, &format!("{module}.weight_scale"))?;
     scales.expect(table, &FLOATS)?;
     let zeros = take(table, &format!("{module}.weight_zero_point"));
@@ -524,11 +598,21 @@ fn nibble(words: &[u8], index: usize) -> u8 {
     words[index / 2] >> (index % 2 * 4) & 15
 }
 
+/// The number of a code: a sign, 4 bits of exponent with bias 7, 3 of fraction; the largest is NaN, and none infinite.
+fn e4m3(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match exponent {
+        0 => fraction * 2f32.powi(-9),
+        _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
+    };
+    if code >> 7 == 1 { -magnitude } else { magnitude }
+}
+
 impl Layout {
     /// The class for the width of the codes.
     fn class(self) -> WeightClass {
         match self {
-            Layout::Packed8 | Layout::Int8 => WeightClass::Int8,
+            Layout::Packed8 | Layout::Int8 | Layout::Fp8 { .. } => WeightClass::Int8,
             Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => WeightClass::Int4,
         }
     }
@@ -538,7 +622,7 @@ impl Layout {
         match self {
             Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => Some(8),
             Layout::Packed8 => Some(4),
-            Layout::Int8 => None,
+            Layout::Int8 | Layout::Fp8 { .. } => None,
         }
     }
 
@@ -547,7 +631,7 @@ impl Layout {
         match self {
             Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => 8,
             Layout::Packed8 => 128,
-            Layout::Int8 => 0,
+            Layout::Int8 | Layout::Fp8 { .. } => 0,
         }
     }
 }
@@ -569,6 +653,15 @@ impl Quantized {
                 false => "not a finite number",
             };
             return Err(self.scales.wrong_in(files, format!("scale {at} is {:e}, {problem}", stored[at])));
+        }
+        if let Layout::Fp8 { .. } = self.layout {
+            let codes = self.codes.bytes(files)?;
+            if let Some(at) = codes.iter().position(|code| code & 0x7f == 0x7f) {
+                let problem = format!("weight {} of output {} is not a number", at % in_features, at / in_features);
+                return Err(self.codes.wrong_in(files, problem));
+            }
+            let (layout, shape) = (self.layout, self.shape);
+            return Ok(Codes { layout, codes, scales: stored, zeros: Vec::new(), group_of: None, shape, groups });
         }
         let transposed = matches!(self.layout, Layout::Gptq { .. } | Layout::Awq);
         let each = |f: &dyn Fn(usize, usize) -> i16| -> Vec<i16> {
@@ -600,6 +693,7 @@ impl Quantized {
                 let at = if self.per_tensor { 0 } else { row * groups + group };
                 i16::from(bytes[at] as i8)
             }),
+            (Layout::Fp8 { .. }, Some(_)) => unreachable!("it has no zero points"),
             (layout, None) => each(&|_, _| layout.middle()),
         };
         let codes = self.codes.bytes(files)?;
@@ -669,11 +763,19 @@ impl Codes {
             Layout::Packed4 => nibble(&self.codes[row * in_features.div_ceil(8) * 4..], input).into(),
             Layout::Packed8 => self.codes[row * in_features.div_ceil(4) * 4 + input].into(),
             Layout::Int8 => i16::from(self.codes[row * in_features + input] as i8),
+            Layout::Fp8 { .. } => unreachable!("its codes are no integers"),
         }
     }
 
     /// The weights of an output: `scale * (code - zero)`, one product in f32 each.
     pub(super) fn row(&self, row: usize, out: &mut [f32]) {
+        if let Layout::Fp8 { block: [outputs, inputs] } = self.layout {
+            let (codes, scales) = (&self.codes[row * self.shape[1]..], &self.scales[row / outputs * self.groups..]);
+            let groups = out.chunks_mut(inputs).zip(codes.chunks(inputs)).zip(scales);
+            return groups.for_each(|((out, codes), scale)| {
+                out.iter_mut().zip(codes).for_each(|(out, &code)| *out = e4m3(code) * scale);
+            });
+        }
         let (scales, zeros) = (&self.scales[row * self.groups..], &self.zeros[row * self.groups..]);
         for (input, out) in out.iter_mut().enumerate() {
             let group = self.group_at(input);
@@ -693,6 +795,7 @@ impl Codes {
             })
         };
         self.layout.class() == WeightClass::Int8
+            && !matches!(self.layout, Layout::Fp8 { .. })
             && self.group_of.is_none()
             && in_features <= 132_000
             && self.is_symmetric()
