@@ -18,10 +18,12 @@
 use crate::device::Device;
 use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
-use crate::{Activation, AttentionRule, AttentionSpan, HeadLayout, HeadNorms, Out, RopeTable};
+use crate::states::StateSpan;
+use crate::{Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, HeadLayout, HeadNorms, Out, RopeTable};
 use std::ops::Range;
 
-/// Inputs of a step, in flat arrays. All but `spans`, `wanted` and `listed` have one element per row.
+/// Inputs of a step, in flat arrays. All but `spans`, `states`, `wanted` and `listed` have one element per
+/// row.
 #[derive(Clone, Copy, Debug)]
 pub struct StepArrays<'a> {
     /// Token ids.
@@ -32,6 +34,8 @@ pub struct StepArrays<'a> {
     pub slots: &'a [u32],
     /// Rows grouped by sequence, in row order, with the block table of each.
     pub spans: &'a [AttentionSpan<'a>],
+    /// The same rows by sequence, with the states before and after them. Empty for models without states.
+    pub states: &'a [StateSpan<'a>],
     /// Rows whose logits are needed, in output order.
     pub wanted: &'a [u32],
     /// Concatenated lists of row indices: an operation that applies to some rows only (an adapter) takes a range of
@@ -150,6 +154,35 @@ pub trait Backend: Device {
         kv: &Self::KvCache,
         out: &mut Self::Rows,
     );
+
+    /// A depthwise causal convolution of every row of the step, in place, see [`Convolution`]. Reads the states before the
+    /// rows and writes those to keep.
+    fn convolve(
+        &self,
+        step: &Self::Step<'_>,
+        how: Convolution<'_, Self::Vector>,
+        rows: &mut Self::Rows,
+        states: &mut Self::States,
+    );
+
+    /// The gated delta rule with the norms before it and the gated norm behind it, for every row of the step: see
+    /// [`DeltaRule`]. Rows `[rows, row_width]` and gates `[rows, 2 * value_heads]` become undefined; `out`:
+    /// `[rows, value_width]`.
+    fn delta_rule(
+        &self,
+        step: &Self::Step<'_>,
+        how: DeltaRule<'_, Self::Vector>,
+        rows_and_gates: (&mut Self::Rows, &mut Self::Rows),
+        states: &mut Self::States,
+        out: &mut Self::Rows,
+    );
+
+    /// The gates of attention's output: `x = x / (1 + exp(-gate))`, of the first `rows`. `qkv`: `[rows, layout.qkv_width()]`,
+    /// the gates last; `x`: `[rows, layout.q_width()]`.
+    fn gate_heads(&self, layout: HeadLayout, qkv: &Self::Rows, rows: usize, x: &mut Self::Rows);
+
+    /// `x = y / (1 + exp(-gate)) + x`, with one gate per row: an expert that every row passes through. `gates`: `[rows, 1]`.
+    fn add_gated(&self, gates: &Self::Rows, y: &Self::Rows, x: &mut Self::Rows, extent: Extent);
 
     /// `x = by * x`.
     fn scale(&self, by: f32, x: &mut Self::Rows, extent: Extent);

@@ -2,6 +2,8 @@
 //! [`Reference`](crate::Reference).
 
 use crate::accumulation_order::AccumulationOrder;
+use crate::convolution::{self, Convolution};
+use crate::delta_rule::{self, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Isa, TilesProof};
@@ -14,8 +16,11 @@ use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
     WeightClass,
 };
+use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{LostCpuTime, NodeChoice, Pool, ThreadError, default_threads};
-use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
+use crate::{
+    Activation, Attention, HeadLayout, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing,
+};
 use std::sync::{Mutex, PoisonError};
 
 /// Settings of a [`Cpu`]. No field but `accumulation_order` changes the bits.
@@ -110,6 +115,7 @@ impl Device for Cpu {
     type Matrix = PackedMatrix;
     type LowRank = LowRank;
     type KvCache = KvCache;
+    type States = States;
 
     fn describe(&self) -> String {
         let detail = match self.isa {
@@ -206,6 +212,18 @@ impl Device for Cpu {
     fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
         kv.write_block(block, bytes);
     }
+
+    fn states(&self, shape: StateShape) -> Result<States, OutOfMemory> {
+        States::new(shape)
+    }
+
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+        states.read(slot, out);
+    }
+
+    fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {
+        states.write(slot, bytes);
+    }
 }
 
 impl HostBackend for Cpu {
@@ -240,6 +258,29 @@ impl HostBackend for Cpu {
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
         attention::attend(Some(&self.pool), self.isa, self.arithmetic, args, kv, out);
+    }
+
+    fn convolve(&self, how: Convolution<'_>, spans: &[StateSpan<'_>], rows: &mut [f32], states: &mut States) {
+        convolution::convolve(Some(&self.pool), self.isa, how, spans, rows, states);
+    }
+
+    fn delta_rule(
+        &self,
+        how: DeltaRule<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_gates: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows_and_gates, states, out);
+    }
+
+    fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
+        pointwise::gate_heads(Some(&self.pool), self.isa, layout, qkv, x);
+    }
+
+    fn add_gated(&self, gates: &[f32], y: &[f32], x: &mut [f32]) {
+        pointwise::add_gated(Some(&self.pool), self.isa, gates, y, x);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

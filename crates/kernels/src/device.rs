@@ -9,6 +9,7 @@ use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
+use crate::states::StateShape;
 use crate::threads::LostCpuTime;
 
 /// Identity of the device: for display, and as the key of saved measurements.
@@ -109,6 +110,8 @@ pub trait Device: Send + Sync + 'static {
     type LowRank: Send + Sync + 'static;
     /// The bytes of the KV cache.
     type KvCache: Send + 'static;
+    /// The states of layers that have one.
+    type States: Send + 'static;
 
     /// One line for display, e.g. `avx512 (vnni), 2 threads`.
     fn describe(&self) -> String;
@@ -187,4 +190,13 @@ pub trait Device: Send + Sync + 'static {
 
     /// Copies one block's bytes of every layer into the cache: the output of [`Device::read_block`] for any block.
     fn write_block(&self, kv: &mut Self::KvCache, block: u32, bytes: &[u8]);
+
+    /// Allocates zeroed states.
+    fn states(&self, shape: StateShape) -> Result<Self::States, OutOfMemory>;
+
+    /// Copies a slot's bytes out. `out`: [`StateShape::slot_bytes`] long. Blocks until earlier operations are done.
+    fn read_state(&self, states: &Self::States, slot: u32, out: &mut [u8]);
+
+    /// Copies the bytes that [`Device::read_state`] gave of any slot into a slot.
+    fn write_state(&self, states: &mut Self::States, slot: u32, bytes: &[u8]);
 }

@@ -10,7 +10,9 @@
 //! [`Reference`](crate::Reference), whose classes round on purpose.
 
 use crate::accumulation_order::AccumulationOrder;
+use crate::convolution::{self, Convolution};
 use crate::cpu::CpuError;
+use crate::delta_rule::{self, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
@@ -23,6 +25,7 @@ use crate::quant::{
     self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
 use crate::simd::{self, Kernel, LANES, Simd, dispatch};
+use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{Pool, default_threads};
 use crate::{
     Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Out, RotateAndStore, RoutingRule, routing,
@@ -98,6 +101,7 @@ impl Device for Float32 {
     /// `A`, and `B` with its padding.
     type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
+    type States = States;
 
     fn describe(&self) -> String {
         format!("float32 ({}), {} threads", self.isa.name(), self.pool.threads())
@@ -228,6 +232,18 @@ impl Device for Float32 {
             numbers.for_each(|(bytes, number)| *number = f32::from_ne_bytes(*bytes));
         }
     }
+
+    fn states(&self, shape: StateShape) -> Result<States, OutOfMemory> {
+        States::new(shape)
+    }
+
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+        states.read(slot, out);
+    }
+
+    fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {
+        states.write(slot, bytes);
+    }
 }
 
 impl HostBackend for Float32 {
@@ -292,10 +308,10 @@ impl HostBackend for Float32 {
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {
         let RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer } = args;
-        let HeadLayout { num_heads, num_kv_heads, head_dim } = layout;
+        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
         for (row, (&position, &slot)) in qkv.chunks_exact_mut(layout.qkv_width()).zip(positions.iter().zip(slots)) {
             let (queries, rest) = row.split_at_mut(num_heads * head_dim);
-            let (keys, values) = rest.split_at_mut(num_kv_heads * head_dim);
+            let (keys, values) = rest[..2 * num_kv_heads * head_dim].split_at_mut(num_kv_heads * head_dim);
             let norm = |heads: &mut [f32], weight: &[f32], eps: f32| {
                 let plain = heads.to_vec();
                 pointwise::rms_norm(None, self.isa, &plain, weight, eps, heads);
@@ -321,7 +337,7 @@ impl HostBackend for Float32 {
 
     fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
         let Attention { qkv, layout, rule, spans, layer } = args;
-        let HeadLayout { num_heads, num_kv_heads, head_dim } = layout;
+        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
         assert!(head_dim <= MAX_HEAD_DIM, "{layout:?}");
         let (width, block_size) = (layout.q_width(), kv.shape.block_size);
         let out = Shared::new(out);
@@ -344,6 +360,29 @@ impl HostBackend for Float32 {
                 dispatch(self.isa, AttendRow { query: &qkv[at..][..head_dim], rule, seen, token, out });
             });
         }
+    }
+
+    fn convolve(&self, how: Convolution<'_>, spans: &[StateSpan<'_>], rows: &mut [f32], states: &mut States) {
+        convolution::convolve(Some(&self.pool), self.isa, how, spans, rows, states);
+    }
+
+    fn delta_rule(
+        &self,
+        how: DeltaRule<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_gates: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows_and_gates, states, out);
+    }
+
+    fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
+        pointwise::gate_heads(Some(&self.pool), self.isa, layout, qkv, x);
+    }
+
+    fn add_gated(&self, gates: &[f32], y: &[f32], x: &mut [f32]) {
+        pointwise::add_gated(Some(&self.pool), self.isa, gates, y, x);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

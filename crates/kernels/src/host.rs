@@ -5,7 +5,8 @@ use crate::device::Device;
 use crate::low_rank::Group;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::routing::{Routes, RoutingRule};
-use crate::{Activation, Attention, Out, RotateAndStore};
+use crate::states::StateSpan;
+use crate::{Activation, Attention, Convolution, DeltaRule, HeadLayout, Out, RotateAndStore};
 use std::ops::Range;
 
 /// The operations of [`Backend`] on slices, whose lengths determine the number of rows. Each computes immediately.
@@ -36,6 +37,25 @@ pub trait HostBackend: Device {
 
     /// Causal attention of every row over the cache. `out`: `[rows, layout.q_width()]`.
     fn attend(&self, args: Attention<'_>, kv: &Self::KvCache, out: &mut [f32]);
+
+    /// See [`Convolution`]. `rows`: `[rows, row_width]`.
+    fn convolve(&self, how: Convolution<'_>, spans: &[StateSpan<'_>], rows: &mut [f32], states: &mut Self::States);
+
+    /// See [`DeltaRule`]. Rows `[rows, row_width]` and gates `[rows, 2 * value_heads]`; `out`: `[rows, value_width]`.
+    fn delta_rule(
+        &self,
+        how: DeltaRule<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_gates: (&mut [f32], &mut [f32]),
+        states: &mut Self::States,
+        out: &mut [f32],
+    );
+
+    /// `x = x / (1 + exp(-gate))` with the gates in `qkv` `[rows, layout.qkv_width()]`. `x`: `[rows, layout.q_width()]`.
+    fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]);
+
+    /// `x = y / (1 + exp(-gate)) + x` with one gate a row. `gates`: `[rows]`.
+    fn add_gated(&self, gates: &[f32], y: &[f32], x: &mut [f32]);
 
     /// `x = by * x`.
     fn scale(&self, by: f32, x: &mut [f32]) {
@@ -144,6 +164,42 @@ impl<H: HostBackend> Backend for H {
         let (rows, spans) = (step.positions.len(), step.spans);
         let (qkv, out) = (&qkv[..rows * layout.qkv_width()], &mut out[..rows * layout.q_width()]);
         HostBackend::attend(self, Attention { qkv, layout, rule, spans, layer }, kv, out);
+    }
+
+    fn convolve(
+        &self,
+        step: &StepArrays<'_>,
+        how: Convolution<'_, Buffer<f32>>,
+        rows: &mut Buffer<f32>,
+        states: &mut Self::States,
+    ) {
+        let rows = &mut rows[..step.positions.len() * how.row_width];
+        HostBackend::convolve(self, how.map(|vector| &vector[..]), step.states, rows, states);
+    }
+
+    fn delta_rule(
+        &self,
+        step: &StepArrays<'_>,
+        how: DeltaRule<'_, Buffer<f32>>,
+        rows_and_gates: (&mut Buffer<f32>, &mut Buffer<f32>),
+        states: &mut Self::States,
+        out: &mut Buffer<f32>,
+    ) {
+        let ((rows, gates), count, shape) = (rows_and_gates, step.positions.len(), how.shape);
+        let rows = &mut rows[..count * shape.row_width()];
+        let gates = &mut gates[..count * 2 * shape.value_heads];
+        let out = &mut out[..count * shape.value_width()];
+        HostBackend::delta_rule(self, how.map(|vector| &vector[..]), step.states, (rows, gates), states, out);
+    }
+
+    fn gate_heads(&self, layout: HeadLayout, qkv: &Buffer<f32>, rows: usize, x: &mut Buffer<f32>) {
+        let (qkv, x) = (&qkv[..rows * layout.qkv_width()], &mut x[..rows * layout.q_width()]);
+        HostBackend::gate_heads(self, layout, qkv, x);
+    }
+
+    fn add_gated(&self, gates: &Buffer<f32>, y: &Buffer<f32>, x: &mut Buffer<f32>, extent: Extent) {
+        let numbers = extent.numbers();
+        HostBackend::add_gated(self, &gates[..extent.rows], &y[..numbers], &mut x[..numbers]);
     }
 
     fn scale(&self, by: f32, x: &mut Buffer<f32>, extent: Extent) {

@@ -23,8 +23,10 @@ pub mod accumulation_order;
 mod arch;
 pub mod attention;
 pub mod backend;
+pub mod convolution;
 pub mod cpu;
 pub mod cpu_time;
+pub mod delta_rule;
 pub mod device;
 pub mod float32;
 pub mod gemm;
@@ -45,11 +47,14 @@ pub mod routing;
 pub mod sampling;
 mod simd;
 mod spread;
+pub mod states;
 pub mod threads;
 
 pub use accumulation_order::AccumulationOrder;
 pub use backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
+pub use convolution::Convolution;
 pub use cpu::{Cpu, CpuError, CpuOptions};
+pub use delta_rule::{DeltaRule, DeltaShape};
 pub use device::{Device, DeviceInfo, DeviceLimits};
 pub use float32::Float32;
 pub use host::HostBackend;
@@ -66,9 +71,10 @@ pub use quant::{
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
 pub use routing::{Routes, RoutingRule};
+pub use states::{StateSave, StateShape, StateSpan, States};
 
 /// Layout of the heads of one attention layer in a row of the fused q/k/v product:
-/// `[q head 0 .. q head num_heads | k heads | v heads]`, each `head_dim` wide.
+/// `[q head 0 .. q head num_heads | k heads | v heads | gates of the q heads, if any]`, each `head_dim` wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
     /// Query heads.
@@ -77,12 +83,15 @@ pub struct HeadLayout {
     pub num_kv_heads: usize,
     /// Width of a head; a multiple of 16.
     pub head_dim: usize,
+    /// Each number of the output has a gate, behind the values: see [`Backend::gate_heads`].
+    pub gated: bool,
 }
 
 impl HeadLayout {
     /// Width of a fused q/k/v row.
     pub fn qkv_width(&self) -> usize {
-        (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        let gates = if self.gated { self.num_heads } else { 0 };
+        (self.num_heads + 2 * self.num_kv_heads + gates) * self.head_dim
     }
 
     /// Width of the attention's output row.

@@ -67,11 +67,18 @@ impl<'a, T> Shared<'a, T> {
 }
 
 /// The operations on one row (or one head of a row).
-trait RowOps: Copy {
-    /// `1 / sqrt(mean(x^2) + eps)`: the squares summed in 16 lanes, element `i` in lane `i % 16`, then by halves.
-    fn inverse_rms(self, x: &[f32], eps: f32) -> f32;
+pub(crate) trait RowOps: Copy {
+    /// The sum of squares in 16 lanes, element `i` in lane `i % 16`, then by halves.
+    fn sum_squares(self, x: &[f32]) -> f32;
+    /// `1 / sqrt(mean(x^2) + eps)`.
+    #[inline(always)]
+    fn inverse_rms(self, x: &[f32], eps: f32) -> f32 {
+        1.0 / (self.sum_squares(x) / x.len() as f32 + eps).sqrt()
+    }
     /// `out = (x * factor) * weight`.
     fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]);
+    /// `x = x / (1 + exp(-gate))`.
+    fn sigmoid(self, gate: &[f32], x: &mut [f32]);
     /// `out = (gate / (1 + exp(-z))) * up`, where `z` is [`Activation::argument`] of the gate.
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
     /// `x = scale * y + x`, rounded once.
@@ -87,20 +94,26 @@ trait RowOps: Copy {
 }
 
 #[derive(Clone, Copy)]
-struct Plain;
+pub(crate) struct Plain;
 
 impl RowOps for Plain {
-    fn inverse_rms(self, x: &[f32], eps: f32) -> f32 {
+    fn sum_squares(self, x: &[f32]) -> f32 {
         let mut lanes = [0.0f32; LANES];
         for (i, &x) in x.iter().enumerate() {
             lanes[i % LANES] = x.mul_add(x, lanes[i % LANES]);
         }
-        inverse_rms(simd::sum(lanes), x.len(), eps)
+        simd::sum(lanes)
     }
 
     fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]) {
         for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
             *out = (x * factor) * weight;
+        }
+    }
+
+    fn sigmoid(self, gate: &[f32], x: &mut [f32]) {
+        for (x, &gate) in x.iter_mut().zip(gate) {
+            *x /= 1.0 + exp(0.0 - gate);
         }
     }
 
@@ -142,15 +155,9 @@ impl RowOps for Plain {
     }
 }
 
-/// The factor of a row with the sum of squares `squares`.
-#[inline(always)]
-fn inverse_rms(squares: f32, width: usize, eps: f32) -> f32 {
-    1.0 / (squares / width as f32 + eps).sqrt()
-}
-
 /// The same with vectors.
 #[derive(Clone, Copy)]
-struct Vectors<S>(S);
+pub(crate) struct Vectors<S>(pub(crate) S);
 
 impl<S: Simd> Vectors<S> {
     /// Up to 16 elements from `at`, then zeros.
@@ -173,14 +180,14 @@ impl<S: Simd> Vectors<S> {
 
 impl<S: Simd> RowOps for Vectors<S> {
     #[inline(always)]
-    fn inverse_rms(self, x: &[f32], eps: f32) -> f32 {
+    fn sum_squares(self, x: &[f32]) -> f32 {
         let s = self.0;
         let mut squares = s.splat(0.0);
         for at in (0..x.len()).step_by(LANES) {
             let x = self.load(x, at);
             squares = s.fma(x, x, squares);
         }
-        inverse_rms(s.sum(squares), x.len(), eps)
+        s.sum(squares)
     }
 
     #[inline(always)]
@@ -190,6 +197,16 @@ impl<S: Simd> RowOps for Vectors<S> {
         let factor = s.splat(factor);
         for at in (0..x.len()).step_by(LANES) {
             self.store(s.mul(s.mul(self.load(x, at), factor), self.load(weight, at)), out, at);
+        }
+    }
+
+    #[inline(always)]
+    fn sigmoid(self, gate: &[f32], x: &mut [f32]) {
+        assert!(gate.len() == x.len());
+        let s = self.0;
+        for at in (0..x.len()).step_by(LANES) {
+            let bottom = s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(0.0), self.load(gate, at))));
+            self.store(s.div(self.load(x, at), bottom), x, at);
         }
     }
 
@@ -465,6 +482,63 @@ impl Kernel for AddScaled<'_> {
     }
 }
 
+/// The gate of attention's output: `x = x / (1 + exp(-gate))`. `qkv`: f32 `[rows, layout.qkv_width()]`, of which the
+/// gates are the last; `x`: `[rows, layout.q_width()]`.
+pub fn gate_heads(pool: Option<&Pool>, isa: Isa, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
+    struct Rows<'a>(&'a [f32], usize, &'a mut [f32], usize);
+
+    impl Rows<'_> {
+        #[inline(always)]
+        fn each(self, ops: impl RowOps) {
+            let Rows(qkv, qkv_width, x, width) = self;
+            for (qkv, x) in qkv.chunks_exact(qkv_width).zip(x.chunks_exact_mut(width)) {
+                ops.sigmoid(&qkv[qkv_width - width..], x);
+            }
+        }
+    }
+
+    impl Kernel for Rows<'_> {
+        type Output = ();
+
+        fn define(self) {
+            self.each(Plain);
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            self.each(Vectors(s));
+        }
+    }
+
+    let (qkv_width, width) = (layout.qkv_width(), layout.q_width());
+    assert!(layout.gated && x.len().is_multiple_of(width), "{} numbers are no rows of {layout:?}", x.len());
+    let rows = x.len() / width;
+    assert_eq!(qkv.len(), rows * qkv_width, "qkv is [rows, qkv_width]");
+    let x = Shared::new(x);
+    share_rows(pool, rows, 4 * width, &|rows| {
+        // SAFETY: each row is in one range.
+        let x = unsafe { x.part(rows.start * width..rows.end * width) };
+        dispatch(isa, Rows(&qkv[rows.start * qkv_width..rows.end * qkv_width], qkv_width, x, width));
+    });
+}
+
+/// `x = y / (1 + exp(-gate)) + x`: one gate a row; the quotient `1 / (1 + exp(-gate))` is rounded, then the sum.
+/// `gates`: f32 `[rows]`; `y`, `x`: `[rows, width]`.
+pub fn add_gated(pool: Option<&Pool>, isa: Isa, gates: &[f32], y: &[f32], x: &mut [f32]) {
+    assert!(!gates.is_empty() && x.len() == y.len() && x.len().is_multiple_of(gates.len()), "no rows of one width");
+    let width = x.len() / gates.len();
+    let x = Shared::new(x);
+    share_rows(pool, gates.len(), width, &|rows| {
+        for row in rows {
+            let part = row * width..(row + 1) * width;
+            // SAFETY: each row is in one range.
+            let x = unsafe { x.part(part.clone()) };
+            let scale = 1.0 / (1.0 + exp(0.0 - gates[row]));
+            dispatch(isa, AddScaled { y: &y[part], scale, x });
+        }
+    });
+}
+
 /// `x = cap * tanh(x / cap)` (Bello et al., 2016): bounds logits smoothly by `cap`.
 pub fn softcap(pool: Option<&Pool>, isa: Isa, cap: f32, x: &mut [f32]) {
     struct Numbers<'a>(f32, &'a mut [f32]);
@@ -540,8 +614,9 @@ struct RotateRow<'a> {
 impl RotateRow<'_> {
     #[inline(always)]
     fn each(self, ops: impl RowOps) {
-        let HeadLayout { num_heads, head_dim, .. } = self.layout;
+        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = self.layout;
         let (queries, keys_values) = self.qkv.split_at_mut(num_heads * head_dim);
+        let keys_values = &keys_values[..2 * num_kv_heads * head_dim];
         let (keys, values) = keys_values.split_at(keys_values.len() / 2);
         let (q_norm, k_norm) = match self.head_norms {
             HeadNorms::None => (Norm::None, Norm::None),

@@ -5,6 +5,8 @@
 //!  └──> recorder: the same product in a narrow class, sums of the inputs, ...
 //! ```
 
+use crate::convolution::Convolution;
+use crate::delta_rule::DeltaRule;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::float32::{Float32, Float32Cache, Float32Matrix};
 use crate::kv_cache::KvShape;
@@ -13,7 +15,8 @@ use crate::low_rank::{Group, LowRankShape, LowRankSource};
 use crate::mem::OutOfMemory;
 use crate::pointwise::gated;
 use crate::quant::{BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
-use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule};
+use crate::states::{StateShape, StateSpan, States};
+use crate::{Activation, Attention, HeadLayout, HostBackend, Out, RotateAndStore, RoutingRule};
 
 /// Source of a matrix.
 #[derive(Clone, Copy)]
@@ -102,6 +105,7 @@ impl<R: ProductRecorder> Device for RecordingBackend<R> {
     type Matrix = RecordedMatrix<R::Matrix>;
     type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
+    type States = States;
 
     fn describe(&self) -> String {
         self.exact.describe()
@@ -171,6 +175,18 @@ impl<R: ProductRecorder> Device for RecordingBackend<R> {
     fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
         self.exact.write_block(kv, block, bytes);
     }
+
+    fn states(&self, shape: StateShape) -> Result<States, OutOfMemory> {
+        States::new(shape)
+    }
+
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+        states.read(slot, out);
+    }
+
+    fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {
+        states.write(slot, bytes);
+    }
 }
 
 impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
@@ -215,6 +231,29 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
 
     fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
         self.exact.attend(args, kv, out);
+    }
+
+    fn convolve(&self, how: Convolution<'_>, spans: &[StateSpan<'_>], rows: &mut [f32], states: &mut States) {
+        self.exact.convolve(how, spans, rows, states);
+    }
+
+    fn delta_rule(
+        &self,
+        how: DeltaRule<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_gates: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        self.exact.delta_rule(how, spans, rows_and_gates, states, out);
+    }
+
+    fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
+        self.exact.gate_heads(layout, qkv, x);
+    }
+
+    fn add_gated(&self, gates: &[f32], y: &[f32], x: &mut [f32]) {
+        self.exact.add_gated(gates, y, x);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

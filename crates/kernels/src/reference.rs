@@ -1,6 +1,8 @@
 //! The definition: every operation on one thread in plain loops. Slow, portable, and the reference for every kernel.
 
 use crate::accumulation_order::AccumulationOrder;
+use crate::convolution::{self, Convolution};
+use crate::delta_rule::{self, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
@@ -12,9 +14,11 @@ use crate::quant::{
     PLANES, PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations,
     round_to_bf16,
 };
+use crate::states::{StateShape, StateSpan, States};
 use crate::threads::Pool;
 use crate::{
-    Activation, Attention, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
+    Activation, Attention, HeadLayout, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise,
+    routing,
 };
 
 /// The backend of the definitions.
@@ -45,6 +49,7 @@ impl Device for Reference {
     type Matrix = PackedMatrix;
     type LowRank = LowRank;
     type KvCache = KvCache;
+    type States = States;
 
     fn describe(&self) -> String {
         "reference (plain loops), 1 thread".into()
@@ -118,6 +123,18 @@ impl Device for Reference {
     fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
         kv.write_block(block, bytes);
     }
+
+    fn states(&self, shape: StateShape) -> Result<States, OutOfMemory> {
+        States::new(shape)
+    }
+
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+        states.read(slot, out);
+    }
+
+    fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {
+        states.write(slot, bytes);
+    }
 }
 
 impl HostBackend for Reference {
@@ -171,6 +188,29 @@ impl HostBackend for Reference {
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
         attention::attend(None, Isa::Scalar, self.arithmetic, args, kv, out);
+    }
+
+    fn convolve(&self, how: Convolution<'_>, spans: &[StateSpan<'_>], rows: &mut [f32], states: &mut States) {
+        convolution::convolve(None, Isa::Scalar, how, spans, rows, states);
+    }
+
+    fn delta_rule(
+        &self,
+        how: DeltaRule<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_gates: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        delta_rule::delta_rule(None, Isa::Scalar, how, spans, rows_and_gates, states, out);
+    }
+
+    fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
+        pointwise::gate_heads(None, Isa::Scalar, layout, qkv, x);
+    }
+
+    fn add_gated(&self, gates: &[f32], y: &[f32], x: &mut [f32]) {
+        pointwise::add_gated(None, Isa::Scalar, gates, y, x);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

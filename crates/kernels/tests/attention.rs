@@ -140,7 +140,7 @@ struct Step {
 impl Step {
     fn new(shape: Shape, batch: &[Rows<'_>], seed: u64) -> Step {
         let Shape { num_heads, num_kv_heads, head_dim, block_size, .. } = shape;
-        let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
+        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false };
         let mut random = Dice::new(seed);
         let needed = |rows: &Rows<'_>| (rows.start + rows.rows).div_ceil(block_size);
         let blocks = batch.iter().map(needed).sum::<usize>() + 3;
@@ -333,7 +333,7 @@ fn amx_returns_the_bits_of_the_definition() {
 fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
     let shape = Shape { dtype: KvDtype::Bf16, ..shape(16, 1, 32, 32) };
     let kv = KvCache::new(shape.cache(1, 1)).unwrap();
-    let layout = HeadLayout { num_heads: 16, num_kv_heads: 1, head_dim: 32 };
+    let layout = HeadLayout { num_heads: 16, num_kv_heads: 1, head_dim: 32, gated: false };
     let qkv = vec![0.5; layout.qkv_width()];
     let span = |first_row, num_rows, start| AttentionSpan { first_row, num_rows, start, blocks: &[0] };
     let wrapping = [

@@ -113,7 +113,7 @@ fn attended(backend: &Float32, layout: HeadLayout, rule: AttentionRule, qkv: &[f
 
 /// The same in f64, straight from the formulas.
 fn attended_exactly(layout: HeadLayout, rule: AttentionRule, qkv: &[f32]) -> Vec<f64> {
-    let HeadLayout { num_heads, num_kv_heads, head_dim } = layout;
+    let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
     let len = qkv.len() / layout.qkv_width();
     let head = |position: usize, index: usize| -> Vec<f64> {
         let at = position * layout.qkv_width() + index * head_dim;
@@ -159,10 +159,13 @@ fn attended_exactly(layout: HeadLayout, rule: AttentionRule, qkv: &[f32]) -> Vec
 fn attention_is_right_and_the_same_everywhere() {
     let of_width = AttentionRule::of_width;
     let table = [
-        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16 }, of_width(16)),
-        (HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80 }, AttentionRule { window: Some(7), ..of_width(80) }),
+        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false }, of_width(16)),
         (
-            HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64 },
+            HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80, gated: false },
+            AttentionRule { window: Some(7), ..of_width(80) },
+        ),
+        (
+            HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, gated: false },
             AttentionRule { softcap: Some(2.0), scale: 1.0, window: None },
         ),
     ];

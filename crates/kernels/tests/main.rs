@@ -11,5 +11,6 @@ mod paths;
 mod plain;
 mod pointwise;
 mod routing;
+mod states;
 mod threads;
 mod twins;

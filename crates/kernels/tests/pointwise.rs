@@ -184,7 +184,7 @@ const TOLERANCE: f64 = 6e-4;
 
 impl Batch {
     fn new((num_heads, num_kv_heads, head_dim, rotary_dim, norms, dtype): Heads, rows: usize) -> Batch {
-        let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
+        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false };
         let weights = |heads: usize| if norms == Norms::WholeWidth { heads * head_dim } else { head_dim };
         let table = || RopeTable::new(rotary_dim, 10_000.0, &RopeScaling::None, 500).unwrap();
         Batch {
@@ -296,7 +296,7 @@ fn rotate_and_store_has_one_set_of_bits() {
 fn queries_and_keys_are_normed_then_rotated_and_values_only_stored() {
     for heads in HEADS {
         let batch = Batch::new(heads, 9);
-        let HeadLayout { num_heads, num_kv_heads, head_dim } = batch.layout;
+        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = batch.layout;
         let (queries, kv) = batch.rotate_and_store(None, Isa::Scalar);
         for row in 0..9 {
             let input = &batch.qkv[row * batch.layout.qkv_width()..][..batch.layout.qkv_width()];

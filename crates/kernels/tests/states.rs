@@ -1,0 +1,354 @@
+//! Layers whose memory is a state: one set of bits on every path and wherever a sequence was cut, and close to f64.
+
+use crate::paths;
+
+use kernels::convolution::convolve;
+use kernels::delta_rule::{delta_rule, rates};
+use kernels::pointwise::{add_gated, gate_heads};
+use kernels::threads::Pool;
+use kernels::{Convolution, DeltaRule, DeltaShape, HeadLayout, Isa, StateSave, StateShape, StateSpan, States};
+use paths::{bits, every_path, numbers};
+use std::ops::Range;
+
+/// Slots of every test, each with one number before the layer's state and one behind it.
+const SLOTS: usize = 8;
+
+/// Value heads 3 for each key head, widths that differ and fill no strip of 64; one as in published models.
+const SHAPES: [DeltaShape; 4] = [
+    DeltaShape { key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 48 },
+    DeltaShape { key_heads: 1, value_heads: 1, key_dim: 48, value_dim: 16 },
+    DeltaShape { key_heads: 1, value_heads: 2, key_dim: 32, value_dim: 80 },
+    DeltaShape { key_heads: 1, value_heads: 1, key_dim: 128, value_dim: 128 },
+];
+
+/// What one sequence does in an operation: its rows, the slot that it reads, and after which rows it writes which slot.
+type Part = (Range<usize>, Option<u32>, Vec<(usize, u32)>);
+
+/// Calls `work` with spans, whose rows lie one after the other in a batch.
+fn with_spans<T>(parts: &[Part], work: impl FnOnce(&[StateSpan<'_>]) -> T) -> T {
+    let mut first = 0;
+    let saves: Vec<(usize, Vec<StateSave>)> = parts
+        .iter()
+        .map(|(rows, _, saves)| {
+            let at = first;
+            first += rows.len();
+            let save = |&(row, slot): &(usize, u32)| StateSave { row: (at + row - rows.start) as u32, slot };
+            (at, saves.iter().map(save).collect())
+        })
+        .collect();
+    let spans: Vec<StateSpan<'_>> = parts
+        .iter()
+        .zip(&saves)
+        .map(|((rows, from, _), (first_row, saves))| StateSpan {
+            first_row: *first_row,
+            num_rows: rows.len(),
+            from: *from,
+            saves,
+        })
+        .collect();
+    work(&spans)
+}
+
+fn slots(numbers: usize) -> States {
+    States::new(StateShape { slots: SLOTS, numbers: numbers + 2 }).unwrap()
+}
+
+/// The bits of every slot.
+fn contents(states: &States) -> Vec<u32> {
+    let mut bytes = vec![0; states.shape().slot_bytes()];
+    let mut all = Vec::new();
+    for slot in 0..SLOTS as u32 {
+        states.read(slot, &mut bytes);
+        all.extend(bytes.as_chunks().0.iter().map(|bytes| u32::from_ne_bytes(*bytes)));
+    }
+    all
+}
+
+/// A layer of either kind over sequences of random rows.
+trait Layer {
+    /// Numbers of a state.
+    fn state_numbers(&self) -> usize;
+    /// Rows `parts` of the sequence, through the layer; the bits of the output.
+    fn apply(&self, pool: Option<&Pool>, isa: Isa, parts: &[Part], states: &mut States) -> Vec<u32>;
+    fn name(&self) -> String;
+}
+
+struct Delta {
+    shape: DeltaShape,
+    rates: Vec<f32>,
+    dt_bias: Vec<f32>,
+    norm: Vec<f32>,
+    rows: Vec<f32>,
+    gates: Vec<f32>,
+}
+
+impl Delta {
+    fn new(shape: DeltaShape, len: usize) -> Delta {
+        // Logarithms from -1 to 1.5.
+        let mut logarithms: Vec<f32> = numbers(1, shape.value_heads).iter().map(|x| x.sin() * 1.25 + 0.25).collect();
+        rates(&mut logarithms);
+        Delta {
+            shape,
+            rates: logarithms,
+            dt_bias: numbers(2, shape.value_heads),
+            norm: numbers(3, shape.value_dim),
+            rows: numbers(4, len * shape.row_width()),
+            gates: numbers(5, len * 2 * shape.value_heads),
+        }
+    }
+
+    fn how(&self) -> DeltaRule<'_> {
+        let Delta { shape, rates, dt_bias, norm, .. } = self;
+        DeltaRule { shape: *shape, rates, dt_bias, norm, eps: 1e-6, state: 1 }
+    }
+}
+
+/// Some rows of a matrix, one part after the other.
+fn rows_of(matrix: &[f32], width: usize, parts: &[Part]) -> Vec<f32> {
+    parts.iter().flat_map(|(rows, ..)| &matrix[rows.start * width..rows.end * width]).copied().collect()
+}
+
+impl Layer for Delta {
+    fn state_numbers(&self) -> usize {
+        self.shape.state_numbers()
+    }
+
+    fn apply(&self, pool: Option<&Pool>, isa: Isa, parts: &[Part], states: &mut States) -> Vec<u32> {
+        let mut rows = rows_of(&self.rows, self.shape.row_width(), parts);
+        let mut gates = rows_of(&self.gates, 2 * self.shape.value_heads, parts);
+        let mut out = vec![f32::NAN; rows.len() / self.shape.row_width() * self.shape.value_width()];
+        with_spans(parts, |spans| {
+            delta_rule(pool, isa, self.how(), spans, (&mut rows, &mut gates), states, &mut out);
+        });
+        bits(&out)
+    }
+
+    fn name(&self) -> String {
+        format!("{:?}", self.shape)
+    }
+}
+
+struct Convolved {
+    row_width: usize,
+    channels: usize,
+    taps: usize,
+    silu: bool,
+    weight: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    rows: Vec<f32>,
+}
+
+impl Convolved {
+    fn new((row_width, channels): (usize, usize), taps: usize, silu: bool, has_bias: bool, len: usize) -> Convolved {
+        let (weight, bias) = (numbers(6, taps * channels), has_bias.then(|| numbers(7, channels)));
+        Convolved { row_width, channels, taps, silu, weight, bias, rows: numbers(8, len * row_width) }
+    }
+
+    fn how(&self) -> Convolution<'_> {
+        let &Convolved { row_width, channels, taps, silu, ref weight, ref bias, .. } = self;
+        Convolution { row_width, channels, taps, weight, bias: bias.as_deref(), silu, state: 1 }
+    }
+}
+
+impl Layer for Convolved {
+    fn state_numbers(&self) -> usize {
+        (self.taps - 1) * self.channels
+    }
+
+    fn apply(&self, pool: Option<&Pool>, isa: Isa, parts: &[Part], states: &mut States) -> Vec<u32> {
+        let mut rows = rows_of(&self.rows, self.row_width, parts);
+        with_spans(parts, |spans| convolve(pool, isa, self.how(), spans, &mut rows, states));
+        bits(&rows)
+    }
+
+    fn name(&self) -> String {
+        let Convolved { row_width, channels, taps, silu, bias, .. } = self;
+        format!("{taps} taps, {channels} of {row_width}, silu {silu}, bias {}", bias.is_some())
+    }
+}
+
+const LEN: usize = 40;
+
+fn layers() -> Vec<Box<dyn Layer>> {
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
+    for shape in SHAPES {
+        layers.push(Box::new(Delta::new(shape, LEN)));
+    }
+    for (widths, taps, silu, bias) in [
+        ((48, 32), 4, true, false),
+        ((16, 16), 2, false, true),
+        ((1100, 1088), 3, true, true),
+        ((64, 48), 8, true, false),
+    ] {
+        layers.push(Box::new(Convolved::new(widths, taps, silu, bias, LEN)));
+    }
+    layers
+}
+
+#[test]
+fn every_path_has_one_set_of_bits() {
+    for layer in layers() {
+        // Several sequences together: from zeros and from a state, with states kept after some rows, the same row twice,
+        // the last, and none.
+        let parts: [Part; 4] = [
+            (0..9, None, vec![(2, 0), (3, 1), (8, 2), (8, 3)]),
+            (9..10, Some(4), vec![(9, 5)]),
+            (9..10, Some(4), vec![]),
+            (10..LEN, Some(6), vec![(10, 7)]),
+        ];
+        every_path(&layer.name(), |pool, isa| {
+            let mut states = slots(layer.state_numbers());
+            layer.apply(pool, isa, &[(0..9, None, vec![(8, 4)]), (0..10, None, vec![(9, 6)])], &mut states);
+            let before = contents(&states);
+            let mut out = layer.apply(pool, isa, &parts, &mut states);
+            let after = contents(&states);
+            let of = |all: &[u32], slot: usize| all[slot * all.len() / SLOTS..(slot + 1) * all.len() / SLOTS].to_vec();
+            for slot in [4, 6] {
+                assert_eq!(of(&before, slot), of(&after, slot), "slot {slot} was read");
+            }
+            assert_eq!(of(&after, 2), of(&after, 3), "one row, two slots");
+            assert_eq!(of(&after, 2), of(&after, 4), "the same rows in two operations");
+            assert_eq!(of(&after, 5), of(&after, 6), "gone on with");
+            out.extend(after);
+            out
+        });
+    }
+}
+
+#[test]
+fn a_sequence_may_be_cut_anywhere() {
+    for layer in layers() {
+        let (numbers, pool) = (layer.state_numbers(), Pool::new(2).unwrap());
+        let apply = |parts: &[Part], states: &mut States| layer.apply(Some(&pool), Isa::best(), parts, states);
+        let mut states = slots(numbers);
+        let whole = apply(&[(0..LEN, None, vec![(LEN - 1, 0)])], &mut states);
+        let (width, end) = (whole.len() / LEN, contents(&states)[..numbers + 2].to_vec());
+        for chunk in [1, 3, 16] {
+            let (mut from, mut at) = (None, 0);
+            while at < LEN {
+                let rows = at..(at + chunk).min(LEN);
+                let to = if from == Some(1) { 2 } else { 1 };
+                let out = apply(&[(rows.clone(), from, vec![(rows.end - 1, to)])], &mut states);
+                assert!(out == whole[rows.start * width..rows.end * width], "{}: rows {rows:?}", layer.name());
+                (from, at) = (Some(to), rows.end);
+            }
+            let last = from.unwrap() as usize * end.len();
+            assert_eq!(contents(&states)[last..last + end.len()], end, "{}: the state at the end", layer.name());
+        }
+        // From a state that was left in the midst of a chunk.
+        for row in 0..LEN - 1 {
+            apply(&[(0..LEN, None, vec![(row, 3)])], &mut states);
+            let out = apply(&[(row + 1..LEN, Some(3), vec![])], &mut states);
+            assert!(out == whole[(row + 1) * width..], "{}: gone on with after row {row}", layer.name());
+        }
+    }
+}
+
+#[test]
+fn numbers_beside_a_layer_s_state_are_not_touched() {
+    for layer in layers() {
+        let numbers = layer.state_numbers();
+        let mut states = slots(numbers);
+        let mark = vec![0x5a; states.shape().slot_bytes()];
+        states.write(0, &mark);
+        layer.apply(None, Isa::best(), &[(0..LEN, None, vec![(LEN - 1, 0)])], &mut states);
+        let all = contents(&states);
+        assert_eq!((all[0], all[numbers + 1]), (0x5a5a_5a5a, 0x5a5a_5a5a), "{}", layer.name());
+        assert!(all[1..=numbers].iter().all(|&bits| bits != 0x5a5a_5a5a), "{}", layer.name());
+    }
+}
+
+#[test]
+fn the_delta_rule_is_close_to_f64() {
+    for shape in SHAPES {
+        let layer = Delta::new(shape, LEN);
+        let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
+        let out = layer.apply(None, Isa::best(), &[(0..LEN, None, vec![])], &mut slots(shape.state_numbers()));
+        let out: Vec<f64> = out.into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect();
+        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let (mut error, mut scale) = (0.0, 0.0);
+        for head in 0..value_heads {
+            let mut state = vec![vec![0.0; value_dim]; key_dim];
+            for row in 0..LEN {
+                let numbers = wide(&layer.rows[row * shape.row_width()..][..shape.row_width()]);
+                let (qk, vz) = numbers.split_at(2 * shape.key_width());
+                let (v, z) = vz.split_at(shape.value_width());
+                let key_head = head / (value_heads / key_heads);
+                let normed = |x: &[f64]| {
+                    let root = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+                    x.iter().map(|x| x / root).collect::<Vec<f64>>()
+                };
+                let q = normed(&qk[key_head * key_dim..][..key_dim]);
+                let k = normed(&qk[shape.key_width() + key_head * key_dim..][..key_dim]);
+                let gates = wide(&layer.gates[row * 2 * value_heads..][..2 * value_heads]);
+                let softplus = (gates[value_heads + head] + f64::from(layer.dt_bias[head])).exp().ln_1p();
+                let (beta, decay) = (sigmoid(gates[head]), (-f64::from(layer.rates[head]) * softplus).exp());
+                let mut o = vec![0.0; value_dim];
+                for column in 0..value_dim {
+                    state.iter_mut().for_each(|of_key| of_key[column] *= decay);
+                    let known: f64 = state.iter().zip(&k).map(|(of_key, k)| of_key[column] * k).sum();
+                    let d = beta * (v[head * value_dim + column] - known);
+                    state.iter_mut().zip(&k).for_each(|(of_key, k)| of_key[column] += k * d);
+                    o[column] = state.iter().zip(&q).map(|(of_key, q)| of_key[column] * q).sum::<f64>();
+                }
+                o.iter_mut().for_each(|o| *o /= (key_dim as f64).sqrt());
+                let root = (o.iter().map(|o| o * o).sum::<f64>() / value_dim as f64 + 1e-6).sqrt();
+                for (column, o) in o.into_iter().enumerate() {
+                    let z = z[head * value_dim + column];
+                    let want = o / root * f64::from(layer.norm[column]) * z * sigmoid(z);
+                    error += (out[row * shape.value_width() + head * value_dim + column] - want).powi(2);
+                    scale += want * want;
+                }
+            }
+        }
+        let relative = (error / scale).sqrt();
+        assert!(relative < 1e-5, "{shape:?}: relative error {relative:.2e}");
+    }
+}
+
+#[test]
+fn a_convolution_is_close_to_f64() {
+    let layer = Convolved::new((48, 32), 4, true, true, LEN);
+    let out = layer.apply(None, Isa::best(), &[(0..LEN, None, vec![])], &mut slots(layer.state_numbers()));
+    for (at, bits) in out.into_iter().enumerate() {
+        let (row, channel) = (at / 48, at % 48);
+        let x = |row: usize| f64::from(layer.rows[row * 48 + channel]);
+        let want = match channel < 32 {
+            true => {
+                let bias = f64::from(layer.bias.as_ref().unwrap()[channel]);
+                let tap = |tap: usize| f64::from(layer.weight[tap * 32 + channel]);
+                let y = bias + (0..4).filter(|&t| row + t >= 3).map(|t| tap(t) * x(row + t - 3)).sum::<f64>();
+                y / (1.0 + (-y).exp())
+            }
+            false => x(row),
+        };
+        let got = f64::from(f32::from_bits(bits));
+        assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "row {row}, channel {channel}: {got} for {want}");
+    }
+}
+
+#[test]
+fn gates_have_one_set_of_bits() {
+    let layout = HeadLayout { num_heads: 3, num_kv_heads: 1, head_dim: 48, gated: true };
+    for rows in [1, 5, 70] {
+        let (qkv, x) = (numbers(1, rows * layout.qkv_width()), numbers(2, rows * layout.q_width()));
+        every_path(&format!("{rows} rows"), |pool, isa| {
+            let mut gated = x.clone();
+            gate_heads(pool, isa, layout, &qkv, &mut gated);
+            let mut added = x.clone();
+            add_gated(pool, isa, &qkv[..rows], &gated, &mut added);
+            for (at, (&gated, &added)) in gated.iter().zip(&added).enumerate() {
+                let (row, column) = (at / layout.q_width(), at % layout.q_width());
+                let gate = f64::from(qkv[(row + 1) * layout.qkv_width() - layout.q_width() + column]);
+                let want = f64::from(x[at]) / (1.0 + (-gate).exp());
+                assert!((f64::from(gated) - want).abs() <= 1e-6 * want.abs() + 1e-30, "{gated} for {want}");
+                let want = f64::from(x[at]) + f64::from(gated) / (1.0 + (-f64::from(qkv[row])).exp());
+                assert!((f64::from(added) - want).abs() <= 1e-6 * (1.0 + want.abs()), "{added} for {want}");
+            }
+            let mut all = bits(&gated);
+            all.extend(bits(&added));
+            all
+        });
+    }
+}
