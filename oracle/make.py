@@ -12,7 +12,8 @@ safetensors in one or several files) with random weights from a fixed seed, and 
 The logits are computed in float32 from weights whose matrices are rounded to bfloat16, which is what the engine's bf16
 weights are. A row whose two best logits nearly tie says nothing about an implementation that rounds activations, so
 prompts are drawn until every recorded row has a clear winner. For the same reason no token of a mixture of experts may
-nearly have gone to another expert.
+nearly have gone to another expert; and where the norm behind a state raises what is nearly zero, no row of a prompt may
+be far from itself in bfloat16, as transformers computes it.
 
 A prompt with `max_model_len` was computed as a server computes it that was started for sequences of that length. It
 matters for LongRoPE alone, which has one set of frequencies for short sequences and one for long ones.
@@ -35,6 +36,7 @@ LONG_PROMPT = 300  # spans cache blocks and attention splits; the last rows reco
 LONG_ROWS = 6
 MIN_MARGIN = 0.05  # between the two best logits, in standard deviations of the row
 MIN_ROUTER_MARGIN = 0.05  # between the worst chosen expert and the best other one, likewise
+MAX_NARROW_ERROR = 0.025  # of a row of logits in bfloat16, relative, in models with states
 TOLERANCE = 1e-4
 
 COMMON = {
@@ -259,6 +261,39 @@ CASES = {
         use_sliding_window=False, sliding_window=None, dtype="bfloat16",
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
     ),
+    # Linear attention with three value heads for each key head, its keys narrower than its values, in the first and the
+    # last layer too; gates of attention's output; three pairs of a head turn; norms around zero; transformers 5.
+    "qwen3.5": case(
+        "Qwen3_5ForCausalLM", "qwen3_5_text", torch.bfloat16, norm=0.0,
+        hidden_size=48, intermediate_size=64, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, rms_norm_eps=1e-6, tie_word_embeddings=True, attention_bias=False, attn_output_gate=True,
+        layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention", "linear_attention"],
+        linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=16, linear_value_head_dim=32,
+        linear_conv_kernel_dim=4, mtp_num_hidden_layers=1, dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.1875,
+                         "mrope_section": [1, 1, 1], "mrope_interleaved": True},
+    ),
+    # The same with experts, one of which every token passes through; keys wider than values; every fourth layer is
+    # attention, as no field says.
+    "qwen3.5-moe": case(
+        "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", torch.bfloat16, norm=0.0, fused_experts=True,
+        hidden_size=32, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=False, attn_output_gate=True,
+        linear_num_key_heads=1, linear_num_value_heads=3, linear_key_head_dim=32, linear_value_head_dim=16,
+        linear_conv_kernel_dim=4, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+        shared_expert_intermediate_size=40, dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+    ),
+    # Projections key head by key head, experts in some layers only and apart; transformers 4.
+    "qwen3-next": case(
+        "Qwen3NextForCausalLM", "qwen3_next", torch.bfloat16, norm=0.0,
+        hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=48, rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=False, full_attention_interval=2,
+        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=32,
+        linear_conv_kernel_dim=3, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24,
+        shared_expert_intermediate_size=24, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1],
+        partial_rotary_factor=0.375, rope_theta=10000.0, rope_scaling=None, torch_dtype="bfloat16",
+    ),
 }
 
 
@@ -272,7 +307,13 @@ def random_weights(config, spec, rng):
     weights = {}
     for name in sorted(shapes):
         values = rng.standard_normal(shapes[name], dtype=numpy.float32)
-        if name.endswith("norm.weight"):
+        if name.endswith("A_log"):
+            values = rng.uniform(-1.0, 1.5, shapes[name]).astype(numpy.float32)
+        elif name.endswith("linear_attn.norm.weight"):  # around one, whatever the others are
+            values = numpy.float32(1.0) + numpy.float32(0.2) * values
+        elif name.endswith("dt_bias"):
+            pass
+        elif name.endswith("norm.weight"):
             values = numpy.float32(spec["norm"]) + numpy.float32(0.2) * values
         elif name.endswith(".bias"):
             values *= numpy.float32(0.3)
@@ -322,7 +363,7 @@ def write_weights(directory, weights, shards):
 
 def logits_of(model, tokens):
     with torch.no_grad():
-        return model(torch.tensor([tokens])).logits[0].numpy()
+        return model(torch.tensor([tokens])).logits[0].float().numpy()
 
 
 def clear_winners(rows):
@@ -330,9 +371,10 @@ def clear_winners(rows):
     return ((best[:, 1] - best[:, 0]) / rows.std(axis=1)).min() >= MIN_MARGIN
 
 
-def draw_prompt(model, rng, length, num_rows):
-    if hasattr(model.config, "num_experts_per_tok"):
-        return draw_routed_prompt(model, rng, length, num_rows)
+def draw_prompt(model, narrow, rng, length, num_rows):
+    """`narrow`: the same model in bfloat16, if it has states."""
+    if narrow or hasattr(model.config, "num_experts_per_tok"):
+        return draw_by_token(model, narrow, rng, length, num_rows)
     for _ in range(1000):
         tokens = [int(token) for token in rng.integers(0, model.config.vocab_size, length)]
         rows = logits_of(model, tokens)[length - num_rows:]
@@ -341,7 +383,12 @@ def draw_prompt(model, rng, length, num_rows):
     raise SystemExit("no prompt with clear winners: the weights are degenerate")
 
 
-def draw_routed_prompt(model, rng, length, num_rows):
+def narrow_error(narrow, tokens, row):
+    """Of the last row."""
+    return numpy.linalg.norm(logits_of(narrow, tokens)[-1] - row) / numpy.linalg.norm(row) if narrow else 0.0
+
+
+def draw_by_token(model, narrow, rng, length, num_rows):
     """Token by token, since in a long prompt drawn at once some token always nearly goes to another expert."""
     margins = []
 
@@ -359,7 +406,8 @@ def draw_routed_prompt(model, rng, length, num_rows):
         tokens.append(int(rng.integers(0, model.config.vocab_size)))
         row = logits_of(model, tokens)[-1:]
         recorded = len(tokens) > length - num_rows
-        if min(margins) < MIN_ROUTER_MARGIN or (recorded and not clear_winners(row)):
+        if (min(margins, default=1.0) < MIN_ROUTER_MARGIN or (recorded and not clear_winners(row))
+                or narrow_error(narrow, tokens, row[0]) > MAX_NARROW_ERROR):
             tokens.pop()
         elif len(tokens) == length:
             break
@@ -378,8 +426,13 @@ def make_case(directory, name, spec):
     config = transformers.AutoConfig.from_pretrained(directory)
     write_weights(directory, random_weights(config, spec, rng), spec["shards"])
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager").eval()
+    def load(dtype):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, attn_implementation="eager").eval()
+
+    model = load(torch.float32)
+    has_states = "linear_attention" in (getattr(config, "layer_types", None) or [])
+    narrow = load(torch.bfloat16) if has_states else None
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:
@@ -390,10 +443,10 @@ def make_case(directory, name, spec):
         short_context["max_model_len"] = config.rope_parameters["original_max_position_embeddings"]
     prompts, recorded = [], []
     for length in SHORT_PROMPTS:
-        tokens, rows = draw_prompt(model, rng, length, length)
+        tokens, rows = draw_prompt(model, narrow, rng, length, length)
         prompts.append({"first_row": 0, "tokens": tokens, **short_context})
         recorded.append(rows)
-    tokens, rows = draw_prompt(model, rng, LONG_PROMPT, LONG_ROWS)
+    tokens, rows = draw_prompt(model, narrow, rng, LONG_PROMPT, LONG_ROWS)
     prompts.append({"first_row": LONG_PROMPT - LONG_ROWS, "tokens": tokens})
     recorded.append(rows)
     (directory / "oracle.json").write_text(json.dumps({"seed": seed, "prompts": prompts}) + "\n")

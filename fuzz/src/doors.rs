@@ -154,7 +154,7 @@ fn load(checkpoint: &Checkpoint) -> Result<(), LoadError> {
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
-        state_slots: 2,
+        state_slots: 4,
     };
     model::load(Reference::new(), checkpoint, &options, &mut |_| {}).map(drop)
 }

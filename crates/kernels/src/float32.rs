@@ -310,8 +310,9 @@ impl HostBackend for Float32 {
         let RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer } = args;
         let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
         for (row, (&position, &slot)) in qkv.chunks_exact_mut(layout.qkv_width()).zip(positions.iter().zip(slots)) {
-            let (queries, rest) = row.split_at_mut(num_heads * head_dim);
-            let (keys, values) = rest[..2 * num_kv_heads * head_dim].split_at_mut(num_kv_heads * head_dim);
+            let (queries, rest) = row.split_at_mut(layout.keys_at());
+            let (keys, values) = rest.split_at_mut(num_kv_heads * head_dim);
+            let queries = &mut queries[..num_heads * head_dim];
             let norm = |heads: &mut [f32], weight: &[f32], eps: f32| {
                 let plain = heads.to_vec();
                 pointwise::rms_norm(None, self.isa, &plain, weight, eps, heads);

@@ -74,7 +74,7 @@ pub use routing::{Routes, RoutingRule};
 pub use states::{StateSave, StateShape, StateSpan, States};
 
 /// Layout of the heads of one attention layer in a row of the fused q/k/v product:
-/// `[q head 0 .. q head num_heads | k heads | v heads | gates of the q heads, if any]`, each `head_dim` wide.
+/// `[q head 0 .. q head num_heads | gates of the q heads, if any | k heads | v heads]`, each `head_dim` wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
     /// Query heads.
@@ -83,15 +83,19 @@ pub struct HeadLayout {
     pub num_kv_heads: usize,
     /// Width of a head; a multiple of 16.
     pub head_dim: usize,
-    /// Each number of the output has a gate, behind the values: see [`Backend::gate_heads`].
+    /// Each number of the output has a gate, behind the queries: see [`Backend::gate_heads`].
     pub gated: bool,
 }
 
 impl HeadLayout {
     /// Width of a fused q/k/v row.
     pub fn qkv_width(&self) -> usize {
-        let gates = if self.gated { self.num_heads } else { 0 };
-        (self.num_heads + 2 * self.num_kv_heads + gates) * self.head_dim
+        self.keys_at() + 2 * self.num_kv_heads * self.head_dim
+    }
+
+    /// Where the keys begin in a fused row.
+    pub fn keys_at(&self) -> usize {
+        if self.gated { 2 * self.q_width() } else { self.q_width() }
     }
 
     /// Width of the attention's output row.

@@ -483,7 +483,7 @@ impl Kernel for AddScaled<'_> {
 }
 
 /// The gate of attention's output: `x = x / (1 + exp(-gate))`. `qkv`: f32 `[rows, layout.qkv_width()]`, of which the
-/// gates are the last; `x`: `[rows, layout.q_width()]`.
+/// gates follow the queries; `x`: `[rows, layout.q_width()]`.
 pub fn gate_heads(pool: Option<&Pool>, isa: Isa, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
     struct Rows<'a>(&'a [f32], usize, &'a mut [f32], usize);
 
@@ -492,7 +492,7 @@ pub fn gate_heads(pool: Option<&Pool>, isa: Isa, layout: HeadLayout, qkv: &[f32]
         fn each(self, ops: impl RowOps) {
             let Rows(qkv, qkv_width, x, width) = self;
             for (qkv, x) in qkv.chunks_exact(qkv_width).zip(x.chunks_exact_mut(width)) {
-                ops.sigmoid(&qkv[qkv_width - width..], x);
+                ops.sigmoid(&qkv[width..2 * width], x);
             }
         }
     }
@@ -614,9 +614,9 @@ struct RotateRow<'a> {
 impl RotateRow<'_> {
     #[inline(always)]
     fn each(self, ops: impl RowOps) {
-        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = self.layout;
-        let (queries, keys_values) = self.qkv.split_at_mut(num_heads * head_dim);
-        let keys_values = &keys_values[..2 * num_kv_heads * head_dim];
+        let head_dim = self.layout.head_dim;
+        let (queries, keys_values) = self.qkv.split_at_mut(self.layout.keys_at());
+        let queries = &mut queries[..self.layout.q_width()];
         let (keys, values) = keys_values.split_at(keys_values.len() / 2);
         let (q_norm, k_norm) = match self.head_norms {
             HeadNorms::None => (Norm::None, Norm::None),

@@ -340,7 +340,7 @@ fn gates_have_one_set_of_bits() {
             add_gated(pool, isa, &qkv[..rows], &gated, &mut added);
             for (at, (&gated, &added)) in gated.iter().zip(&added).enumerate() {
                 let (row, column) = (at / layout.q_width(), at % layout.q_width());
-                let gate = f64::from(qkv[(row + 1) * layout.qkv_width() - layout.q_width() + column]);
+                let gate = f64::from(qkv[row * layout.qkv_width() + layout.q_width() + column]);
                 let want = f64::from(x[at]) / (1.0 + (-gate).exp());
                 assert!((f64::from(gated) - want).abs() <= 1e-6 * want.abs() + 1e-30, "{gated} for {want}");
                 let want = f64::from(x[at]) + f64::from(gated) / (1.0 + (-f64::from(qkv[row])).exp());

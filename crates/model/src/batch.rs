@@ -18,6 +18,10 @@
 
 use std::ops::Range;
 
+/// After which row of the batch the states of a sequence are written to a slot, which is below
+/// [`LoadOptions::state_slots`](crate::LoadOptions::state_slots).
+pub use kernels::StateSave;
+
 /// The rows of one sequence: consecutive tokens, and where its blocks are listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -36,15 +40,6 @@ pub struct Span {
     pub state: Option<u32>,
     /// Its part of [`Batch::saves`]. A model without states leaves nothing.
     pub saves: Range<u32>,
-}
-
-/// After which row the states of a sequence are written to a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSave {
-    /// A row of the batch.
-    pub row: u32,
-    /// Below [`LoadOptions::state_slots`](crate::LoadOptions::state_slots).
-    pub slot: u32,
 }
 
 /// Flat arrays of one forward pass. See the module's picture.

@@ -16,7 +16,7 @@ mod rope;
 mod shape;
 
 pub use family::{Family, HeadNorm, NormPlacement};
-pub use layers::ExpertConfig;
+pub use layers::{DeltaConfig, ExpertConfig, Mixer};
 pub use rope::RopeConfig;
 
 use checkpoint::weights::Weights;
@@ -98,6 +98,8 @@ pub struct ModelConfig {
     pub qkv_bias: bool,
     /// A bias on the attention's output projection.
     pub o_bias: bool,
+    /// Each number of attention's output has a gate, which the query projection makes.
+    pub attention_gate: bool,
     /// Biases on gate, up and down.
     pub mlp_bias: bool,
     /// Begin-of-text tokens; often one, may be none.
@@ -127,6 +129,8 @@ impl Head {
 /// What differs from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
+    /// How its rows learn of earlier ones.
+    pub mixer: Mixer,
     /// Attention sees this many last tokens; `None`: all.
     pub window: Option<usize>,
     /// Index of its rotation; `None`: queries and keys do not turn.
@@ -147,10 +151,20 @@ impl ModelConfig {
         Self::parse(&text).map_err(|error| checkpoint.translate_error(error))
     }
 
-    /// A cache of its keys and values.
+    /// A cache of its keys and values: those of the layers that have them.
     pub fn kv_shape(&self, dtype: KvDtype, blocks: usize, block_size: usize) -> KvShape {
-        let &ModelConfig { num_layers, num_kv_heads, head_dim, .. } = self;
-        KvShape { dtype, layers: num_layers, blocks, block_size, num_kv_heads, head_dim }
+        let &ModelConfig { num_kv_heads, head_dim, .. } = self;
+        KvShape { dtype, layers: self.num_attention_layers(), blocks, block_size, num_kv_heads, head_dim }
+    }
+
+    /// Layers with keys and values.
+    pub fn num_attention_layers(&self) -> usize {
+        self.layers.iter().filter(|layer| layer.mixer == Mixer::Attention).count()
+    }
+
+    /// The layers whose memory is a state, by what they are.
+    pub(crate) fn deltas(&self) -> impl Iterator<Item = DeltaConfig> {
+        self.layers.iter().filter_map(|layer| layer.mixer.delta())
     }
 
     /// Reads the text of a `config.json`.
@@ -167,7 +181,7 @@ impl ModelConfig {
             Some(map) => Fields { file: CONFIG, path: "text_config.".to_string(), map },
             None => fields,
         };
-        refuse_what_is_not_computed(&fields)?;
+        refuse_what_is_not_computed(&fields, traits)?;
 
         let hidden_size = fields.size("hidden_size", MAX_WIDTH)?;
         let num_layers = fields.size("num_hidden_layers", 1024)?;
@@ -189,11 +203,22 @@ impl ModelConfig {
             }
         };
         let multipliers = Multipliers::read(&fields, traits, hidden_size, head_dim)?;
+        let (layers, experts) = (layers::layers(&fields, traits, num_layers)?, ExpertConfig::read(&fields, traits)?);
+        // Where all layers have experts, no field says how wide another MLP would be.
+        let only_experts = experts.filter(|_| layers.iter().all(|layer| layer.has_experts));
+        let intermediate_size = match (fields.optional_size("intermediate_size", MAX_WIDTH)?, only_experts) {
+            (None, Some(experts)) => experts.intermediate_size,
+            _ => fields.size("intermediate_size", MAX_WIDTH)?,
+        };
+        let activation = activation(&fields, traits)?;
+        if activation != Activation::Silu && layers.iter().any(|layer| layer.mixer != Mixer::Attention) {
+            return Err(fields.error("hidden_act", "linear attention has silu only"));
+        }
 
         Ok(ModelConfig {
             family: traits.family,
             hidden_size,
-            intermediate_size: fields.size("intermediate_size", MAX_WIDTH)?,
+            intermediate_size,
             num_layers,
             num_next_token_layers: fields.optional_integer("num_nextn_predict_layers", 0..=64)?.unwrap_or(0) as usize,
             num_heads,
@@ -202,14 +227,14 @@ impl ModelConfig {
             vocab_size: fields.size("vocab_size", 1 << 24)?,
             max_position_embeddings,
             context_limit,
-            layers: layers::layers(&fields, traits, num_layers)?,
+            layers,
             ropes,
-            experts: ExpertConfig::read(&fields, traits)?,
+            experts,
             norms: traits.norms,
             norms_around_zero: traits.norms_around_zero,
             rms_norm_eps: fields.optional_float("rms_norm_eps", 1e-12..=1.0)?.unwrap_or(traits.eps) as f32,
             head_norm: traits.head_norm,
-            activation: activation(&fields, traits)?,
+            activation,
             attention_scale: multipliers.attention_scale,
             attention_softcap: multipliers.attention_softcap,
             embedding_multiplier: multipliers.embedding,
@@ -224,6 +249,7 @@ impl ModelConfig {
             fused_projections: traits.fused_projections,
             qkv_bias,
             o_bias,
+            attention_gate: traits.attention_gate,
             mlp_bias: traits.mlp_bias && fields.flag("mlp_bias", false)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
@@ -240,12 +266,13 @@ impl ModelConfig {
 
     /// Numbers (float32) of the states that a sequence has in all layers. 0: every layer's memory is keys and values.
     pub fn state_numbers(&self) -> usize {
-        0
+        self.deltas().map(|delta| delta.state_numbers()).sum()
     }
 
     /// The heads of a fused q/k/v row.
     pub fn heads(&self) -> HeadLayout {
-        HeadLayout { num_heads: self.num_heads, num_kv_heads: self.num_kv_heads, head_dim: self.head_dim }
+        let &ModelConfig { num_heads, num_kv_heads, head_dim, attention_gate: gated, .. } = self;
+        HeadLayout { num_heads, num_kv_heads, head_dim, gated }
     }
 
     /// How a layer's attention weighs what it sees.
@@ -261,7 +288,7 @@ impl ModelConfig {
     pub fn widest_mlp(&self) -> usize {
         let experts = self.experts.filter(|_| self.layers.iter().any(|layer| layer.has_experts));
         let dense = Some(self.intermediate_size).filter(|_| self.layers.iter().any(|layer| !layer.has_experts));
-        experts.map(|experts| experts.intermediate_size).max(dense).unwrap_or(0)
+        experts.map(|experts| experts.intermediate_size.max(experts.shared_size)).max(dense).unwrap_or(0)
     }
 
     /// Weights in the matrices of all layers, every expert counted. The embedding and the head are not in it.
@@ -276,15 +303,21 @@ impl ModelConfig {
 
     fn layer_parameters_with(&self, counted: fn(&ExpertConfig) -> usize) -> u64 {
         let (hidden, heads) = (self.hidden_size as u64, self.heads());
-        let attention = hidden * (heads.qkv_width() + heads.q_width()) as u64;
+        let mixer = |layer: &LayerConfig| match layer.mixer {
+            Mixer::Attention => hidden * (heads.qkv_width() + heads.q_width()) as u64,
+            Mixer::Delta(DeltaConfig { shape, .. }) => {
+                hidden * (shape.row_width() + 2 * shape.value_heads + shape.value_width()) as u64
+            }
+        };
         let mlp = |layer: &LayerConfig| match self.experts.as_ref().filter(|_| layer.has_experts) {
             Some(experts) => {
                 let counted = 3 * counted(experts) * experts.intermediate_size;
-                hidden * (experts.num_experts + counted) as u64 // the router's first
+                let shared = if experts.shared_size > 0 { 3 * experts.shared_size + 1 } else { 0 };
+                hidden * (experts.num_experts + counted + shared) as u64 // the router's first
             }
             None => 3 * hidden * self.intermediate_size as u64,
         };
-        self.layers.iter().map(|layer| attention + mlp(layer)).sum()
+        self.layers.iter().map(|layer| mixer(layer) + mlp(layer)).sum()
     }
 
     /// About what the weights take in memory.
@@ -316,7 +349,14 @@ impl ModelConfig {
 
     /// Multiplications and additions of attention for one token that sees `context_len` tokens, all layers.
     pub fn attention_flops(&self, context_len: usize) -> u64 {
-        4 * self.num_layers as u64 * self.heads().q_width() as u64 * context_len as u64
+        4 * self.num_attention_layers() as u64 * self.heads().q_width() as u64 * context_len as u64
+    }
+
+    /// Multiplications and additions of the states of one token, all layers.
+    pub fn state_flops(&self) -> u64 {
+        // The decay, and three sums with a product each.
+        let delta = |delta: DeltaConfig| 7 * delta.shape.state_numbers() + 2 * delta.taps * delta.shape.channels();
+        self.deltas().map(|config| delta(config) as u64).sum()
     }
 }
 
@@ -337,7 +377,7 @@ fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String,
 }
 
 /// Fields that would change the arithmetic in ways that this forward pass does not have.
-fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<(), LoadError> {
+fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits) -> Result<(), LoadError> {
     for (name, usual) in [("use_bidirectional_attention", false), ("is_causal", true)] {
         if fields.flag(name, usual)? != usual {
             return Err(fields.error(name, format!("{} is not supported; attention looks back only", !usual)));
@@ -345,6 +385,9 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<(), LoadError> {
     }
     if let Some(limit) = fields.optional_float("clip_qkv", 0.0..=1e9)? {
         return Err(fields.error("clip_qkv", format!("{limit} is not supported; queries and keys are not clipped")));
+    }
+    if traits.attention_gate && !fields.flag("attn_output_gate", true)? {
+        return Err(fields.error("attn_output_gate", "false is not supported; attention's output has gates here"));
     }
     Ok(())
 }

@@ -8,6 +8,8 @@
 //! ```
 //! Experts are walked through by rising index, so a row sums its experts' results in that order, whatever else is in
 //! the batch: its bits depend on itself alone. Experts without a row are not read.
+//!
+//! Some models have one expert more that every row passes through, times a gate of its own; it is added last.
 
 use crate::config::ExpertConfig;
 use crate::transformer::{Mlp, Pass};
@@ -18,6 +20,14 @@ pub(crate) struct Experts<B: Backend> {
     /// `[num_experts, hidden_size]`.
     pub(crate) router: B::Matrix,
     pub(crate) experts: Vec<Mlp<B>>,
+    pub(crate) shared: Option<SharedExpert<B>>,
+}
+
+/// The expert of every row.
+pub(crate) struct SharedExpert<B: Backend> {
+    /// `[1, hidden_size]`.
+    pub(crate) gate: B::Matrix,
+    pub(crate) mlp: Mlp<B>,
 }
 
 /// Memory for routing the rows of a pass.
@@ -28,6 +38,8 @@ pub(crate) struct ExpertScratch<B: Backend> {
     /// An expert's rows of the input, and what it makes of them: `[max_rows, hidden_size]` each.
     gathered: B::Rows,
     results: B::Rows,
+    /// `[max_rows, 1]`.
+    shared_gates: B::Rows,
 }
 
 impl<B: Backend> ExpertScratch<B> {
@@ -37,12 +49,13 @@ impl<B: Backend> ExpertScratch<B> {
         hidden: usize,
         max_rows: usize,
     ) -> Result<ExpertScratch<B>, OutOfMemory> {
-        let &ExpertConfig { num_experts, rule, .. } = experts;
+        let &ExpertConfig { num_experts, rule, shared_size, .. } = experts;
         Ok(ExpertScratch {
             logits: backend.rows(max_rows, num_experts)?,
             routes: backend.routes(max_rows, num_experts, rule)?,
             gathered: backend.rows(max_rows, hidden)?,
             results: backend.rows(max_rows, hidden)?,
+            shared_gates: backend.rows(max_rows, shared_size.min(1))?,
         })
     }
 }
@@ -58,7 +71,7 @@ impl<B: Backend> Experts<B> {
         out: Out<'_, B::Rows>,
     ) {
         let &Pass { backend, config, .. } = pass;
-        let ExpertScratch { logits, routes, gathered, results } = scratch;
+        let ExpertScratch { logits, routes, gathered, results, shared_gates } = scratch;
         backend.linear(input, rows, &self.router, None, Out::Store(logits));
         backend.route(logits, rows, routes);
 
@@ -79,9 +92,21 @@ impl<B: Backend> Experts<B> {
                 backend.scatter_routed(routes, index, results, hidden, x);
             }
         }
+        if let Some(SharedExpert { gate, mlp }) = &self.shared {
+            backend.linear(input, rows, gate, None, Out::Store(shared_gates));
+            mlp.apply(pass, (input, rows), activated, Out::Store(results));
+            backend.add_gated(shared_gates, results, x, Extent { rows, width: hidden });
+        }
     }
 
-    /// Bytes of all experts.
+    /// Bytes of what every row passes through.
+    pub(crate) fn bytes_of_all(&self, backend: &B) -> usize {
+        let shared = self.shared.as_ref();
+        backend.matrix_bytes(&self.router)
+            + shared.map_or(0, |shared| backend.matrix_bytes(&shared.gate) + shared.mlp.bytes(backend))
+    }
+
+    /// Bytes of all experts but the shared one.
     pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
         self.experts.iter().map(|expert| expert.bytes(backend)).sum()
     }

@@ -12,12 +12,12 @@ use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter}
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
-use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, out_of_memory};
+use crate::transformer::{Loader, Memory, Pass, Scratch, Tap, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, WeightClass};
+use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, StateShape, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -284,6 +284,7 @@ pub struct Runner<B: Backend> {
     adapters: Vec<Option<Packed<B>>>,
     kv: B::KvCache,
     kv_shape: KvShape,
+    states: B::States,
     scratch: Scratch<B>,
     taps: Vec<Tap<B>>,
     /// `[max_logit_rows, vocab_size]`.
@@ -349,6 +350,11 @@ fn load_on<B: Backend>(
     let ropes = rope_tables(&*backend, &config, max_model_len)?;
     let kv = backend.kv_cache(kv_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
 
+    let state_numbers = config.state_numbers();
+    let slots = if state_numbers > 0 { options.state_slots } else { 0 };
+    let states = backend.states(StateShape { slots, numbers: state_numbers });
+    let states = states.map_err(|oom| out_of_memory(oom, format!("the states of {slots} slots")))?;
+
     let mut bytes_done = 0;
     progress(Progress { bytes_done, bytes_total });
     let mut report = |bytes| {
@@ -381,6 +387,7 @@ fn load_on<B: Backend>(
         adapters: (0..options.adapters.slots).map(|_| None).collect(),
         kv,
         kv_shape,
+        states,
         scratch,
         taps: Vec::new(),
         logits,
@@ -581,8 +588,9 @@ impl<B: Backend> Forward for Runner<B> {
         Runner::limits(self).check(batch);
         // Of a pass that panics nothing is left to read.
         (self.pass, self.num_rows, self.num_wanted, self.held) = (self.pass + 1, 0, 0, 0..0);
-        let Runner { backend, config, transformer, adapters, kv, scratch, taps, .. } = self;
-        transformer.compute(&Pass { backend: &**backend, config, adapters }, batch, kv, scratch, taps);
+        let Runner { backend, config, transformer, adapters, kv, states, scratch, taps, .. } = self;
+        let memory = Memory { kv, states };
+        transformer.compute(&Pass { backend: &**backend, config, adapters }, batch, memory, scratch, taps);
         (self.num_rows, self.num_wanted) = (batch.num_rows(), batch.logit_rows.len());
         self.hold(0);
         self.backend.submit();
@@ -684,6 +692,14 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn block_bytes(&self) -> usize {
         self.backend.block_bytes(&self.kv)
+    }
+
+    fn read_state(&self, slot: u32, out: &mut [u8]) {
+        self.backend.read_state(&self.states, slot, out);
+    }
+
+    fn write_state(&mut self, slot: u32, bytes: &[u8]) {
+        self.backend.write_state(&mut self.states, slot, bytes);
     }
 
     fn weight_bytes(&self) -> usize {

@@ -5,16 +5,17 @@
 //! self_attn.k_proj [kv, hidden]├─ one Linear      or   the same rows, already together
 //! self_attn.v_proj [kv, hidden]┘
 //! mlp.experts.7.gate_proj, .up_proj [width, hidden]    or   rows of expert 7 in mlp.experts.gate_up_proj
+//! linear_attn.in_proj_qkv, in_proj_z                   or   in_proj_qkvz, key head by key head (Qwen3-Next)
 //! ```
 //! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
 
 use checkpoint::LoadError;
-use kernels::{MatrixShape, PackedMatrix, WeightClass};
+use kernels::{DeltaShape, MatrixShape, PackedMatrix, WeightClass};
 use roofline::embedding_class;
 use std::collections::HashSet;
 
-use crate::config::{ExpertConfig, Head, HeadNorm, ModelConfig, NormPlacement};
-use checkpoint::weights::{TensorSlice, Weights};
+use crate::config::{DeltaConfig, ExpertConfig, Head, HeadNorm, ModelConfig, NormPlacement};
+use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 
 /// A tensor `[len]`.
 #[derive(Debug)]
@@ -74,13 +75,51 @@ pub(crate) struct Mlp {
 #[derive(Debug)]
 pub(crate) enum Feed {
     Dense(Mlp),
-    Experts { router: Linear, experts: Vec<Mlp> },
+    Experts { router: Linear, experts: Vec<Mlp>, shared: Option<SharedExpert> },
+}
+
+/// The expert that every row passes through.
+#[derive(Debug)]
+pub(crate) struct SharedExpert {
+    pub(crate) mlp: Mlp,
+    /// `[1, hidden_size]`.
+    pub(crate) gate: Linear,
+}
+
+/// What a layer of linear attention has besides its first and its last product.
+#[derive(Debug)]
+pub(crate) struct Delta {
+    pub(crate) config: DeltaConfig,
+    /// `[2 * value_heads, hidden_size]`: b, then a.
+    pub(crate) gates: Linear,
+    pub(crate) gates_order: RowOrder,
+    /// A tensor `[channels, 1, taps]`.
+    pub(crate) conv: Vector,
+    pub(crate) dt_bias: Vector,
+    pub(crate) a_log: Vector,
+    pub(crate) norm: Vector,
+}
+
+impl Delta {
+    fn vectors(&self) -> [&Vector; 4] {
+        [&self.conv, &self.dt_bias, &self.a_log, &self.norm]
+    }
+
+    /// Of the convolution's weights.
+    pub(crate) fn conv_shape(&self) -> [usize; 3] {
+        [self.config.shape.channels(), 1, self.config.taps]
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) attention_norms: Norms<Vector>,
+    /// The first product: queries, their gates if there are any, keys and values; of linear attention queries, keys,
+    /// values, and the output's gates.
     pub(crate) qkv: Linear,
+    pub(crate) qkv_order: RowOrder,
+    /// Of linear attention.
+    pub(crate) delta: Option<Delta>,
     /// Of queries and of keys.
     pub(crate) head_norms: Option<(Vector, Vector)>,
     pub(crate) o: Linear,
@@ -91,25 +130,46 @@ pub(crate) struct Layer {
 impl Layer {
     /// Has every tensor checked.
     pub(crate) fn each(&self, check: &mut Check<'_>) -> Result<(), LoadError> {
-        visit(&self.matrices(), &self.vectors(), check)
+        if let Some(delta) = &self.delta {
+            check(&delta.conv.name, &delta.conv_shape(), false)?;
+        }
+        let is_conv = |vector: &Vector| self.delta.as_ref().is_some_and(|delta| std::ptr::eq(vector, &delta.conv));
+        let vectors = self.vectors().into_iter().filter(|vector| !is_conv(vector));
+        visit(&self.matrices(), &vectors.collect::<Vec<_>>(), check)
     }
 
     fn matrices(&self) -> Vec<&Linear> {
-        let mut matrices = vec![&self.qkv, &self.o];
+        let mut matrices = vec![&self.qkv];
+        matrices.extend(self.delta.as_ref().map(|delta| &delta.gates));
+        matrices.push(&self.o);
         match &self.feed {
             Feed::Dense(mlp) => matrices.extend([&mlp.gate_up, &mlp.down]),
-            Feed::Experts { router, experts } => {
+            Feed::Experts { router, experts, shared } => {
                 matrices.push(router);
-                matrices.extend(experts.iter().flat_map(|mlp| [&mlp.gate_up, &mlp.down]));
+                let mlps = experts.iter().chain(shared.iter().map(|shared| &shared.mlp));
+                matrices.extend(mlps.flat_map(|mlp| [&mlp.gate_up, &mlp.down]));
+                matrices.extend(shared.iter().map(|shared| &shared.gate));
             }
         }
         matrices
     }
 
+    /// Matrices of a few rows that decide much: they are bf16 in every class. A wrong choice of experts costs more than
+    /// a wrong digit, and the decay of a state is an exponential, of which an error lasts as long as the state.
+    fn is_kept_wide(&self, linear: &Linear) -> bool {
+        let wide = match &self.feed {
+            Feed::Dense(_) => [None, None],
+            Feed::Experts { router, shared, .. } => [Some(router), shared.as_ref().map(|shared| &shared.gate)],
+        };
+        let gates = self.delta.as_ref().map(|delta| &delta.gates);
+        wide.into_iter().chain([gates]).flatten().any(|wide| std::ptr::eq(wide, linear))
+    }
+
     fn vectors(&self) -> Vec<&Vector> {
         let norms = [&self.attention_norms, &self.mlp_norms];
         let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
-        norms.chain(self.head_norms.iter().flat_map(|(q, k)| [q, k])).collect()
+        let heads = self.head_norms.iter().flat_map(|(q, k)| [q, k]);
+        norms.chain(heads).chain(self.delta.iter().flat_map(Delta::vectors)).collect()
     }
 }
 
@@ -255,18 +315,29 @@ impl<'c> Tensors<'c> {
                 Norms { before: norm("pre_feedforward_layernorm"), after: norm("post_feedforward_layernorm") },
             ),
         };
+        let feed = match config.experts.filter(|_| config.layers[index].has_experts) {
+            Some(experts) => self.experts(&experts, &name),
+            None => Feed::Dense(self.dense(&name)),
+        };
+        if let Some(delta) = config.layers[index].mixer.delta() {
+            return linear_attention(delta, hidden, &name, attention_norms, mlp_norms, feed);
+        }
         let qkv = match config.fused_projections {
             true => vec![(name("self_attn.qkv_proj"), heads.qkv_width())],
             false => vec![
-                (name("self_attn.q_proj"), heads.q_width()),
+                (name("self_attn.q_proj"), heads.keys_at()),
                 (name("self_attn.k_proj"), kv_width),
                 (name("self_attn.v_proj"), kv_width),
             ],
         };
+        // Stored are a head's queries and their gates, then those of the next.
+        let grouped = RowOrder::Grouped { groups: heads.num_heads, parts: [heads.head_dim, heads.head_dim, 0, 0] };
         let head_norm = |part: &str, len| Vector { name: name(&format!("self_attn.{part}.weight")), len };
         Layer {
             attention_norms,
             qkv: Linear::whole(&qkv, hidden, config.qkv_bias),
+            qkv_order: if heads.gated { grouped } else { RowOrder::AsStored },
+            delta: None,
             head_norms: match config.head_norm {
                 HeadNorm::None => None,
                 HeadNorm::PerHead => Some((head_norm("q_norm", config.head_dim), head_norm("k_norm", config.head_dim))),
@@ -274,10 +345,7 @@ impl<'c> Tensors<'c> {
             },
             o: Linear::whole(&[(name("self_attn.o_proj"), hidden)], heads.q_width(), config.o_bias),
             mlp_norms,
-            feed: match config.experts.filter(|_| config.layers[index].has_experts) {
-                Some(experts) => self.experts(&experts, &name),
-                None => Feed::Dense(self.dense(&name)),
-            },
+            feed,
         }
     }
 
@@ -295,7 +363,7 @@ impl<'c> Tensors<'c> {
     }
 
     fn experts(&self, experts: &ExpertConfig, name: &dyn Fn(&str) -> String) -> Feed {
-        let &ExpertConfig { num_experts, intermediate_size: width, .. } = experts;
+        let &ExpertConfig { num_experts, intermediate_size: width, shared_size, .. } = experts;
         let hidden = self.config.hidden_size;
         let apart = |prefix: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
             let of = |expert: usize, part: &str| name(&format!("{prefix}.experts.{expert}.{part}"));
@@ -321,9 +389,20 @@ impl<'c> Tensors<'c> {
                 ("mlp", (0..num_experts).map(mlp).collect())
             }
         };
+        let shared = || {
+            let of = |part: &str, rows| (name(&format!("{block}.shared_expert.{part}")), rows);
+            let gate_up = [of("gate_proj", shared_size), of("up_proj", shared_size)];
+            let mlp = Mlp {
+                gate_up: Linear::whole(&gate_up, hidden, false),
+                down: Linear::whole(&[of("down_proj", hidden)], shared_size, false),
+            };
+            let gate = Linear::whole(&[(name(&format!("{block}.shared_expert_gate")), 1)], hidden, false);
+            SharedExpert { mlp, gate }
+        };
         Feed::Experts {
             router: Linear::whole(&[(name(&format!("{block}.gate")), num_experts)], hidden, false),
             experts,
+            shared: (shared_size > 0).then(shared),
         }
     }
 
@@ -359,6 +438,8 @@ impl<'c> Tensors<'c> {
             .strip_prefix(self.prefix)
             .and_then(|name| name.strip_prefix("mtp_layers.")?.split('.').next()?.parse::<usize>().ok())
             .is_some_and(|layer| layer < self.config.num_next_token_layers);
+        // Drafting layers of these families, under a name of their own.
+        let drafting = name.starts_with("mtp.") && self.config.deltas().next().is_some();
         // A copy of the embedding, which is the head.
         let tied_head = self.config.head == Head::Embedding && name.strip_suffix(".weight") == Some(self.head);
         // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF
@@ -371,7 +452,7 @@ impl<'c> Tensors<'c> {
         let noted = name
             .rsplit_once('.')
             .is_some_and(|(module, note)| beside.contains(&note) && read.contains(&format!("{module}.weight")));
-        other_part || next_token || tied_head || rotation || noted
+        other_part || next_token || drafting || tied_head || rotation || noted
     }
 
     fn unread(&self, weights: &Weights, mut unread: Vec<&str>) -> LoadError {
@@ -400,6 +481,49 @@ impl<'c> Tensors<'c> {
             visit(&[&head], &[], &mut check)?;
         }
         (0..self.config.num_layers).try_for_each(|index| self.layer(index).each(&mut check))
+    }
+}
+
+/// A layer of linear attention, its norms and its MLP as in other layers.
+fn linear_attention(
+    config: DeltaConfig,
+    hidden: usize,
+    name: &dyn Fn(&str) -> String,
+    attention_norms: Norms<Vector>,
+    mlp_norms: Norms<Vector>,
+    feed: Feed,
+) -> Layer {
+    let DeltaConfig { shape, taps, by_key_head } = config;
+    let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
+    let name = |part: &str| name(&format!("linear_attn.{part}"));
+    let per_key = value_heads / key_heads;
+    let values = per_key * value_dim;
+    let grouped = |parts| if by_key_head { RowOrder::Grouped { groups: key_heads, parts } } else { RowOrder::AsStored };
+    let (qkv, gates) = match by_key_head {
+        true => (vec![(name("in_proj_qkvz"), shape.row_width())], vec![(name("in_proj_ba"), 2 * value_heads)]),
+        false => (
+            vec![(name("in_proj_qkv"), shape.channels()), (name("in_proj_z"), shape.value_width())],
+            vec![(name("in_proj_b"), value_heads), (name("in_proj_a"), value_heads)],
+        ),
+    };
+    let vector = |part: &str, len| Vector { name: name(part), len };
+    Layer {
+        attention_norms,
+        qkv: Linear::whole(&qkv, hidden, false),
+        qkv_order: grouped([key_dim, key_dim, values, values]),
+        delta: Some(Delta {
+            config,
+            gates: Linear::whole(&gates, hidden, false),
+            gates_order: grouped([per_key, per_key, 0, 0]),
+            conv: vector("conv1d.weight", shape.channels() * taps),
+            dt_bias: vector("dt_bias", value_heads),
+            a_log: vector("A_log", value_heads),
+            norm: vector("norm.weight", value_dim),
+        }),
+        head_norms: None,
+        o: Linear::whole(&[(name("out_proj"), hidden)], shape.value_width(), false),
+        mlp_norms,
+        feed,
     }
 }
 
@@ -442,8 +566,7 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
     for index in 0..config.num_layers {
         let layer = tensors.layer(index);
         for linear in layer.matrices() {
-            let is_router = matches!(&layer.feed, Feed::Experts { router, .. } if std::ptr::eq(router, linear));
-            bytes += matrix(linear, if is_router { WeightClass::Bf16 } else { class })?;
+            bytes += matrix(linear, if layer.is_kept_wide(linear) { WeightClass::Bf16 } else { class })?;
         }
         bytes += layer.vectors().into_iter().map(vector).sum::<u64>();
     }

@@ -7,24 +7,30 @@
 //!             or the same by the experts that a row is sent to: experts.rs
 //! logits = norm(x) Whead                 only for the rows whose next token is wanted
 //! ```
+//! Layers of linear attention have a state instead of keys and values:
+//!
+//! ```text
+//! qkvz, ba = before(x) Wqkvz, Wba     qkv = convolution(qkv)     a = delta rule(qkv, ba, state) gated by z
+//! ```
 //! `before` and `after` are norms, or nothing; `m` and `r` are 1 in most models. What a model has of this is in its
 //! [`ModelConfig`] and its weights: no step here asks for its name.
 //!
 //! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows. Rows lie
 //! where the backend computes, and nothing here reads them: the pass is a list of operations, asked for in this order.
-//! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others.
+//! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others;
+//! a state is led past all of them.
 
 use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
-use crate::config::{HeadNorm, ModelConfig, NormPlacement};
-use crate::experts::{ExpertScratch, Experts};
+use crate::config::{DeltaConfig, HeadNorm, ModelConfig, NormPlacement};
+use crate::experts::{ExpertScratch, Experts, SharedExpert};
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use kernels::{
-    AttentionLayer, AttentionRule, AttentionSpan, Backend, Extent, HeadNorms, Out, OutOfMemory, RopeTable, Rotation,
-    StepArrays, WeightClass,
+    AttentionLayer, AttentionRule, AttentionSpan, Backend, Convolution, DeltaRule, Extent, HeadNorms, Out, OutOfMemory,
+    RopeTable, Rotation, StateSpan, StepArrays, WeightClass, delta_rule,
 };
 use roofline::embedding_class;
 use std::ops::Range;
@@ -68,14 +74,65 @@ pub(crate) fn copy<B: Backend>(backend: &B, from: &B::Rows, to: &mut B::Rows, ex
 
 pub(crate) struct Layer<B: Backend> {
     attention_norms: Norms<B::Vector>,
-    /// `[q heads | k heads | v heads] x hidden_size`.
+    /// `[q heads | gates, if any | k heads | v heads] x hidden_size`; of linear attention `[q | k | v | z] x hidden_size`.
     pub(crate) qkv: Linear<B>,
+    /// Of linear attention.
+    delta: Option<Delta<B>>,
     /// q and k norm weights, `[head_dim]` each or `[heads * head_dim]`.
     head_norms: Option<(B::Vector, B::Vector)>,
-    /// `[hidden_size, num_heads * head_dim]`.
+    /// `[hidden_size, num_heads * head_dim]`, or `[hidden_size, value_heads * value_dim]`.
     o: Linear<B>,
     mlp_norms: Norms<B::Vector>,
     mlp: MlpBlock<B>,
+}
+
+/// What linear attention has between its first and its last product.
+struct Delta<B: Backend> {
+    config: DeltaConfig,
+    /// `[2 * value_heads, hidden_size]`.
+    gates: Linear<B>,
+    /// `[taps, channels]`.
+    conv: B::Vector,
+    /// `[value_heads]` each.
+    rates: B::Vector,
+    dt_bias: B::Vector,
+    /// `[value_dim]`.
+    norm: B::Vector,
+}
+
+impl<B: Backend> Delta<B> {
+    /// From the rows of the products in `qkv` and `gates` to the output's, past the states that the rows leave. The
+    /// layer's own begin at `state` in a slot.
+    fn apply(
+        &self,
+        pass: &Pass<'_, B>,
+        step: &B::Step<'_>,
+        state: usize,
+        (qkv, gates): (&mut B::Rows, &mut B::Rows),
+        states: &mut B::States,
+        out: &mut B::Rows,
+    ) {
+        let Delta { config: DeltaConfig { shape, taps, .. }, conv, rates, dt_bias, norm, .. } = self;
+        let (channels, row_width) = (shape.channels(), shape.row_width());
+        let convolution = Convolution { row_width, channels, taps: *taps, weight: conv, bias: None, silu: true, state };
+        pass.backend.convolve(step, convolution, qkv, states);
+        let (shape, eps, state) = (*shape, pass.config.rms_norm_eps, state + self.config.conv_numbers());
+        let rule = DeltaRule { shape, rates, dt_bias, norm, eps, state };
+        pass.backend.delta_rule(step, rule, (qkv, gates), states, out);
+    }
+
+    fn bytes(&self, backend: &B) -> usize {
+        let Delta { gates, conv, rates, dt_bias, norm, .. } = self;
+        let vectors = [conv, rates, dt_bias, norm].into_iter().map(|vector| backend.vector_bytes(vector));
+        gates.bytes(backend) + vectors.sum::<usize>()
+    }
+}
+
+/// What sequences leave between passes.
+pub(crate) struct Memory<'a, B: Backend> {
+    pub(crate) kv: &'a mut B::KvCache,
+    /// Of a model without states there are none.
+    pub(crate) states: &'a mut B::States,
 }
 
 enum MlpBlock<B: Backend> {
@@ -179,18 +236,22 @@ fn apply<'o, B: Backend>(
 pub(crate) struct Scratch<B: Backend> {
     /// The residual stream `[max_rows, hidden_size]`.
     pub(crate) x: B::Rows,
-    /// `[max_rows, qkv_width]`.
+    /// `[max_rows, width]` of the widest first product of a layer.
     pub(crate) qkv: B::Rows,
-    /// `[max_rows, q_width]`.
+    /// `[max_rows, 2 * value_heads]` of linear attention.
+    gates: B::Rows,
+    /// `[max_rows, width]` of the widest input of a layer's output projection.
     attended: B::Rows,
     blocks: BlockScratch<B>,
     /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next
     /// pass.
     pub(crate) wanted_x: B::Rows,
-    /// The wanted rows of `attended` in the last layer, `[max_rows, q_width]`.
+    /// The wanted rows of `attended` in the last layer.
     wanted_attended: B::Rows,
     /// Kept for its memory; always empty between passes.
     spans: Vec<AttentionSpan<'static>>,
+    /// Likewise. `None`: no layer has a state.
+    state_spans: Option<Vec<StateSpan<'static>>>,
     /// Which rows have which adapter.
     lists: RowLists,
 }
@@ -239,14 +300,18 @@ impl<B: Backend> Scratch<B> {
             experts: experts.transpose().map_err(of_rows)?,
             adapted: None,
         };
+        let widest = |of: fn(DeltaConfig) -> usize| config.deltas().map(of).max().unwrap_or(0);
+        let attended = heads.q_width().max(widest(|delta| delta.shape.value_width()));
         Ok(Scratch {
             x: rows(hidden)?,
-            qkv: rows(heads.qkv_width())?,
-            attended: rows(heads.q_width())?,
+            qkv: rows(heads.qkv_width().max(widest(|delta| delta.shape.row_width())))?,
+            gates: rows(widest(|delta| 2 * delta.shape.value_heads))?,
+            attended: rows(attended)?,
             blocks,
             wanted_x: rows(hidden)?,
-            wanted_attended: rows(heads.q_width())?,
+            wanted_attended: rows(attended)?,
             spans: Vec::with_capacity(max_rows),
+            state_spans: (config.state_numbers() > 0).then(|| Vec::with_capacity(max_rows)),
             lists: RowLists::default(),
         })
     }
@@ -270,6 +335,15 @@ pub(crate) fn in_step<B: Backend>(
         start: span.start as usize,
         blocks: &batch.block_tables[span.table.start as usize..span.table.end as usize],
     }));
+    let mut state_spans = scratch.state_spans.take().map(recycle);
+    if let Some(state_spans) = &mut state_spans {
+        state_spans.extend(batch.spans.iter().map(|span| StateSpan {
+            first_row: span.first_row as usize,
+            num_rows: span.num_rows as usize,
+            from: span.state,
+            saves: &batch.saves[span.saves.start as usize..span.saves.end as usize],
+        }));
+    }
     scratch.lists.fill(batch);
     let listed = std::mem::take(&mut scratch.lists.listed);
     let step = backend.begin(StepArrays {
@@ -277,23 +351,25 @@ pub(crate) fn in_step<B: Backend>(
         positions: &batch.positions,
         slots: &batch.slots,
         spans: &spans,
+        states: state_spans.as_deref().unwrap_or_default(),
         wanted: &batch.logit_rows,
         listed: &listed,
     });
     work(&step, scratch);
     drop(step);
     scratch.spans = recycle(spans);
+    scratch.state_spans = state_spans.map(recycle);
     scratch.lists.listed = listed;
 }
 
 impl<B: Backend> Transformer<B> {
-    /// Keys and values of every row go to `kv`, the hidden states of the wanted rows stay in `scratch`. Allocates
+    /// Keys, values and states go to `memory`, the hidden states of the wanted rows stay in `scratch`. Allocates
     /// nothing.
     pub(crate) fn compute(
         &self,
         pass: &Pass<'_, B>,
         batch: &Batch,
-        kv: &mut B::KvCache,
+        memory: Memory<'_, B>,
         scratch: &mut Scratch<B>,
         taps: &mut [Tap<B>],
     ) {
@@ -302,7 +378,7 @@ impl<B: Backend> Transformer<B> {
             let rows = batch.num_rows();
             backend.embed(step, &self.embed, &mut scratch.x);
             scale(backend, config.embedding_multiplier, &mut scratch.x, Extent { rows, width: config.hidden_size });
-            self.stack.run(pass, (step, batch), FirstLayerInput::Stream, scratch, kv, taps);
+            self.stack.run(pass, (step, batch), FirstLayerInput::Stream, scratch, memory, taps);
         });
     }
 
@@ -385,40 +461,56 @@ pub(crate) enum FirstLayerInput {
 }
 
 impl<B: Backend> Stack<B> {
-    /// From the residual stream in `scratch` to keys and values in `kv` and the wanted rows of the stream.
+    /// From the residual stream in `scratch` to keys, values and states in `memory` and the wanted rows of the stream.
     pub(crate) fn run(
         &self,
         pass: &Pass<'_, B>,
         (step, batch): (&B::Step<'_>, &Batch),
         entry: FirstLayerInput,
         scratch: &mut Scratch<B>,
-        kv: &mut B::KvCache,
+        Memory { kv, states }: Memory<'_, B>,
         taps: &mut [Tap<B>],
     ) {
         let &Pass { backend, config, .. } = pass;
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
         let (hidden, layout) = (config.hidden_size, config.heads());
-        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, lists, .. } = scratch;
+        let Scratch { x, qkv, gates, attended, blocks, wanted_x, wanted_attended, lists, .. } = scratch;
+        // Which layer of the cache comes next, and where the next state begins in a slot.
+        let (mut cached, mut state) = (0, 0);
         tap(pass, taps, 0, (x, rows));
         for (index, layer) in self.layers.iter().enumerate() {
             let at = At { step, groups: &lists.groups, layer: index, narrow: false };
             if index > 0 || entry == FirstLayerInput::Stream {
-                layer.project(pass, &at, (x, rows), blocks, qkv);
+                layer.project(pass, &at, (x, rows), blocks, (qkv, gates));
             }
-            let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
-            let head_norms = layer.head_norms(config);
-            backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer: index }, qkv, kv);
             let after = index + 1;
             // The last layer's other rows are not needed, unless they were asked for.
             let narrow = after == self.layers.len() && taps.iter().all(|tap| tap.after != after);
-            if narrow && wanted == 0 {
-                break; // the cache has all that these rows leave behind
-            }
-            let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: index };
-            backend.attend(step, how, qkv, kv, attended);
+            let width = match &layer.delta {
+                None => {
+                    let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
+                    let head_norms = layer.head_norms(config);
+                    backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer: cached }, qkv, kv);
+                    if narrow && wanted == 0 {
+                        break; // the cache has all that these rows leave behind
+                    }
+                    let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: cached };
+                    attend(pass, (step, rows), how, (qkv, kv), attended);
+                    cached += 1;
+                    layout.q_width()
+                }
+                Some(delta) => {
+                    delta.apply(pass, step, state, (qkv, gates), states, attended);
+                    if narrow && wanted == 0 {
+                        break;
+                    }
+                    state += delta.config.state_numbers();
+                    delta.config.shape.value_width()
+                }
+            };
             if narrow {
                 backend.gather_wanted(step, x, hidden, wanted_x);
-                backend.gather_wanted(step, attended, layout.q_width(), wanted_attended);
+                backend.gather_wanted(step, attended, width, wanted_attended);
                 let at = At { narrow, ..at };
                 layer.finish(pass, &at, (wanted_attended, wanted), blocks, wanted_x);
                 break;
@@ -439,14 +531,29 @@ impl<B: Backend> Stack<B> {
             let vectors = norms.chain(layer.head_norms.iter().flat_map(|(q, k)| [q, k]));
             let mlp = match &layer.mlp {
                 MlpBlock::Dense(mlp) => mlp.bytes(backend),
-                MlpBlock::Experts(mlp) => backend.matrix_bytes(&mlp.router) + mlp.expert_bytes(backend),
+                MlpBlock::Experts(mlp) => mlp.bytes_of_all(backend) + mlp.expert_bytes(backend),
             };
             layer.qkv.bytes(backend)
+                + layer.delta.as_ref().map_or(0, |delta| delta.bytes(backend))
                 + layer.o.bytes(backend)
                 + mlp
                 + vectors.map(|vector| backend.vector_bytes(vector)).sum::<usize>()
         };
         self.layers.iter().map(layer).sum()
+    }
+}
+
+/// Attention of a layer, and the gates of its output.
+fn attend<B: Backend>(
+    pass: &Pass<'_, B>,
+    (step, rows): (&B::Step<'_>, usize),
+    how: AttentionLayer,
+    (qkv, kv): (&B::Rows, &B::KvCache),
+    out: &mut B::Rows,
+) {
+    pass.backend.attend(step, how, qkv, kv, out);
+    if how.layout.gated {
+        pass.backend.gate_heads(how.layout, qkv, rows, out);
     }
 }
 
@@ -504,19 +611,22 @@ fn add_result<B: Backend>(
 }
 
 impl<B: Backend> Layer<B> {
-    /// Queries, keys and values of the rows of `x`.
+    /// Queries, keys and values of the rows of `x`, and the gates of linear attention.
     fn project(
         &self,
         pass: &Pass<'_, B>,
         at: &At<'_, '_, B>,
         (x, rows): (&mut B::Rows, usize),
         scratch: &mut BlockScratch<B>,
-        qkv: &mut B::Rows,
+        (qkv, gates): (&mut B::Rows, &mut B::Rows),
     ) {
         let BlockScratch { normed, result, .. } = scratch;
         let (input, _) = block_input(pass, &self.attention_norms, (x, rows), normed, result);
         self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
         at.add(pass, Module::Qkv, input, qkv);
+        if let Some(delta) = &self.delta {
+            delta.gates.apply(pass.backend, input, rows, Out::Store(gates));
+        }
     }
 
     fn head_norms(&self, config: &ModelConfig) -> HeadNorms<'_, B::Vector> {
@@ -570,32 +680,51 @@ impl<B: Backend> Layer<B> {
         pass: &Pass<'_, B>,
         place: &Place<'_, B::Vector>,
         x: &mut B::Rows,
-        kv: &mut B::KvCache,
+        Memory { kv, states }: Memory<'_, B>,
         scratch: &mut Scratch<B>,
     ) {
         let &Pass { backend, config, .. } = pass;
-        let Scratch { qkv, attended, blocks, .. } = scratch;
+        let Scratch { qkv, gates, attended, blocks, .. } = scratch;
         let &Place { rope, rule, positions, blocks: table } = place;
         let (layout, rows) = (config.heads(), positions.len());
         let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
-        let step =
-            backend.begin(StepArrays { token_ids: &[], positions, slots: positions, spans, wanted: &[], listed: &[] });
+        let from_zeros = &[StateSpan { first_row: 0, num_rows: rows, from: None, saves: &[] }];
+        let step = backend.begin(StepArrays {
+            token_ids: &[],
+            positions,
+            slots: positions,
+            spans,
+            states: from_zeros,
+            wanted: &[],
+            listed: &[],
+        });
         let at = At { step: &step, groups: &[], layer: 0, narrow: false };
-        self.project(pass, &at, (x, rows), blocks, qkv);
-        let head_norms = self.head_norms(config);
-        backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
-        backend.attend(&step, AttentionLayer { layout, rule, layer: 0 }, qkv, kv, attended);
+        self.project(pass, &at, (x, rows), blocks, (qkv, gates));
+        match &self.delta {
+            None => {
+                let head_norms = self.head_norms(config);
+                backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
+                attend(pass, (&step, rows), AttentionLayer { layout, rule, layer: 0 }, (qkv, kv), attended);
+            }
+            Some(delta) => delta.apply(pass, &step, 0, (qkv, gates), states, attended),
+        }
         self.finish(pass, &at, (attended, rows), blocks, x);
     }
 
     /// Its matrices, in the order of packing.
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut B::Matrix> {
-        let mut matrices = vec![&mut self.qkv.matrix, &mut self.o.matrix];
+        let mut matrices = vec![&mut self.qkv.matrix];
+        matrices.extend(self.delta.as_mut().map(|delta| &mut delta.gates.matrix));
+        matrices.push(&mut self.o.matrix);
         match &mut self.mlp {
             MlpBlock::Dense(mlp) => matrices.extend(mlp.matrices_mut()),
-            MlpBlock::Experts(mlp) => {
-                matrices.push(&mut mlp.router);
-                matrices.extend(mlp.experts.iter_mut().flat_map(Mlp::matrices_mut));
+            MlpBlock::Experts(Experts { router, experts, shared }) => {
+                matrices.push(router);
+                matrices.extend(experts.iter_mut().flat_map(Mlp::matrices_mut));
+                if let Some(SharedExpert { gate, mlp }) = shared {
+                    matrices.extend(mlp.matrices_mut());
+                    matrices.push(gate);
+                }
             }
         }
         matrices
@@ -611,7 +740,7 @@ fn scale<B: Backend>(backend: &B, by: f32, x: &mut B::Rows, extent: Extent) {
 
 /// An empty vector of another lifetime in the same memory: the collect of a drained `Vec` into one of the same layout
 /// happens in place. (Were that ever to change, the cost would be one small allocation per pass; a test would say so.)
-fn recycle<'a>(mut spans: Vec<AttentionSpan<'_>>) -> Vec<AttentionSpan<'a>> {
+fn recycle<From, To>(mut spans: Vec<From>) -> Vec<To> {
     spans.clear();
     spans.into_iter().map(|_| unreachable!("the vector is empty")).collect()
 }
@@ -650,7 +779,7 @@ impl<B: Backend> Loader<'_, B> {
 
     /// `rotary_dim`: how many numbers of a head rotate.
     pub(crate) fn layer(&mut self, layer: tensors::Layer, rotary_dim: usize) -> Result<Layer<B>, LoadError> {
-        let qkv = self.linear(&layer.qkv)?;
+        let qkv = self.linear_in_order(&layer.qkv, layer.qkv_order)?;
         self.layer_around(qkv, layer, rotary_dim)
     }
 
@@ -664,6 +793,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Layer {
             attention_norms: self.norms(&layer.attention_norms)?,
             qkv,
+            delta: layer.delta.as_ref().map(|delta| self.delta(delta)).transpose()?,
             head_norms: match &layer.head_norms {
                 Some((q_norm, k_norm)) => {
                     let (mut q, mut k) = (self.factors(q_norm)?, self.factors(k_norm)?);
@@ -676,12 +806,44 @@ impl<B: Backend> Loader<'_, B> {
             mlp_norms: self.norms(&layer.mlp_norms)?,
             mlp: match &layer.feed {
                 Feed::Dense(mlp) => MlpBlock::Dense(self.mlp(mlp)?),
-                Feed::Experts { router, experts } => MlpBlock::Experts(Experts {
+                Feed::Experts { router, experts, shared } => MlpBlock::Experts(Experts {
                     // A wrong choice costs more than a wrong digit: the router keeps its bits in every class.
                     router: self.matrix(router, WeightClass::Bf16)?,
                     experts: experts.iter().map(|mlp| self.mlp(mlp)).collect::<Result<_, _>>()?,
+                    shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
                 }),
             },
+        })
+    }
+
+    fn shared(&mut self, shared: &tensors::SharedExpert) -> Result<SharedExpert<B>, LoadError> {
+        let mlp = self.mlp(&shared.mlp)?;
+        Ok(SharedExpert { mlp, gate: self.matrix(&shared.gate, WeightClass::Bf16)? })
+    }
+
+    fn delta(&mut self, delta: &tensors::Delta) -> Result<Delta<B>, LoadError> {
+        // Decay is an exponential of these products, and an error in it lasts as long as the state: they keep their
+        // bits in every class.
+        let matrix = self.matrix_in_order(&delta.gates, WeightClass::Bf16, delta.gates_order)?;
+        let [channels, _, taps] = delta.conv_shape();
+        let (rows, mut of_channel) =
+            (self.weights.tensor(&delta.conv.name, &delta.conv_shape())?.rows()?, vec![0.0; taps]);
+        let mut conv = vec![0.0; taps * channels];
+        for channel in 0..channels {
+            rows.read(channel, &mut of_channel)?;
+            of_channel.iter().enumerate().for_each(|(tap, &weight)| conv[tap * channels + channel] = weight);
+        }
+        let stored = |vector: &tensors::Vector| self.weights.vector(&vector.name, vector.len);
+        let mut rates = stored(&delta.a_log)?;
+        delta_rule::rates(&mut rates);
+        Ok(Delta {
+            config: delta.config,
+            gates: Linear { matrix, bias: None },
+            conv: self.placed(&conv, &delta.conv.name)?,
+            rates: self.placed(&rates, &delta.a_log.name)?,
+            dt_bias: self.placed(&stored(&delta.dt_bias)?, &delta.dt_bias.name)?,
+            // This norm is around one, whatever the others are.
+            norm: self.placed(&stored(&delta.norm)?, &delta.norm.name)?,
         })
     }
 
@@ -770,7 +932,7 @@ mod tests {
         let mut spans: Vec<AttentionSpan<'_>> = Vec::with_capacity(8);
         let memory = spans.as_ptr();
         spans.push(AttentionSpan { first_row: 0, num_rows: 1, start: 0, blocks: &blocks });
-        let recycled: Vec<AttentionSpan<'static>> = recycle(spans);
+        let recycled: Vec<AttentionSpan<'static>> = recycle::<AttentionSpan<'_>, _>(spans);
         assert_eq!((recycled.len(), recycled.capacity()), (0, 8));
         assert!(std::ptr::addr_eq(recycled.as_ptr(), memory));
     }

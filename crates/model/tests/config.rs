@@ -371,14 +371,14 @@ fn long_rope_over_a_part_of_a_head() {
 fn experts_of_both_families() {
     let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen };
     let mixtral = of_family(Family::Mixtral, json!({}));
-    let expected = ExpertConfig { num_experts: 8, intermediate_size: 256, rule: rule(2, true) };
+    let expected = ExpertConfig { num_experts: 8, intermediate_size: 256, rule: rule(2, true), shared_size: 0 };
     assert_eq!(mixtral.experts, Some(expected));
     assert!(mixtral.layers.iter().all(|layer| layer.has_experts));
 
     for name in ["num_experts", "num_local_experts"] {
         let mut changes = json!({"num_local_experts": null, "norm_topk_prob": true});
         changes[name] = json!(16);
-        let expected = ExpertConfig { num_experts: 16, intermediate_size: 64, rule: rule(2, true) };
+        let expected = ExpertConfig { num_experts: 16, intermediate_size: 64, rule: rule(2, true), shared_size: 0 };
         assert_eq!(of_family(Family::Qwen3Moe, changes).experts, Some(expected), "{name}");
     }
     assert_eq!(of_family(Family::Qwen3Moe, json!({})).experts.unwrap().rule, rule(2, false));

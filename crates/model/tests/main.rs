@@ -21,3 +21,4 @@ mod outliers;
 mod quantized;
 mod sampler;
 mod shape;
+mod states;

@@ -8,13 +8,17 @@
 //! | int8 | relative L2 error at most 1e-1 (printed: `cargo test --test it oracle -- --nocapture`) |
 //! | int4 | the same, at most 0.35: random weights round worse than trained ones; a broken kernel is near 1 or above |
 //!
+//! Layers with a state end in a norm that raises what is nearly zero, errors too: with few small heads, bf16 of
+//! `transformers` itself is 1.5e-2 off. They may be off by half as much again as others (int4: 0.6), and are held
+//! against the logits in float32 besides, to 1e-5.
+//!
 //! `Reference` and `Cpu` give the same bits.
 
 use crate::common;
 
 use checkpoint::{Checkpoint, Source};
 use common::*;
-use kernels::{Backend, KvDtype, Reference, WeightClass};
+use kernels::{Backend, Float32, KvDtype, Reference, WeightClass};
 use model::{Forward, LoadOptions, ModelConfig, Runner};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -83,16 +87,26 @@ fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
 #[test]
 fn every_family_agrees_with_transformers() {
     let checkpoints = committed_checkpoints();
-    assert!(checkpoints.len() >= 26, "committed checkpoints: {checkpoints:?}");
+    assert!(checkpoints.len() >= 29, "committed checkpoints: {checkpoints:?}");
     for (at, (name, directory)) in checkpoints.into_iter().enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory.clone())).unwrap();
-        let prompts = recorded(&directory, ModelConfig::load(&checkpoint).unwrap().vocab_size);
+        let config = ModelConfig::load(&checkpoint).unwrap();
+        let (prompts, has_states) = (recorded(&directory, config.vocab_size), config.state_numbers() > 0);
         let num_rows: usize = prompts.iter().map(|prompt| prompt.rows.len()).sum();
         let narrow = [
             (WeightClass::Bf16, KvDtype::Int8, 2e-2),
             (WeightClass::Int8, KvDtype::Bf16, 1e-1),
-            (WeightClass::Int4, KvDtype::Bf16, 0.35),
+            (WeightClass::Int4, KvDtype::Bf16, if has_states { 0.4 } else { 0.35 }),
         ];
+        let more = if has_states { 1.5 } else { 1.0 };
+        if has_states {
+            let options = |max_model_len| LoadOptions { max_model_len, ..options(WeightClass::Bf16) };
+            let exact =
+                |len| model::load(Float32::new(Some(1)).unwrap(), &checkpoint, &options(len), &mut |_| {}).unwrap();
+            let (error, flips, _) = compare(exact, &prompts);
+            println!("{name:18} float32: relative L2 error {error:.2e}");
+            assert!(error <= 1e-5 && flips == 0, "{name} in float32: relative L2 error {error:.3e}, {flips} flips");
+        }
         // A quick run has one of these for every second family, in turn.
         let narrow = testing::one_of(narrow, at / 2).filter(|_| testing::is_long() || at % 2 == 1);
         for (class, kv_dtype, most) in [(WeightClass::Bf16, KvDtype::Bf16, 1e-2)].into_iter().chain(narrow) {
@@ -101,7 +115,7 @@ fn every_family_agrees_with_transformers() {
             let (error, flips, cpu_rows) = compare(on_cpu, &prompts);
             let precision = format!("{class:?} weights, {kv_dtype:?} keys");
             println!("{name:18} {precision}: relative L2 error {error:.2e}, {flips} of {num_rows} best tokens differ");
-            assert!(error <= most, "{name} {precision}: relative L2 error {error:.3e} is above {most:e}");
+            assert!(error <= more * most, "{name} {precision}: relative L2 error {error:.3e} is above {most:e}");
             if class == WeightClass::Bf16 {
                 assert_eq!(flips, 0, "{name}: best tokens differ from those of transformers");
             }
@@ -169,6 +183,9 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("olmoe", "norm_topk_prob", json!(true)),
         ("exaone4", "sliding_window", json!(null)),
         ("ministral", "layer_types", json!(["full_attention", "full_attention"])),
+        ("qwen3.5", "rope_parameters", json!({"rope_theta": 10000.0, "partial_rotary_factor": 0.5})),
+        ("qwen3-next", "norm_topk_prob", json!(false)),
+        ("qwen3-next", "partial_rotary_factor", json!(null)),
     ] {
         let (_, directory) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
         let change = |mut config: Value| {
@@ -193,6 +210,8 @@ fn a_text_model_within_a_larger_one_is_the_same_model() {
         ("gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"),
         ("mistral-window", "Mistral3ForConditionalGeneration", "mistral"),
         ("qwen3", "Qwen3VLForConditionalGeneration", "qwen3_vl_text"),
+        ("qwen3.5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
+        ("qwen3.5-moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
     ] {
         let (_, directory) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
         let tokens = random_tokens(3, 130, 128);

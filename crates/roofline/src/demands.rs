@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! operations = rows * 2 * active weights + rows * attended keys * operations of a pair
-//! bytes      = weights * passes + keys and values read
+//! bytes      = weights * passes + keys and values read + states read and written
 //! ```
 
 use kernels::{KvDtype, WeightClass};
@@ -31,7 +31,7 @@ pub struct Demands {
 pub struct PassWork {
     /// Operations in the matrices of layers and head.
     pub matrix_flops: f64,
-    /// Operations of attention.
+    /// Operations of attention and of states.
     pub attention_flops: f64,
     /// Precision of the KV cache.
     pub kv_dtype: KvDtype,
@@ -59,9 +59,10 @@ impl Demands {
         let rows_per_chunk = rows as f64 / chunks.max(1) as f64;
         PassWork {
             matrix_flops: rows as f64 * self.shape.flops_per_token() + self.shape.flops_per_logit_row(),
-            attention_flops: self.shape.seen(start, rows) * self.shape.pair_flops as f64,
+            attention_flops: self.shape.seen(start, rows) * self.shape.pair_flops as f64 + self.state_flops(rows),
             kv_dtype: self.kv_dtype,
-            bytes: chunks as f64 * self.bytes_of_pass(rows_per_chunk) + fetched * self.kv_bytes_per_token as f64,
+            bytes: chunks as f64 * (self.bytes_of_pass(rows_per_chunk) + self.shape.state_bytes())
+                + fetched * self.kv_bytes_per_token as f64,
         }
     }
 
@@ -73,9 +74,11 @@ impl Demands {
         let seen = self.shape.mean_over_layers(|window| context.min(rows as f64 * window as f64));
         PassWork {
             matrix_flops: rows as f64 * per_row,
-            attention_flops: seen * self.shape.decode_pair_flops as f64,
+            attention_flops: seen * self.shape.decode_pair_flops as f64 + self.state_flops(rows),
             kv_dtype: self.kv_dtype,
-            bytes: steps as f64 * self.bytes_of_pass(rows_per_step) + seen * self.kv_bytes_per_token as f64,
+            bytes: steps as f64 * self.bytes_of_pass(rows_per_step)
+                + seen * self.kv_bytes_per_token as f64
+                + rows as f64 * self.shape.state_bytes(),
         }
     }
 
@@ -96,12 +99,15 @@ impl Demands {
             self.shape.mean_over_layers(|window| prefill.clone().map(|(start, rows)| of(start, rows, window)).sum())
         };
         let per_logit_row = self.shape.flops_per_logit_row();
+        let sequences = (decode.clone().count() + prefill.clone().count()) as f64;
         PassWork {
             matrix_flops: rows as f64 * self.shape.flops_per_token() + logit_rows as f64 * per_logit_row,
             attention_flops: over_decode(seen) * self.shape.decode_pair_flops as f64
-                + over_chunks(seen) * self.shape.pair_flops as f64,
+                + over_chunks(seen) * self.shape.pair_flops as f64
+                + self.state_flops(rows),
             kv_dtype: self.kv_dtype,
             bytes: self.bytes_of_pass(rows as f64)
+                + sequences * self.shape.state_bytes()
                 + (over_decode(fetched) + over_chunks(fetched)) * self.kv_bytes_per_token as f64,
         }
     }
@@ -126,6 +132,11 @@ impl Demands {
             let kv = parts[phase].bytes - self.bytes_of_pass(rows[phase]);
             PassWork { bytes: share * self.bytes_of_pass(all) + kv, ..parts[phase] }
         })
+    }
+
+    /// Operations of these rows in the states, in float32 as attention's sums are.
+    fn state_flops(&self, rows: usize) -> f64 {
+        rows as f64 * self.shape.state_flops as f64
     }
 
     /// Bytes of weights read by a pass over `rows` rows, with the experts that the rows select on average.

@@ -220,6 +220,8 @@ impl Published {
             decode_pair_flops: (layers * decode_pair) as u64,
             kv_values: (layers * kv) as u64,
             kv_heads: (layers * scaled) as u64,
+            state_numbers: 0,
+            state_flops: 0,
             activations: widths as u64,
             vocab,
             windows,

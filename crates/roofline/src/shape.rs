@@ -32,6 +32,10 @@ pub struct ModelShape {
     pub kv_values: u64,
     /// KV heads over all layers; int8 stores two scales for each.
     pub kv_heads: u64,
+    /// Numbers (float32) of a sequence's states, over all layers; a step reads and writes them once for each sequence.
+    pub state_numbers: u64,
+    /// Operations of one row in these.
+    pub state_flops: u64,
     /// Activations per row of a pass, without logits.
     pub activations: u64,
     /// Tokens in the vocabulary.
@@ -53,6 +57,11 @@ impl ModelShape {
     /// Operations of one row in the layers' matrices, without attention and logits.
     pub fn flops_per_token(&self) -> f64 {
         2.0 * self.active_parameters as f64
+    }
+
+    /// Bytes of a sequence's states that a step reads and writes.
+    pub fn state_bytes(&self) -> f64 {
+        2.0 * 4.0 * self.state_numbers as f64
     }
 
     /// Operations of one row of logits.

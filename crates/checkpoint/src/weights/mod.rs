@@ -63,6 +63,14 @@ pub enum RowOrder {
     AsStored,
     /// Gate and up rows in the order of [`gate_up_row`].
     GateUp,
+    /// The first rows are `groups` groups, each of parts of these heights: the first parts of all groups, then the
+    /// second parts, and so on. The rows behind them are unchanged.
+    Grouped {
+        /// Number of groups.
+        groups: usize,
+        /// Rows of each part; some may be 0.
+        parts: [usize; 4],
+    },
 }
 
 impl RowOrder {
@@ -71,6 +79,16 @@ impl RowOrder {
         match self {
             RowOrder::AsStored => row,
             RowOrder::GateUp => gate_up_row(row, rows / 2),
+            RowOrder::Grouped { groups, parts } => {
+                let (group_rows, mut before, mut first) = (parts.iter().sum::<usize>(), 0, row);
+                for height in parts {
+                    if first < groups * height {
+                        return first / height * group_rows + before + first % height;
+                    }
+                    (before, first) = (before + height, first - groups * height);
+                }
+                row
+            }
         }
     }
 }
@@ -313,7 +331,11 @@ impl Weights {
         let out_features = parts.iter().map(|part| part.rows.len()).sum();
         let shape = MatrixShape { out_features, in_features };
         let name = parts.iter().map(|part| format!("{}{:?}", part.name, part.rows)).collect::<Vec<_>>().join("+");
-        let name = if order == RowOrder::GateUp { format!("{name}, gated") } else { name };
+        let name = match order {
+            RowOrder::AsStored => name,
+            RowOrder::GateUp => format!("{name}, gated"),
+            RowOrder::Grouped { groups, parts } => format!("{name}, {groups} groups of {parts:?}"),
+        };
         let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {
             if let Some(bytes) = backend.image(&matrix) {

@@ -13,7 +13,7 @@ use crate::config::ModelConfig;
 use crate::config::fields::{Fields, parse_object, quoted};
 use crate::tensors::{Feed, Layer, Linear, Tensors, unread_error};
 use checkpoint::encoding::is_finite_bf16;
-use checkpoint::weights::{TensorSlice, Weights};
+use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
 use serde_json::Value;
 use std::collections::HashSet;
@@ -151,13 +151,16 @@ fn missing(files: &Checkpoint, file: &str) -> LoadError {
     LoadError::NoFile { file: file.to_string(), checkpoint: files.location() }
 }
 
-/// The products of a layer by [`Module`](super::Module); the MLP's where it is dense.
+/// The products of a layer by [`Module`](super::Module); the MLP's where it is dense, and those of attention. Where its
+/// queries have gates, their rows are in another order, and adapters of them are not read.
 fn products(layer: &Layer) -> [Option<&Linear>; 4] {
     let (gate_up, down) = match &layer.feed {
         Feed::Dense(mlp) => (Some(&mlp.gate_up), Some(&mlp.down)),
         Feed::Experts { .. } => (None, None),
     };
-    [Some(&layer.qkv), Some(&layer.o), gate_up, down]
+    let has_order = layer.qkv_order == RowOrder::AsStored;
+    let qkv = Some(&layer.qkv).filter(|_| layer.delta.is_none() && has_order);
+    [qkv, Some(&layer.o).filter(|_| layer.delta.is_none()), gate_up, down]
 }
 
 /// What the configuration says.
@@ -449,12 +452,14 @@ fn why_unread(name: &str) -> &'static str {
         "they are of DoRA, which is not supported"
     } else if is("lora_embedding") || is("embed_tokens") || is("lm_head") {
         NO_TABLES
-    } else if is(".experts.") || is(".block_sparse_moe.") || is(".gate.lora") {
+    } else if is(".linear_attn.") {
+        "adapters of linear attention are not supported"
+    } else if is(".shared_expert") || is(".experts.") || is(".block_sparse_moe.") || is(".gate.lora") {
         "adapters of experts and routers are not supported"
     } else if !is("lora_A.weight") && !is("lora_B.weight") {
         "only lora_A.weight and lora_B.weight are read"
     } else {
-        "adapted are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj of its layers (of some families their \
-         fused forms); the adapter is of another model"
+        "adapted are q_proj, k_proj, v_proj (where queries have no gates), o_proj, gate_proj, up_proj and down_proj of its \
+         layers (of some families their fused forms); the adapter is of another model"
     }
 }

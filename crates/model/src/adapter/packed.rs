@@ -2,7 +2,7 @@
 
 use super::files::{Adapter, Pair};
 use super::rows::RowGroup;
-use crate::config::ModelConfig;
+use crate::config::{Mixer, ModelConfig};
 use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
@@ -193,7 +193,12 @@ pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
     let mut all = 0u64;
     for layer in &config.layers {
         for module in Module::ALL {
-            if !layer.has_experts || matches!(module, Module::Qkv | Module::O) {
+            let is_adapted = match module {
+                Module::Qkv => layer.mixer == Mixer::Attention && !config.attention_gate,
+                Module::O => layer.mixer == Mixer::Attention,
+                Module::GateUp | Module::Down => !layer.has_experts,
+            };
+            if is_adapted {
                 all = all.checked_add(of_module[module as usize]?)?;
             }
         }

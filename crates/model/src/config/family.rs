@@ -44,6 +44,12 @@ pub enum Family {
     Mixtral,
     /// Qwen3 with experts (Yang et al., 2025).
     Qwen3Moe,
+    /// Qwen3-Next: three layers of four have a state (Qwen Team, 2025; Gated DeltaNet: Yang et al., 2024).
+    Qwen3Next,
+    /// Qwen3.5 to Qwen3.8, dense, their text part: layers as in Qwen3-Next.
+    Qwen35,
+    /// The same with experts.
+    Qwen35Moe,
 }
 
 impl Family {
@@ -138,6 +144,19 @@ pub(super) enum ExpertFields {
     /// `moe_intermediate_size` wide, weights by `norm_topk_prob`, layers by `decoder_sparse_step` and
     /// `mlp_only_layers`.
     Qwen,
+    /// The same, and one more with a gate for every token.
+    Qwen3Next,
+    /// The same in every layer, weights over the chosen.
+    Qwen35,
+}
+
+/// How the projections of a layer of linear attention are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeltaProjections {
+    /// q, k and v in one tensor, the gates in others.
+    Apart,
+    /// In two tensors, key head by key head.
+    ByKeyHead,
 }
 
 /// A row of the table.
@@ -163,6 +182,12 @@ pub(super) struct Traits {
     pub(super) fused_projections: bool,
     /// `partial_rotary_factor` is read.
     pub(super) partial_rotation: bool,
+    /// What it is when the field is absent.
+    pub(super) rotary_share: f64,
+    /// Attention's output has gates.
+    pub(super) attention_gate: bool,
+    /// Some layers are linear attention, which have their projections so.
+    pub(super) delta: Option<DeltaProjections>,
     /// Layers with a window have a rotation of their own, unstretched, and this base when the field is absent.
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
@@ -201,6 +226,9 @@ const LLAMA: Traits = Traits {
     experts: ExpertFields::None,
     fused_projections: false,
     partial_rotation: false,
+    rotary_share: 1.0,
+    attention_gate: false,
+    delta: None,
     local_theta: None,
     unrotated_layers: false,
     unrotated_beside_windows: false,
@@ -287,7 +315,42 @@ const OLMO2: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) const ARCHITECTURES: [Traits; 21] = [
+const QWEN3_NEXT: Traits = Traits {
+    family: Family::Qwen3Next,
+    architecture: "Qwen3NextForCausalLM",
+    base: "Qwen3NextModel",
+    model_type: "qwen3_next",
+    norms_around_zero: true,
+    windows: Windows::Never,
+    experts: ExpertFields::Qwen3Next,
+    partial_rotation: true,
+    rotary_share: 0.25,
+    attention_gate: true,
+    delta: Some(DeltaProjections::ByKeyHead),
+    head_dim: Some(256),
+    ..QWEN3
+};
+
+const QWEN35: Traits = Traits {
+    family: Family::Qwen35,
+    architecture: "Qwen3_5ForCausalLM",
+    base: "Qwen3_5TextModel",
+    model_type: "qwen3_5_text",
+    experts: ExpertFields::None,
+    delta: Some(DeltaProjections::Apart),
+    ..QWEN3_NEXT
+};
+
+const QWEN35_MOE: Traits = Traits {
+    family: Family::Qwen35Moe,
+    architecture: "Qwen3_5MoeForCausalLM",
+    base: "Qwen3_5MoeTextModel",
+    model_type: "qwen3_5_moe_text",
+    experts: ExpertFields::Qwen35,
+    ..QWEN35
+};
+
+pub(super) const ARCHITECTURES: [Traits; 26] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -448,6 +511,49 @@ pub(super) const ARCHITECTURES: [Traits; 21] = [
         head_dim: None,
         ..QWEN3
     },
+    QWEN3_NEXT,
+    // It sees images, and is used for its text here. Of a text alone, the three positions of a token are one.
+    Traits {
+        architecture: "Qwen3_5ForConditionalGeneration",
+        base: "Qwen3_5Model",
+        model_type: "qwen3_5",
+        text_part: Some(TextPart {
+            model_type: QWEN35.model_type,
+            assumed: &[
+                ("hidden_size", 4096),
+                ("intermediate_size", 12_288),
+                ("num_hidden_layers", 32),
+                ("num_attention_heads", 16),
+                ("num_key_value_heads", 4),
+                ("max_position_embeddings", 32_768),
+                ("vocab_size", 248_320),
+            ],
+        }),
+        ..QWEN35
+    },
+    QWEN35,
+    Traits {
+        architecture: "Qwen3_5MoeForConditionalGeneration",
+        base: "Qwen3_5MoeModel",
+        model_type: "qwen3_5_moe",
+        text_part: Some(TextPart {
+            model_type: QWEN35_MOE.model_type,
+            assumed: &[
+                ("hidden_size", 2048),
+                ("num_hidden_layers", 40),
+                ("num_attention_heads", 16),
+                ("num_key_value_heads", 2),
+                ("max_position_embeddings", 32_768),
+                ("vocab_size", 248_320),
+                ("num_experts", 256),
+                ("num_experts_per_tok", 8),
+                ("moe_intermediate_size", 512),
+                ("shared_expert_intermediate_size", 512),
+            ],
+        }),
+        ..QWEN35_MOE
+    },
+    QWEN35_MOE,
 ];
 
 impl Traits {

@@ -1,10 +1,12 @@
-//! What differs from layer to layer: windows, rotations, experts.
+//! What differs from layer to layer: memory, windows, rotations, experts.
 
-use super::family::{ExpertFields, Traits, Windows};
+use super::family::{DeltaProjections, ExpertFields, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
 use super::{LayerConfig, MAX_WIDTH};
 use checkpoint::LoadError;
-use kernels::RoutingRule;
+use kernels::convolution::MAX_TAPS;
+use kernels::delta_rule::MAX_WIDTH as MAX_HEAD;
+use kernels::{DeltaShape, RoutingRule};
 use serde_json::Value;
 
 /// The experts of a mixture: MLPs of which every token passes through a few.
@@ -16,6 +18,80 @@ pub struct ExpertConfig {
     pub intermediate_size: usize,
     /// How many a token goes to, and how their results are weighted.
     pub rule: RoutingRule,
+    /// Width of one more, which every token passes through and which has a gate; 0: there is none.
+    pub shared_size: usize,
+}
+
+/// How the rows of a layer learn of earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixer {
+    /// By the keys and values of each.
+    Attention,
+    /// By a state that each changes: linear attention with the gated delta rule (Yang et al., 2024).
+    Delta(DeltaConfig),
+}
+
+impl Mixer {
+    /// That of linear attention.
+    pub fn delta(self) -> Option<DeltaConfig> {
+        match self {
+            Mixer::Attention => None,
+            Mixer::Delta(delta) => Some(delta),
+        }
+    }
+}
+
+/// A layer of linear attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaConfig {
+    /// Its heads.
+    pub shape: DeltaShape,
+    /// Taps of the convolution of queries, keys and values.
+    pub taps: usize,
+    /// The rows of its projections are stored key head by key head.
+    pub by_key_head: bool,
+}
+
+impl DeltaConfig {
+    fn read(fields: &Fields<'_>, projections: DeltaProjections) -> Result<DeltaConfig, LoadError> {
+        // What transformers assumes of absent fields.
+        let heads = |name, absent| Ok(fields.optional_size(name, 1024)?.unwrap_or(absent));
+        let width = |name| match fields.optional_size(name, 1 << 20)?.unwrap_or(128) {
+            width if width.is_multiple_of(16) && width <= MAX_HEAD => Ok(width),
+            width => {
+                let problem = format!("heads of width {width}; multiples of 16 up to {MAX_HEAD} are supported");
+                Err(fields.error(name, problem))
+            }
+        };
+        let shape = DeltaShape {
+            key_heads: heads("linear_num_key_heads", 16)?,
+            value_heads: heads("linear_num_value_heads", 32)?,
+            key_dim: width("linear_key_head_dim")?,
+            value_dim: width("linear_value_head_dim")?,
+        };
+        let DeltaShape { key_heads, value_heads, .. } = shape;
+        if !value_heads.is_multiple_of(key_heads) {
+            let problem = format!("{value_heads} is no multiple of linear_num_key_heads = {key_heads}");
+            return Err(fields.error("linear_num_value_heads", problem));
+        }
+        if shape.value_width() > MAX_WIDTH {
+            let problem = format!("{value_heads} heads of width {} are more than {MAX_WIDTH} wide", shape.value_dim);
+            return Err(fields.error("linear_num_value_heads", problem));
+        }
+        const TAPS: &str = "linear_conv_kernel_dim";
+        let taps = fields.optional_integer(TAPS, 2..=MAX_TAPS as u64)?.unwrap_or(4) as usize;
+        Ok(DeltaConfig { shape, taps, by_key_head: projections == DeltaProjections::ByKeyHead })
+    }
+
+    /// Numbers of the convolution's state: inputs of the rows before.
+    pub(crate) fn conv_numbers(&self) -> usize {
+        (self.taps - 1) * self.shape.channels()
+    }
+
+    /// Numbers of a sequence's state in such a layer.
+    pub fn state_numbers(&self) -> usize {
+        self.conv_numbers() + self.shape.state_numbers()
+    }
 }
 
 impl ExpertConfig {
@@ -35,11 +111,20 @@ impl ExpertConfig {
         }
         let (width, over_chosen) = match traits.experts {
             ExpertFields::Qwen => ("moe_intermediate_size", fields.flag("norm_topk_prob", false)?),
+            ExpertFields::Qwen3Next => ("moe_intermediate_size", fields.flag("norm_topk_prob", true)?),
+            ExpertFields::Qwen35 => ("moe_intermediate_size", true),
             ExpertFields::Olmoe => ("intermediate_size", fields.flag("norm_topk_prob", false)?),
             ExpertFields::Mixtral | ExpertFields::None => ("intermediate_size", true),
         };
+        let shared_size = match traits.experts {
+            ExpertFields::Qwen3Next | ExpertFields::Qwen35 => {
+                fields.size("shared_expert_intermediate_size", MAX_WIDTH)?
+            }
+            _ => 0,
+        };
         let rule = RoutingRule { top_k, over_chosen };
-        Ok(Some(ExpertConfig { num_experts, intermediate_size: fields.size(width, MAX_WIDTH)?, rule }))
+        let intermediate_size = fields.size(width, MAX_WIDTH)?;
+        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, shared_size }))
     }
 }
 
@@ -55,17 +140,41 @@ pub(super) fn layers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) ->
     let windowed = windowed(fields, traits, &rotated)?;
     let window = window(fields, traits)?;
     let experts = with_experts(fields, traits, num_layers)?;
-    let layers = rotated.into_iter().zip(windowed).zip(experts);
+    let mixers = mixers(fields, traits, num_layers)?;
+    let layers = rotated.into_iter().zip(windowed).zip(experts).zip(mixers);
     Ok(layers
-        .map(|((rotated, windowed), has_experts)| {
+        .map(|(((rotated, windowed), has_experts), mixer)| {
             let rotated = rotated && (windowed || window.is_none() || !traits.unrotated_beside_windows);
+            let rotated = rotated && mixer == Mixer::Attention;
             LayerConfig {
+                mixer,
                 window: window.filter(|_| windowed),
                 rope: rotated.then_some(usize::from(windowed && traits.local_theta.is_some())),
                 has_experts,
             }
         })
         .collect())
+}
+
+/// Attention, or linear attention where `layer_types` lists it; without a list, all but every n-th layer.
+fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<Mixer>, LoadError> {
+    const TYPES: &str = "layer_types";
+    let Some(projections) = traits.delta else { return Ok(vec![Mixer::Attention; num_layers]) };
+    let delta = Mixer::Delta(DeltaConfig::read(fields, projections)?);
+    let mixers: Vec<Mixer> =
+        match listed(fields, num_layers, &[("full_attention", Mixer::Attention), ("linear_attention", delta)])? {
+            Some(listed) => listed,
+            None => {
+                let interval = fields.optional_size("full_attention_interval", 1 << 20)?.unwrap_or(4);
+                let mixer = |layer| if layer % interval == 0 { Mixer::Attention } else { delta };
+                (1..=num_layers).map(mixer).collect()
+            }
+        };
+    // The scheduler counts in blocks of keys and values.
+    match mixers.contains(&Mixer::Attention) {
+        true => Ok(mixers),
+        false => Err(fields.error(TYPES, "no layer is full_attention; at least one is needed")),
+    }
 }
 
 /// Layers whose queries and keys turn with their positions.
@@ -137,25 +246,31 @@ fn window(fields: &Fields<'_>, traits: &Traits) -> Result<Option<usize>, LoadErr
 
 /// `[num_layers]`: whether `layer_types` lists a layer as one with a window; `None` where there is no list.
 fn layer_types(fields: &Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
+    listed(fields, num_layers, &[("full_attention", false), ("sliding_attention", true)])
+}
+
+/// `[num_layers]`: what the names in `layer_types` stand for; `None` where there is no list.
+fn listed<T: Copy>(fields: &Fields<'_>, num_layers: usize, known: &[(&str, T)]) -> Result<Option<Vec<T>>, LoadError> {
     let Some(types) = fields.list("layer_types")? else { return Ok(None) };
-    let windowed = types.iter().map(|layer_type| match layer_type.as_str() {
-        Some("full_attention") => Ok(false),
-        Some("sliding_attention") => Ok(true),
-        Some(other) => Err(fields.error("layer_types", format!("{} is not supported", quoted(other)))),
+    let listed = types.iter().map(|layer_type| match layer_type.as_str() {
         None => Err(fields.error("layer_types", format!("expected names, found {}", kind(layer_type)))),
+        Some(name) => match known.iter().find(|(known, _)| *known == name) {
+            Some((_, meaning)) => Ok(*meaning),
+            None => Err(fields.error("layer_types", format!("{} is not supported", quoted(name)))),
+        },
     });
-    let windowed: Vec<bool> = windowed.collect::<Result<_, _>>()?;
-    if windowed.len() != num_layers {
-        let problem = format!("{} entries for num_hidden_layers = {num_layers}", windowed.len());
+    let listed: Vec<T> = listed.collect::<Result<_, _>>()?;
+    if listed.len() != num_layers {
+        let problem = format!("{} entries for num_hidden_layers = {num_layers}", listed.len());
         return Err(fields.error("layer_types", problem));
     }
-    Ok(Some(windowed))
+    Ok(Some(listed))
 }
 
 /// Layers whose MLP is a mixture of experts.
 fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<bool>, LoadError> {
     const DENSE: &str = "mlp_only_layers";
-    if traits.experts != ExpertFields::Qwen {
+    if !matches!(traits.experts, ExpertFields::Qwen | ExpertFields::Qwen3Next) {
         return Ok(vec![traits.experts != ExpertFields::None; num_layers]);
     }
     let step = fields.optional_size("decoder_sparse_step", 1 << 20)?.unwrap_or(1);

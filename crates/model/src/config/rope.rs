@@ -171,17 +171,18 @@ fn rotary_dim(
     head_dim: usize,
 ) -> Result<usize, LoadError> {
     const NAME: &str = "partial_rotary_factor";
-    let mut rotary_dim = head_dim;
+    let (mut share, mut place) = (traits.rotary_share, fields);
     for part in [Some(fields), rope].into_iter().flatten() {
-        let Some(share) = part.optional_float(NAME, 0.0..=1.0)?.filter(|share| *share != 1.0) else { continue };
-        if !traits.partial_rotation {
-            return Err(part.error(NAME, format!("{share} is not supported; all of a head is rotated")));
+        let Some(stated) = part.optional_float(NAME, 0.0..=1.0)? else { continue };
+        if !traits.partial_rotation && stated != 1.0 {
+            return Err(part.error(NAME, format!("{stated} is not supported; all of a head is rotated")));
         }
-        rotary_dim = (head_dim as f64 * share) as usize;
-        if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
-            let problem = format!("{share} of heads of width {head_dim} is {rotary_dim}, which is no number of pairs");
-            return Err(part.error(NAME, problem));
-        }
+        (share, place) = (stated, part);
+    }
+    let rotary_dim = (head_dim as f64 * share) as usize;
+    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
+        let problem = format!("{share} of heads of width {head_dim} is {rotary_dim}, which is no number of pairs");
+        return Err(place.error(NAME, problem));
     }
     Ok(rotary_dim)
 }

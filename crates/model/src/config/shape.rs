@@ -2,14 +2,14 @@
 
 use roofline::{Mixture, ModelShape};
 
-use super::{ExpertConfig, ModelConfig};
+use super::{ExpertConfig, Mixer, ModelConfig};
 
 impl ModelConfig {
     /// What planning needs to know of it.
     pub fn shape(&self) -> ModelShape {
         let heads = self.heads();
         let mut windows: Vec<(Option<usize>, usize)> = Vec::new();
-        for layer in &self.layers {
+        for layer in self.layers.iter().filter(|layer| layer.mixer == Mixer::Attention) {
             match windows.iter_mut().find(|(window, _)| *window == layer.window) {
                 Some((_, count)) => *count += 1,
                 None => windows.push((layer.window, 1)),
@@ -19,7 +19,10 @@ impl ModelConfig {
         let experts = self.experts.filter(|_| with_experts > 0);
         let each = |experts: ExpertConfig| 3 * experts.num_experts * experts.intermediate_size * self.hidden_size;
         // The residual stream, a block's input and output, queries, keys and values, what attention gives, the MLP.
-        let widths = 3 * self.hidden_size + heads.qkv_width() + heads.q_width() + 3 * self.widest_mlp();
+        let delta = self.deltas().map(|delta| delta.shape.row_width() + delta.shape.value_width()).max().unwrap_or(0);
+        let mixer = (heads.qkv_width() + heads.q_width()).max(delta);
+        let widths = 3 * self.hidden_size + mixer + 3 * self.widest_mlp();
+        let kv_heads = self.num_attention_layers() * self.num_kv_heads;
         ModelShape {
             layer_parameters: self.layer_parameters(),
             active_parameters: self.active_layer_parameters(),
@@ -28,8 +31,10 @@ impl ModelConfig {
             tables: self.head.tables(),
             pair_flops: self.attention_flops(1),
             decode_pair_flops: self.attention_flops(1),
-            kv_values: 2 * (self.num_layers * self.num_kv_heads * self.head_dim) as u64,
-            kv_heads: (self.num_layers * self.num_kv_heads) as u64,
+            kv_values: 2 * (kv_heads * self.head_dim) as u64,
+            kv_heads: kv_heads as u64,
+            state_numbers: self.state_numbers() as u64,
+            state_flops: self.state_flops(),
             activations: widths as u64,
             vocab: self.vocab_size,
             windows,

@@ -18,11 +18,11 @@ use crate::config::ModelConfig;
 use crate::forward::{Forward, Limits, Runner, Shared, rope_tables};
 use crate::tensors::{Tensors, Vector};
 use crate::transformer::{
-    FirstLayerInput, Linear, Loader, Pass, Scratch, Stack, copy, head_logits, in_step, out_of_memory,
+    FirstLayerInput, Linear, Loader, Memory, Pass, Scratch, Stack, copy, head_logits, in_step, out_of_memory,
 };
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::{Backend, Extent, KvShape, MatrixShape, Out, WeightClass};
+use kernels::{Backend, Extent, KvShape, MatrixShape, Out, StateShape, WeightClass};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -190,6 +190,8 @@ struct Network<B: Backend> {
     norm_output: bool,
     head: Head<B>,
     kv: B::KvCache,
+    /// Of no slot: its layers have none.
+    states: B::States,
     scratch: Scratch<B>,
     rows: Rows<B>,
 }
@@ -350,6 +352,8 @@ impl<B: Backend> Network<B> {
         };
         let kv = backend.kv_cache(kv_shape);
         let kv = kv.map_err(|oom| out_of_memory(oom, "the drafter's KV cache".to_string()))?;
+        let states = backend.states(StateShape::default());
+        let states = states.map_err(|oom| out_of_memory(oom, "no states".to_string()))?;
         let scratch = Scratch::new(&*backend, config, limits.max_rows)?;
         let given = (plan.taps.len() * targets).max(hidden);
         let given_normed = if fuse.as_ref().is_some_and(|fuse| fuse.norm.is_some()) { given } else { 0 };
@@ -367,6 +371,7 @@ impl<B: Backend> Network<B> {
             norm_output: plan.norm_output,
             head,
             kv,
+            states,
             scratch,
             rows,
             backend,
@@ -454,7 +459,7 @@ impl<B: Backend> Rows<B> {
 
 impl<B: Backend> Passes for Network<B> {
     fn forward(&mut self, batch: &Batch, features: Features<'_>) {
-        let Network { backend, config, kv, scratch, rows: own, .. } = self;
+        let Network { backend, config, kv, states, scratch, rows: own, .. } = self;
         let backend = &**backend;
         let (count, eps) = (batch.num_rows(), config.rms_norm_eps);
         let extent = Extent { rows: count, width: config.hidden_size };
@@ -504,7 +509,7 @@ impl<B: Backend> Passes for Network<B> {
                     FirstLayerInput::Stream
                 }
             };
-            self.stack.run(&pass, (step, batch), entry, scratch, kv, &mut []);
+            self.stack.run(&pass, (step, batch), entry, scratch, Memory { kv, states }, &mut []);
         });
         let wanted = batch.logit_rows.len();
         if wanted > 0 {

@@ -16,13 +16,14 @@ use super::recipe::{
 };
 use super::{Export, ExportError, Work};
 use crate::tensors::Tensors;
-use crate::transformer::{Layer, Loader, Pass, Place, Scratch};
+use crate::transformer::{Layer, Loader, Memory, Pass, Place, Scratch};
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::quant::{Factor, Gram};
 use kernels::{
-    Buffer, Device, Float32, HostBackend, KvDtype, KvShape, MatrixShape, OutOfMemory, RopeTable, RowSource, WeightClass,
+    Buffer, Device, Float32, HostBackend, KvDtype, KvShape, MatrixShape, OutOfMemory, RopeTable, RowSource, StateShape,
+    States, WeightClass,
 };
 use std::collections::{HashMap, VecDeque};
 
@@ -85,6 +86,8 @@ pub(super) struct Calibrator<'e> {
     table: Vec<u32>,
     ropes: Vec<RopeTable>,
     kv: Float32Cache,
+    /// Of no slot: a window begins a sequence.
+    states: States,
     scratch: Scratch<Observed>,
     /// A window where the backend computes, `[longest, hidden_size]`.
     rows: Buffer<f32>,
@@ -137,6 +140,7 @@ impl<'e> Calibrator<'e> {
             table: (0..blocks as u32).collect(),
             ropes,
             kv,
+            states: States::new(StateShape::default()).map_err(memory)?,
             scratch: Scratch::new(&backend, config, longest)?,
             rows: Buffer::zeroed(longest * hidden).map_err(memory)?,
             backend,
@@ -308,7 +312,8 @@ impl<'e> Calibrator<'e> {
             blocks: &self.table[..rows.div_ceil(BLOCK_SIZE)],
         };
         self.rows[..x.len()].copy_from_slice(x);
-        layer.apply(&pass, &place, &mut self.rows, &mut self.kv, &mut self.scratch);
+        let memory = Memory { kv: &mut self.kv, states: &mut self.states };
+        layer.apply(&pass, &place, &mut self.rows, memory, &mut self.scratch);
         x.copy_from_slice(&self.rows[..x.len()]);
     }
 

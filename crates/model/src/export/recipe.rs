@@ -198,7 +198,7 @@ impl Target {
 pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
     let unit = |matrices: &[(&Linear, RowOrder)]| Unit::of(index, matrices, family);
     let plain = |linear| [(linear, RowOrder::AsStored)];
-    let mut units = vec![unit(&plain(&layer.qkv)), unit(&plain(&layer.o))];
+    let mut units = vec![unit(&[(&layer.qkv, layer.qkv_order)]), unit(&plain(&layer.o))];
     match &layer.feed {
         Feed::Dense(Mlp { gate_up, down }) => {
             units.extend([unit(&[(gate_up, RowOrder::GateUp)]), unit(&plain(down))]);

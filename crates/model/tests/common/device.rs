@@ -12,10 +12,10 @@
 
 use kernels::limits::MeasureError;
 use kernels::{
-    Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Device,
-    DeviceInfo, DeviceLimits, Extent, HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, LowRank,
-    LowRankShape, LowRankSource, MatrixShape, Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule,
-    RowSource, StepArrays, WeightClass,
+    Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
+    DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, HeadLayout, HeadNorms, Image, Int4Source, Int8Source, KvCache,
+    KvShape, LowRank, LowRankShape, LowRankSource, MatrixShape, Out, OutOfMemory, PackedMatrix, Reference, Rotation,
+    Routes, RoutingRule, RowSource, StateSave, StateShape, StateSpan, States, StepArrays, WeightClass,
 };
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,6 +31,7 @@ struct Arena {
     vectors: HashMap<usize, Arc<Buffer<f32>>>,
     caches: HashMap<usize, KvCache>,
     routes: HashMap<usize, Routes>,
+    states: HashMap<usize, States>,
     steps: HashMap<usize, OwnedStep>,
 }
 
@@ -40,6 +41,7 @@ struct OwnedStep {
     positions: Vec<u32>,
     slots: Vec<u32>,
     spans: Vec<Span>,
+    states: Vec<OwnedStates>,
     wanted: Vec<u32>,
     listed: Vec<u32>,
 }
@@ -50,6 +52,9 @@ struct Span {
     start: usize,
     blocks: Vec<u32>,
 }
+
+/// The rows of a sequence, the slot that it reads, those that it writes.
+struct OwnedStates(Range<usize>, Option<u32>, Vec<StateSave>);
 
 impl Span {
     fn of(&AttentionSpan { first_row, num_rows, start, blocks }: &AttentionSpan<'_>) -> Span {
@@ -69,6 +74,7 @@ impl OwnedStep {
             positions: arrays.positions.to_vec(),
             slots: arrays.slots.to_vec(),
             spans: arrays.spans.iter().map(Span::of).collect(),
+            states: arrays.states.iter().map(|span| OwnedStates(span.rows(), span.from, span.saves.to_vec())).collect(),
             wanted: arrays.wanted.to_vec(),
             listed: arrays.listed.to_vec(),
         }
@@ -77,11 +83,22 @@ impl OwnedStep {
     /// The arrays as the reference wants them.
     fn with<T>(&self, work: impl FnOnce(&StepArrays<'_>) -> T) -> T {
         let spans: Vec<AttentionSpan<'_>> = self.spans.iter().map(Span::borrowed).collect();
+        let states: Vec<StateSpan<'_>> = self
+            .states
+            .iter()
+            .map(|OwnedStates(rows, from, saves)| StateSpan {
+                first_row: rows.start,
+                num_rows: rows.len(),
+                from: *from,
+                saves,
+            })
+            .collect();
         work(&StepArrays {
             token_ids: &self.token_ids,
             positions: &self.positions,
             slots: &self.slots,
             spans: &spans,
+            states: &states,
             wanted: &self.wanted,
             listed: &self.listed,
         })
@@ -165,6 +182,7 @@ impl Device for Remote {
     type Matrix = Arc<PackedMatrix>;
     type LowRank = Arc<LowRank>;
     type KvCache = RemoteCache;
+    type States = Place;
 
     fn describe(&self) -> String {
         "a thread that computes elsewhere".to_string()
@@ -246,6 +264,28 @@ impl Device for Remote {
     fn write_block(&self, kv: &mut RemoteCache, block: u32, bytes: &[u8]) {
         let (kv, bytes) = (kv.0, bytes.to_vec());
         self.ask(move |reference, arena| reference.write_block(arena.caches.get_mut(&kv).unwrap(), block, &bytes));
+    }
+
+    fn states(&self, shape: StateShape) -> Result<Place, OutOfMemory> {
+        let (place, states) = (self.place(), self.reference.states(shape)?);
+        self.ask(move |_, arena| drop(arena.states.insert(place, states)));
+        Ok(Place(place))
+    }
+
+    fn read_state(&self, states: &Place, slot: u32, out: &mut [u8]) {
+        let (states, len) = (states.0, out.len());
+        out.copy_from_slice(&self.answer(move |reference, arena| {
+            let mut bytes = vec![0; len];
+            reference.read_state(&arena.states[&states], slot, &mut bytes);
+            bytes
+        }));
+    }
+
+    fn write_state(&self, states: &mut Place, slot: u32, bytes: &[u8]) {
+        let (states, bytes) = (states.0, bytes.to_vec());
+        self.ask(move |reference, arena| {
+            reference.write_state(arena.states.get_mut(&states).unwrap(), slot, &bytes);
+        });
     }
 }
 
@@ -356,6 +396,65 @@ impl Backend for Remote {
             arena.change(out, |arena, out| {
                 let (qkv, kv) = (&arena.rows[&qkv], &arena.caches[&kv]);
                 arena.steps[&step].with(|step| reference.attend(step, how, qkv, kv, out));
+            });
+        });
+    }
+
+    fn convolve(&self, step: &Place, how: Convolution<'_, Place>, rows: &mut Place, states: &mut Place) {
+        let Convolution { row_width, channels, taps, weight, bias, silu, state } = how;
+        let (weight, bias) = (weight.0, bias.map(|bias| bias.0));
+        let (step, rows, states) = (step.0, rows.0, states.0);
+        self.ask(move |reference, arena| {
+            let mut of_sequences = arena.states.remove(&states).unwrap();
+            arena.change(rows, |arena, rows| {
+                let (weight, bias) = (&*arena.vectors[&weight], bias.map(|bias| &*arena.vectors[&bias]));
+                let how = Convolution { row_width, channels, taps, weight, bias, silu, state };
+                arena.steps[&step].with(|step| Backend::convolve(reference, step, how, rows, &mut of_sequences));
+            });
+            arena.states.insert(states, of_sequences);
+        });
+    }
+
+    fn delta_rule(
+        &self,
+        step: &Place,
+        how: DeltaRule<'_, Place>,
+        (rows, gates): (&mut Place, &mut Place),
+        states: &mut Place,
+        out: &mut Place,
+    ) {
+        let DeltaRule { shape, rates, dt_bias, norm, eps, state } = how;
+        let vectors = [rates.0, dt_bias.0, norm.0];
+        let (step, rows, gates, states, out) = (step.0, rows.0, gates.0, states.0, out.0);
+        self.ask(move |reference, arena| {
+            let mut of_sequences = arena.states.remove(&states).unwrap();
+            arena.change(out, |arena, out| {
+                arena.change(rows, |arena, rows| {
+                    arena.change(gates, |arena, gates| {
+                        let [rates, dt_bias, norm] = vectors.map(|place| &*arena.vectors[&place]);
+                        let how = DeltaRule { shape, rates, dt_bias, norm, eps, state };
+                        arena.steps[&step].with(|step| {
+                            Backend::delta_rule(reference, step, how, (rows, gates), &mut of_sequences, out);
+                        });
+                    });
+                });
+            });
+            arena.states.insert(states, of_sequences);
+        });
+    }
+
+    fn gate_heads(&self, layout: HeadLayout, qkv: &Place, rows: usize, x: &mut Place) {
+        let (qkv, x) = (qkv.0, x.0);
+        self.ask(move |reference, arena| {
+            arena.change(x, |arena, x| Backend::gate_heads(reference, layout, &arena.rows[&qkv], rows, x));
+        });
+    }
+
+    fn add_gated(&self, gates: &Place, y: &Place, x: &mut Place, extent: Extent) {
+        let (gates, y, x) = (gates.0, y.0, x.0);
+        self.ask(move |reference, arena| {
+            arena.change(x, |arena, x| {
+                Backend::add_gated(reference, &arena.rows[&gates], &arena.rows[&y], x, extent);
             });
         });
     }

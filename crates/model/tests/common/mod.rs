@@ -6,7 +6,7 @@ pub(crate) mod gguf;
 use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::threads::NodeChoice;
 use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
-use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
+use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span, StateSave};
 use std::ops::Range;
 use std::path::PathBuf;
 use testing::Dice;
@@ -61,9 +61,12 @@ pub(crate) fn options(weights: WeightClass) -> LoadOptions {
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
-        state_slots: 64,
+        state_slots: STATE_SLOTS,
     }
 }
+
+/// Slots for states, where a model has them.
+pub(crate) const STATE_SLOTS: usize = 8;
 
 pub(crate) fn load<B: Backend>(backend: B, checkpoint: &Checkpoint, weights: WeightClass) -> Runner<B> {
     load_with_kv(backend, checkpoint, weights, KvDtype::Bf16)
@@ -121,6 +124,17 @@ pub(crate) fn push(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, table:
         Wanted::None => first_row + num_rows,
     };
     batch.logit_rows.extend(first_wanted..first_row + num_rows);
+}
+
+/// The same of a model with states: the last span of the batch reads `state` and leaves its states after these
+/// positions in these slots.
+pub(crate) fn leave(batch: &mut Batch, state: Option<u32>, after: &[(usize, u32)]) {
+    let span = batch.spans.last_mut().expect("a span was pushed");
+    let row = |position: usize| span.first_row + (position as u32 - span.start);
+    span.state = state;
+    span.saves.start = batch.saves.len() as u32;
+    batch.saves.extend(after.iter().map(|&(position, slot)| StateSave { row: row(position), slot }));
+    span.saves.end = batch.saves.len() as u32;
 }
 
 /// Which rows of a span have logits.
