@@ -13,3 +13,4 @@ mod requests;
 mod resume;
 mod rules;
 mod speculation;
+mod states;

@@ -163,8 +163,8 @@ impl Strips<'_> {
                 }
                 while next_save < span.saves.len() && span.saves[next_save].row as usize == row {
                     let slot = span.saves[next_save].slot;
-                    for tap in 0..TAPS - 1 {
-                        s.store(inputs[tap], self.states.part(slot, tap * channels + channel, LANES));
+                    for (tap, &input) in inputs[..TAPS - 1].iter().enumerate() {
+                        s.store(input, self.states.part(slot, tap * channels + channel, LANES));
                     }
                     next_save += 1;
                 }

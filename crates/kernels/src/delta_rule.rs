@@ -426,10 +426,10 @@ impl Strip<'_> {
         let mut known = [s.splat(0.0); W];
         for (index, &k) in k.iter().enumerate() {
             let k = s.splat(k);
-            for w in 0..W {
+            for (w, known) in known.iter_mut().enumerate() {
                 // SAFETY: a place has `key_dim` groups of `W` vectors.
                 let x = unsafe { s.load(from.first.add(index * from.stride + w * LANES)) };
-                known[w] = s.fma(k, x, known[w]);
+                *known = s.fma(k, x, *known);
             }
         }
         known
@@ -480,9 +480,9 @@ impl Strip<'_> {
             }
         }
         let out = self.out(row);
-        for w in 0..W {
+        for (w, &o) in o.iter().enumerate() {
             // SAFETY: the strip's `W` vectors of a row are one task's.
-            unsafe { s.store(o[w], out.add(w * LANES)) };
+            unsafe { s.store(o, out.add(w * LANES)) };
         }
         known
     }

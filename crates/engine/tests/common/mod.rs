@@ -14,6 +14,14 @@ pub(crate) fn start(options: &EngineOptions) -> Engine {
     Engine::start(&checkpoint, options, &mut |_| {}).expect("the shipped model loads")
 }
 
+/// Loads a tiny model of another family, one of those that the `model` crate's tests compare with transformers. It has
+/// no tokenizer.
+pub(crate) fn start_family(name: &str, options: &EngineOptions) -> Engine {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name);
+    let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the model opens");
+    Engine::start(&checkpoint, options, &mut |_| {}).expect("the model loads")
+}
+
 /// Why the shipped model does not start with `options`.
 pub(crate) fn refused(options: &EngineOptions) -> String {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
