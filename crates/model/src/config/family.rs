@@ -556,6 +556,13 @@ pub(super) const ARCHITECTURES: [Traits; 26] = [
     QWEN35_MOE,
 ];
 
+/// The families, for messages.
+fn known() -> String {
+    let mut names: Vec<&str> = ARCHITECTURES.iter().map(|traits| traits.family.name()).collect();
+    names.dedup();
+    names.join(", ")
+}
+
 impl Traits {
     fn is_named(&self, architecture: &str) -> bool {
         self.architecture == architecture || self.base == architecture
@@ -563,14 +570,13 @@ impl Traits {
 
     /// By `architectures`, or `model_type` where that is missing; and whether it is a class without a head.
     pub(super) fn of(fields: &Fields<'_>) -> Result<(&'static Traits, bool), LoadError> {
-        let known = || ARCHITECTURES.map(|traits| traits.architecture).join(", ");
         let names = fields.list("architectures")?.unwrap_or_default();
         let (field, name) = match names.first() {
             Some(first) => ("architectures", first.as_str().unwrap_or("")),
             None => match fields.text("model_type")? {
                 Some(name) => ("model_type", name),
                 None => {
-                    let problem = format!("missing, and model_type too; known are {}", known());
+                    let problem = format!("missing, and model_type too; known are the classes of {}", known());
                     return Err(fields.error("architectures", problem));
                 }
             },
@@ -586,7 +592,7 @@ impl Traits {
             }
             None => {
                 let inner = inner_class(fields)?.map_or_else(String::new, |inner| format!(", {inner}"));
-                let problem = format!("{} is unknown{inner}; known are {}", quoted(name), known());
+                let problem = format!("{} is unknown{inner}; known are the classes of {}", quoted(name), known());
                 Err(fields.error(field, problem))
             }
         }
