@@ -194,7 +194,7 @@ fn what_is_not_computed_is_refused_by_the_name_of_its_field() {
         assert!(found.contains(wanted), "{name}, {field} = {value}: {found}");
     }
     let groups: &[(&str, &str, Value)] = &[
-        ("weights", "type", json!("float")),
+        ("weights", "type", json!("nf")),
         ("weights", "num_bits", json!(3)),
         ("weights", "num_bits", json!(16)),
         ("weights", "strategy", json!("block")),
@@ -441,7 +441,8 @@ fn codes_of_another_width_are_refused() {
 fn what_a_checkpoint_is_stored_in_is_what_auto_takes() {
     for name in cases() {
         let class = Weights::open(&open(&name)).unwrap().class();
-        let wanted = if name.starts_with("w8") { WeightClass::Int8 } else { WeightClass::Int4 };
+        let wanted =
+            if name.starts_with("w8") || name.starts_with("fp8") { WeightClass::Int8 } else { WeightClass::Int4 };
         assert_eq!(class, wanted, "{name}");
     }
     assert_eq!(Weights::open(&committed("llama2")).unwrap().class(), WeightClass::Bf16);

@@ -476,13 +476,15 @@ fn fp8(table: &mut Table, module: &str, scale: &str, block: Option<[usize; 2]>) 
     let &[out_features, in_features] = code_shape.as_slice() else {
         return Err(codes.wrong(table, format!("shape {code_shape:?}; a matrix has two dimensions")));
     };
+    let is_in_blocks = block.is_some();
     let block = block.unwrap_or_else(|| match scale_shape.iter().product::<usize>() {
         1 => [out_features.max(1), in_features.max(1)],
         _ => [1, in_features.max(1)],
     });
     let groups = in_features.div_ceil(block[1]);
     let wanted = [out_features.div_ceil(block[0]), groups];
-    if scale_shape.iter().product::<usize>() != wanted[0] * wanted[1] || scale_shape.len() > 2 {
+    let is_one_each = !is_in_blocks && scale_shape.iter().product::<usize>() == wanted[0];
+    if scale_shape != wanted && !is_one_each {
         let problem = format!("shape {scale_shape:?}; expected {wanted:?} for {out_features} x {in_features}");
         return Err(scales.wrong(table, problem));
     }

@@ -13,6 +13,7 @@ use kv_events::Publisher;
 use launch::{Calibrate, Chosen, Settings};
 use model::GenerationSettings;
 use protocol::{Nanos, Targets};
+use scheduler::StateSizes;
 use serde_json::{Value, json};
 use server::{Address, ApiKey, ParserOptions, ServeError, Server, ServerOptions, SlowOptions, Stop, TlsFiles};
 use text::chat_template::TemplateSettings;
@@ -376,8 +377,24 @@ fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, found: &
         ("targets", targets_line(settings, model)),
         ("serving", format!("{}/v1", found.address)),
     ];
+    if let Some(states) = model.states {
+        let place = lines.iter().position(|(name, _)| *name == "limits").unwrap_or(lines.len());
+        lines.insert(place, ("states", states_line(model, states)));
+    }
     lines.extend(found.page().map(|page| ("page", page)));
     lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// What the layers that keep no keys and values remember instead.
+fn states_line(model: &ModelInfo, states: StateSizes) -> String {
+    let each = 4 * model.config.state_numbers() as u64;
+    format!(
+        "{} of {} each: two for each of {} sequences, and for prefixes one each {} tokens",
+        bytes(each * states.slots as u64),
+        exact_bytes(each),
+        model.max_num_seqs,
+        states.interval
+    )
 }
 
 /// As [`bytes`], to the tenth below 100: `2.5 KiB` is no 2 KiB where there are hundreds of thousands of them.
