@@ -50,6 +50,42 @@ fn alone(model: &mut dyn Forward, tokens: &[u32], slot: Option<u32>) -> Vec<Vec<
     run(model, &batch)
 }
 
+/// Linear attention, and queries with gates, have no place for an adapter; what the other products have is read.
+#[test]
+fn products_of_models_with_states_are_refused_by_name() {
+    let config = config_of(&committed("qwen3.5"));
+    let scratch = Scratch::new("states");
+    for (module, widths, refused) in [
+        ("layers.0.linear_attn.in_proj_qkv", [48, 256], Some("adapters of linear attention are not supported")),
+        ("layers.0.linear_attn.out_proj", [192, 48], Some("adapters of linear attention are not supported")),
+        ("layers.1.self_attn.q_proj", [48, 256], Some("q_proj, k_proj, v_proj (where queries have no gates)")),
+        ("layers.1.self_attn.o_proj", [128, 48], None),
+        ("layers.0.mlp.down_proj", [64, 48], None),
+    ] {
+        let tensor = |which: &str, shape: [usize; 2]| Tensor {
+            name: format!("base_model.model.model.{module}.lora_{which}.weight"),
+            shape,
+            numbers: vec![0.5; shape[0] * shape[1]],
+        };
+        let tensors = vec![tensor("A", [4, widths[0]]), tensor("B", [widths[1], 4])];
+        let mut files = adapter(&config, 1, 4, 8.0, &[]);
+        files.tensors = tensors;
+        files.config.remove("target_modules");
+        let directory = write_in(&scratch, module, &files);
+        match (Adapter::load(&directory, &config, ROOM.max_rank), refused) {
+            (Ok(_), None) => {}
+            (Err(error), Some(why)) => {
+                let error = error.to_string();
+                assert!(error.contains(module) && error.contains(why), "{module}: {error}");
+            }
+            (found, _) => panic!("{module}: {:?}", found.map(drop)),
+        }
+    }
+    // A dense layer's MLP and attention's output: what room is kept for.
+    let bytes = adapter_bytes(&config, 8).unwrap();
+    assert!(bytes > 0 && bytes < adapter_bytes(&config_of(&committed("llama3")), 8).unwrap(), "{bytes}");
+}
+
 mod merged {
     use super::*;
 

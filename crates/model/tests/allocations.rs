@@ -13,7 +13,8 @@ use std::path::PathBuf;
 
 #[test]
 fn a_steady_step_allocates_nothing() {
-    for checkpoint in ["llama3", "gemma2", "gemma3", "granite", "olmo2", "phi3", "mixtral", "qwen3-moe"] {
+    let without_states = ["llama3", "gemma2", "gemma3", "granite", "olmo2", "phi3", "mixtral", "qwen3-moe"];
+    for checkpoint in without_states.into_iter().chain(["qwen3.5", "qwen3.5-moe", "qwen3-next"]) {
         for class in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
             let mut model = load(cpu(None, 1), &committed(checkpoint), class);
             let vocab_size = model.config().vocab_size;
@@ -26,8 +27,12 @@ fn a_steady_step_allocates_nothing() {
                     for sequence in 0..3 {
                         let at = 100 + step;
                         push(&mut batch, &prompts[sequence], at..at + 1, &tables[sequence], Wanted::All);
+                        // From one of two slots to the other.
+                        let slots = [2 * sequence as u32, 2 * sequence as u32 + 1];
+                        leave_where_kept(&mut batch, &model, Some(slots[step % 2]), &[(at, slots[(step + 1) % 2])]);
                     }
                     push(&mut batch, &prompts[3], step * 30..step * 30 + 30, &tables[3], Wanted::Last);
+                    leave_where_kept(&mut batch, &model, None, &[(step * 30 + 7, 6), (step * 30 + 29, 7)]);
                     batch
                 })
                 .collect();

@@ -680,6 +680,26 @@ fn damaged_fields_of_single_families() {
         ("Qwen3Moe", "mlp_only_layers", json!([1]), "is not a layer of 1"),
         ("Qwen3Moe", "mlp_only_layers", json!([-1]), "is not a layer of 1"),
         ("Qwen3Moe", "mlp_only_layers", json!({}), "expected a list"),
+        ("Qwen3_5", "layer_types", json!(["linear_attention"]), "no layer is full_attention"),
+        ("Qwen3_5", "layer_types", json!(["mamba"]), "\"mamba\" is not supported"),
+        (
+            "Qwen3_5",
+            "layer_types",
+            json!(["full_attention", "linear_attention"]),
+            "2 entries for num_hidden_layers = 1",
+        ),
+        ("Qwen3_5", "full_attention_interval", json!(0), "not a whole number"),
+        ("Qwen3_5", "linear_num_key_heads", json!(0), "not a whole number"),
+        ("Qwen3_5", "linear_num_value_heads", json!(24), "24 is no multiple of linear_num_key_heads = 16"),
+        ("Qwen3_5", "linear_num_value_heads", json!("many"), "expected a whole number"),
+        ("Qwen3_5", "linear_key_head_dim", json!(40), "multiples of 16 up to 256"),
+        ("Qwen3_5", "linear_value_head_dim", json!(272), "multiples of 16 up to 256"),
+        ("Qwen3_5", "linear_conv_kernel_dim", json!(9), "not a whole number from 2 to 8"),
+        ("Qwen3_5", "attn_output_gate", json!(false), "is not supported"),
+        ("Qwen3_5", "hidden_act", json!("gelu_pytorch_tanh"), "silu only"),
+        ("Qwen3_5", "partial_rotary_factor", json!(0.03), "no number of pairs"),
+        ("Qwen3_5Moe", "shared_expert_intermediate_size", json!(null), "missing"),
+        ("Qwen3Next", "shared_expert_intermediate_size", json!(0), "not a whole number"),
     ] {
         let mut config = good_config();
         config["architectures"] = json!([format!("{architecture}ForCausalLM")]);
@@ -687,6 +707,12 @@ fn damaged_fields_of_single_families() {
         config["num_local_experts"] = json!(4);
         config["num_experts_per_tok"] = json!(2);
         config["moe_intermediate_size"] = json!(16);
+        config["shared_expert_intermediate_size"] = json!(16);
+        config["full_attention_interval"] = json!(1);
+        if field == "hidden_act" {
+            config["num_hidden_layers"] = json!(2);
+            config["full_attention_interval"] = json!(2);
+        }
         config[field.split('.').next().unwrap()] = value.clone();
         let mut files = Files::good();
         files.set("config.json", config.to_string().into_bytes());
@@ -1110,4 +1136,105 @@ fn zero_weights_give_zero_logits() {
     let rows = run_alone(&mut runner, &[1, 2, 3]);
     assert!(rows.iter().flatten().all(|&logit| logit == 0.0));
     assert_eq!(runner.config().vocab_size, VOCAB);
+}
+
+/// Two layers, of which the first has a state, with zero weights.
+fn with_states() -> (Value, Vec<TensorSpec>) {
+    let mut config = good_config();
+    for (field, value) in [
+        ("architectures", json!(["Qwen3_5ForCausalLM"])),
+        ("num_hidden_layers", json!(2)),
+        ("full_attention_interval", json!(2)),
+        ("head_dim", json!(HIDDEN)),
+        ("linear_num_key_heads", json!(1)),
+        ("linear_num_value_heads", json!(3)),
+        ("linear_key_head_dim", json!(16)),
+        ("linear_value_head_dim", json!(32)),
+    ] {
+        config[field] = value;
+    }
+    let mut tensors: Vec<TensorSpec> = good_tensors()
+        .into_iter()
+        .flat_map(|(name, dtype, shape)| match name.contains("layers.0.") {
+            true => vec![(name.replace(".0.", ".1."), dtype, shape.clone()), (name, dtype, shape)],
+            false => vec![(name, dtype, shape)],
+        })
+        .filter(|(name, ..)| !name.starts_with("model.layers.0.self_attn"))
+        .collect();
+    let q = tensors.iter_mut().find(|(name, ..)| name.ends_with("1.self_attn.q_proj.weight")).unwrap();
+    q.2 = vec![2 * HIDDEN, HIDDEN]; // with the gates
+    for norm in ["q_norm", "k_norm"] {
+        tensors.push((format!("model.layers.1.self_attn.{norm}.weight"), "BF16", vec![HIDDEN]));
+    }
+    for (part, shape) in [
+        ("in_proj_qkv.weight", vec![2 * 16 + 3 * 32, HIDDEN]),
+        ("in_proj_z.weight", vec![3 * 32, HIDDEN]),
+        ("in_proj_b.weight", vec![3, HIDDEN]),
+        ("in_proj_a.weight", vec![3, HIDDEN]),
+        ("conv1d.weight", vec![2 * 16 + 3 * 32, 1, 4]),
+        ("dt_bias", vec![3]),
+        ("A_log", vec![3]),
+        ("norm.weight", vec![32]),
+        ("out_proj.weight", vec![HIDDEN, 3 * 32]),
+    ] {
+        tensors.push((format!("model.layers.0.linear_attn.{part}"), "BF16", shape));
+    }
+    (config, tensors)
+}
+
+fn files_of(config: &Value, tensors: &[TensorSpec]) -> Files {
+    let mut files = Files::good();
+    files.set("config.json", config.to_string().into_bytes());
+    files.set("model.safetensors", pack_tensors(tensors));
+    files
+}
+
+#[test]
+fn tensors_of_layers_with_a_state_are_named_where_they_are_wrong() {
+    let (config, tensors) = with_states();
+    try_load(files_of(&config, &tensors)).unwrap();
+    let of_layer: Vec<&TensorSpec> = tensors.iter().filter(|(name, ..)| name.contains("linear_attn")).collect();
+    assert_eq!(of_layer.len(), 9);
+    for (name, ..) in of_layer.into_iter().chain(tensors.iter().filter(|(name, ..)| name.contains("q_proj"))) {
+        let without: Vec<TensorSpec> = tensors.iter().filter(|(other, ..)| other != name).cloned().collect();
+        check(&format!("without {name}"), files_of(&config, &without), &["model.safetensors", name, "missing"]);
+        let mut misshapen = tensors.clone();
+        misshapen.iter_mut().find(|(other, ..)| other == name).unwrap().2[0] += 1;
+        check(&format!("another {name}"), files_of(&config, &misshapen), &["model.safetensors", name, "shape"]);
+    }
+    let with = |name: &str| {
+        let mut more = tensors.clone();
+        more.push((name.to_string(), "BF16", vec![HIDDEN]));
+        files_of(&config, &more)
+    };
+    // Layers that draft further tokens have a name of their own, and no answer needs them.
+    try_load(with("mtp.layers.0.input_layernorm.weight")).unwrap();
+    check(
+        "one too many",
+        with("model.layers.0.linear_attn.conv1d.bias"),
+        &["linear_attn.conv1d.bias", "does not read"],
+    );
+    // Beside a text model within a larger one, towers and drafting layers are passed over.
+    let mut larger = json!({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": config,
+        "vision_config": {"depth": 27}});
+    larger["text_config"]["model_type"] = json!("qwen3_5_text");
+    let mut longer: Vec<TensorSpec> = tensors
+        .iter()
+        .map(|(name, dtype, shape)| (name.replace("model.", "model.language_model."), *dtype, shape.clone()))
+        .collect();
+    for name in ["model.visual.patch_embed.proj.weight", "mtp.fc.weight"] {
+        longer.push((name.to_string(), "BF16", vec![HIDDEN, 3]));
+    }
+    try_load(files_of(&larger, &longer)).unwrap();
+}
+
+#[test]
+fn heads_wide_or_many_cost_nothing_until_their_tensors_are_there() {
+    let (mut config, tensors) = with_states();
+    for (field, value) in [("linear_num_key_heads", 512), ("linear_num_value_heads", 512), ("num_hidden_layers", 1024)]
+    {
+        config[field] = json!(value);
+    }
+    config["linear_value_head_dim"] = json!(256);
+    check("many heads", files_of(&config, &tensors), &["linear_attn", "shape"]);
 }

@@ -1,8 +1,8 @@
 //! What a configuration means: both spellings, every family's defaults, and the refusals of what is not computed.
 //! (Malformed values are in `bad_files.rs`.)
 
-use kernels::{Activation, RopeScaling, RoutingRule};
-use model::config::{ExpertConfig, HeadNorm, LayerConfig, NormPlacement, RopeConfig};
+use kernels::{Activation, DeltaShape, HeadLayout, KvDtype, RopeScaling, RoutingRule};
+use model::config::{DeltaConfig, ExpertConfig, HeadNorm, LayerConfig, Mixer, NormPlacement, RopeConfig};
 use model::{Family, GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::SamplingParams;
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 18] = [
+const ARCHITECTURES: [(&str, Family); 23] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
@@ -120,15 +120,24 @@ const ARCHITECTURES: [(&str, Family); 18] = [
     ("SmolLM3ForCausalLM", Family::SmolLm3),
     ("MixtralForCausalLM", Family::Mixtral),
     ("Qwen3MoeForCausalLM", Family::Qwen3Moe),
+    ("Qwen3NextForCausalLM", Family::Qwen3Next),
+    ("Qwen3_5ForCausalLM", Family::Qwen35),
+    ("Qwen3_5ForConditionalGeneration", Family::Qwen35),
+    ("Qwen3_5MoeForCausalLM", Family::Qwen35Moe),
+    ("Qwen3_5MoeForConditionalGeneration", Family::Qwen35Moe),
 ];
 
 fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     let (architecture, _) = ARCHITECTURES.into_iter().find(|(_, family)| *family == wanted).unwrap();
-    let experts = json!({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64});
+    let experts = json!({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 48});
     for (name, value) in experts.as_object().unwrap() {
         if changes.get(name).is_none() {
             changes[name] = value.clone();
         }
+    }
+    if changes.get("num_hidden_layers").is_none() {
+        changes["full_attention_interval"] = json!(2); // of two layers
     }
     let config = family(architecture, changes);
     assert_eq!(config.family, wanted);
@@ -156,6 +165,9 @@ fn families_differ_in_biases() {
         (Family::SmolLm3, (false, false, false), (true, true, true)),
         (Family::Mixtral, (false, false, false), (false, false, false)),
         (Family::Qwen3Moe, (false, false, false), (true, true, false)),
+        (Family::Qwen3Next, (false, false, false), (true, true, false)),
+        (Family::Qwen35, (false, false, false), (true, true, false)),
+        (Family::Qwen35Moe, (false, false, false), (true, true, false)),
     ] {
         assert_eq!(biases(&of_family(family, json!({}))), plain, "{family}");
         assert_eq!(biases(&of_family(family, all.clone())), biased, "{family} with biases");
@@ -182,6 +194,9 @@ fn families_differ_in_norms_and_defaults() {
         (Family::SmolLm3, (Before, false), none, Silu, 32, 2e6, true),
         (Family::Mixtral, (Before, false), none, Silu, 32, 1e6, false),
         (Family::Qwen3Moe, (Before, false), PerHead, Silu, 32, 1e4, false),
+        (Family::Qwen3Next, (Before, true), PerHead, Silu, 256, 1e4, false),
+        (Family::Qwen35, (Before, true), PerHead, Silu, 256, 1e4, false),
+        (Family::Qwen35Moe, (Before, true), PerHead, Silu, 256, 1e4, false),
     ] {
         let config = of_family(family, json!({}));
         assert_eq!((config.norms, config.norms_around_zero), norms, "{family}");
@@ -417,6 +432,11 @@ fn every_class_has_its_base() {
         ("SmolLM3Model", Family::SmolLm3),
         ("MixtralModel", Family::Mixtral),
         ("Qwen3MoeModel", Family::Qwen3Moe),
+        ("Qwen3NextModel", Family::Qwen3Next),
+        ("Qwen3_5TextModel", Family::Qwen35),
+        ("Qwen3_5Model", Family::Qwen35),
+        ("Qwen3_5MoeTextModel", Family::Qwen35Moe),
+        ("Qwen3_5MoeModel", Family::Qwen35Moe),
     ];
     for (base, wanted) in bases {
         // What its own fields are is not asked here, but that its name is known.
@@ -496,4 +516,96 @@ fn the_cost_of_a_token_counts_every_matrix_once() {
     assert_eq!(config.flops_per_logit_row(), 2 * 100 * 128);
     // Scores and weighted sums: 2 flops each per context token and q channel, in each of 2 layers.
     assert_eq!(config.attention_flops(10), 2 * 4 * 128 * 10);
+}
+
+/// Which layers have a state instead of keys and values, of what shape, and what else these families have.
+#[test]
+fn layers_have_a_state_or_keys_and_values() {
+    // 'L' is a layer of linear attention.
+    let pattern = |family, mut changes: Value| -> String {
+        changes["num_hidden_layers"] = json!(6);
+        let config = of_family(family, changes);
+        let letter = |layer: &LayerConfig| match (layer.mixer, layer.rope) {
+            (Mixer::Attention, Some(0)) => '.',
+            (Mixer::Delta(_), None) => 'L',
+            other => panic!("{other:?}"),
+        };
+        config.layers.iter().map(letter).collect()
+    };
+    let (full, linear) = ("full_attention", "linear_attention");
+    for family in [Family::Qwen3Next, Family::Qwen35, Family::Qwen35Moe] {
+        for (changes, expected) in [
+            (json!({}), "LLL.LL"),
+            (json!({"full_attention_interval": 2}), "L.L.L."),
+            (json!({"layer_types": [full, linear, linear, linear, full, linear]}), ".LLL.L"),
+            (json!({"full_attention_interval": 3, "layer_types": null}), "LL.LL."),
+        ] {
+            assert_eq!(pattern(family, changes.clone()), expected, "{family} {changes}");
+        }
+    }
+
+    let of = |family, changes: Value| {
+        let mut changes = changes;
+        changes["num_hidden_layers"] = json!(4);
+        of_family(family, changes)
+    };
+    let delta = |config: &ModelConfig| config.layers[0].mixer.delta().unwrap();
+    let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+    let assumed = delta(&of(Family::Qwen35, json!({})));
+    assert_eq!(assumed, DeltaConfig { shape, taps: 4, by_key_head: false }, "what transformers assumes");
+    assert!(delta(&of(Family::Qwen3Next, json!({}))).by_key_head);
+    let stated = json!({"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 16,
+        "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3});
+    let config = of(Family::Qwen35, stated);
+    let shape = DeltaShape { key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 48 };
+    assert_eq!(delta(&config), DeltaConfig { shape, taps: 3, by_key_head: false });
+    // Two inputs of the convolution, and a matrix per value head, in three layers.
+    assert_eq!(config.state_numbers(), 3 * (2 * (2 * 32 + 288) + 6 * 16 * 48));
+    assert_eq!(config.kv_shape(KvDtype::Bf16, 1, 32).layers, 1, "one layer has keys and values");
+    assert_eq!(config.attention_flops(10), 4 * 4 * 256 * 10);
+    let layout = HeadLayout { num_heads: 4, num_kv_heads: 4, head_dim: 256, gated: true };
+    assert_eq!((config.heads(), layout.qkv_width()), (layout, 4 * 4 * 256), "queries, gates, keys and values");
+    assert_eq!(of_family(Family::Llama, json!({})).state_numbers(), 0);
+
+    let turned = |changes| of(Family::Qwen35, changes).ropes[0].rotary_dim;
+    for (changes, expected) in [
+        (json!({}), 64),
+        (json!({"partial_rotary_factor": 0.5}), 128),
+        (json!({"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 1.0}}), 256),
+        (json!({"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.125}}), 32),
+    ] {
+        assert_eq!(turned(changes.clone()), expected, "{changes}");
+    }
+}
+
+#[test]
+fn an_expert_of_every_token_is_beside_the_others() {
+    let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen };
+    for (family, changes, rule, shared_size) in [
+        (Family::Qwen3Next, json!({}), rule(2, true), 48),
+        (Family::Qwen3Next, json!({"norm_topk_prob": false}), rule(2, false), 48),
+        (Family::Qwen35Moe, json!({"norm_topk_prob": false}), rule(2, true), 48),
+        (Family::Qwen3Moe, json!({}), rule(2, false), 0),
+    ] {
+        let expected = ExpertConfig { num_experts: 8, intermediate_size: 64, rule, shared_size };
+        let mut changes = changes;
+        changes["num_hidden_layers"] = json!(4);
+        assert_eq!(of_family(family, changes).experts, Some(expected), "{family}");
+    }
+    // Where every layer has experts, no field need say how wide another MLP would be.
+    let config = of_family(Family::Qwen35Moe, json!({"num_hidden_layers": 4, "intermediate_size": null}));
+    assert_eq!((config.intermediate_size, config.widest_mlp()), (64, 64));
+
+    // Of a token's work: two of eight experts, the router, the shared one and its gate.
+    let (hidden, row, gates) = (128u64, 2 * 16 * 128 + 2 * 32 * 128, 2 * 32);
+    let linear = hidden * (row + gates) + hidden * 32 * 128;
+    let attention = hidden * (4 * 4 * 256) + hidden * 4 * 256;
+    let experts = |counted: u64| hidden * (8 + 3 * counted * 64 + 3 * 48 + 1);
+    assert_eq!(config.layer_parameters(), 3 * linear + attention + 4 * experts(8));
+    assert_eq!(config.active_layer_parameters(), 3 * linear + attention + 4 * experts(2));
+    let shape = config.shape();
+    assert_eq!((shape.kv_values, shape.kv_heads), (2 * 4 * 256, 4), "of the layer with keys and values");
+    assert_eq!(shape.windows, [(None, 1)]);
+    assert_eq!(shape.state_numbers, 3 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128));
+    assert_eq!(shape.state_flops, 3 * (7 * 32 * 128 * 128 + 2 * 4 * (2 * 16 * 128 + 32 * 128)));
 }

@@ -24,10 +24,13 @@ fn passes(model: &mut dyn Forward) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
     let mut batch = Batch::default();
     push(&mut batch, &a, 0..40, &table_a, Wanted::None);
+    leave_where_kept(&mut batch, model, None, &[(20, 7), (39, 0)]);
     all.extend(run(model, &batch));
     batch.clear();
     push(&mut batch, &b, 0..33, &table_b, Wanted::All);
+    leave_where_kept(&mut batch, model, None, &[(32, 4)]);
     push(&mut batch, &a, 40..61, &table_a, Wanted::Last);
+    leave_where_kept(&mut batch, model, Some(0), &[(60, 1)]);
     all.extend(run(model, &batch));
 
     model.copy_blocks(&[(3, 11), (7, 12)]);
@@ -35,8 +38,15 @@ fn passes(model: &mut dyn Forward) -> Vec<Vec<u32>> {
     model.read_block(1, &mut bytes);
     model.write_block(20, &bytes);
     batch.clear();
+    if model.state_bytes() > 0 {
+        let mut bytes = vec![0; model.state_bytes()];
+        model.read_state(1, &mut bytes);
+        model.write_state(2, &bytes);
+    }
     push(&mut batch, &a, 61..62, &[5, 11, 9], Wanted::Last);
+    leave_where_kept(&mut batch, model, Some(2), &[]);
     push(&mut batch, &b, 33..34, &[20, 12, 2], Wanted::Last);
+    leave_where_kept(&mut batch, model, Some(4), &[(33, 5)]);
     all.extend(run(model, &batch));
     all
 }

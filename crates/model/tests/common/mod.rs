@@ -137,6 +137,13 @@ pub(crate) fn leave(batch: &mut Batch, state: Option<u32>, after: &[(usize, u32)
     span.saves.end = batch.saves.len() as u32;
 }
 
+/// The same if the model has states.
+pub(crate) fn leave_where_kept(batch: &mut Batch, model: &dyn Forward, state: Option<u32>, after: &[(usize, u32)]) {
+    if model.state_bytes() > 0 {
+        leave(batch, state, after);
+    }
+}
+
 /// Which rows of a span have logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
