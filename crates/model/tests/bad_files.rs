@@ -1211,8 +1211,8 @@ fn tensors_of_layers_with_a_state_are_named_where_they_are_wrong() {
     try_load(with("mtp.layers.0.input_layernorm.weight")).unwrap();
     check(
         "one too many",
-        with("model.layers.0.linear_attn.conv1d.bias"),
-        &["linear_attn.conv1d.bias", "does not read"],
+        with("model.layers.0.linear_attn.gate.weight"),
+        &["linear_attn.gate.weight", "does not read"],
     );
     // Beside a text model within a larger one, towers and drafting layers are passed over.
     let mut larger = json!({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": config,
