@@ -155,8 +155,8 @@ pub trait Backend: Device {
         out: &mut Self::Rows,
     );
 
-    /// A depthwise causal convolution of every row of the step, in place, see [`Convolution`]. Reads the states before the
-    /// rows and writes those to keep.
+    /// A depthwise causal convolution of every row of the step, in place, see [`Convolution`]. Reads the states before
+    /// the rows and writes those to keep.
     fn convolve(
         &self,
         step: &Self::Step<'_>,
@@ -177,11 +177,12 @@ pub trait Backend: Device {
         out: &mut Self::Rows,
     );
 
-    /// The gates of attention's output: `x = x / (1 + exp(-gate))`, of the first `rows`. `qkv`: `[rows, layout.qkv_width()]`,
-    /// the gates behind the queries; `x`: `[rows, layout.q_width()]`.
+    /// The gates of attention's output: `x = x / (1 + exp(-gate))`, of the first `rows`. `qkv`:
+    /// `[rows, layout.qkv_width()]`, the gates behind the queries; `x`: `[rows, layout.q_width()]`.
     fn gate_heads(&self, layout: HeadLayout, qkv: &Self::Rows, rows: usize, x: &mut Self::Rows);
 
-    /// `x = y / (1 + exp(-gate)) + x`, with one gate per row: an expert that every row passes through. `gates`: `[rows, 1]`.
+    /// `x = y / (1 + exp(-gate)) + x`, with one gate per row: an expert that every row passes through. `gates`:
+    /// `[rows, 1]`.
     fn add_gated(&self, gates: &Self::Rows, y: &Self::Rows, x: &mut Self::Rows, extent: Extent);
 
     /// `x = by * x`.

@@ -133,7 +133,7 @@ pub(crate) struct OpenStates<'a> {
     states: PhantomData<&'a mut f32>,
 }
 
-// SAFETY: it gives pointers; who writes through them says why no other thread does.
+// SAFETY: it gives pointers; each write through them says why no other thread makes one.
 unsafe impl Sync for OpenStates<'_> {}
 
 impl OpenStates<'_> {

@@ -1146,6 +1146,7 @@ fn with_states() -> (Value, Vec<TensorSpec>) {
         ("num_hidden_layers", json!(2)),
         ("full_attention_interval", json!(2)),
         ("head_dim", json!(HIDDEN)),
+        ("num_key_value_heads", json!(1)),
         ("linear_num_key_heads", json!(1)),
         ("linear_num_value_heads", json!(3)),
         ("linear_key_head_dim", json!(16)),

@@ -242,7 +242,7 @@ fn slots_are_taken_at_load_and_only_where_there_are_states() {
     assert!(error.contains("states of 1099511627776 slots"), "{error}");
     assert!(model::load(cpu(None, 1), &committed("llama3"), &absurd, &mut nothing).is_ok(), "it has none");
 
-    // Without a slot a model still computes: passes that nobody goes on with leave nothing.
+    // Without a slot a model still computes: passes may leave nothing.
     let options = LoadOptions { state_slots: 0, kv_dtype: KvDtype::Int8, ..options(WeightClass::Bf16) };
     let mut model = model::load(cpu(None, 1), &committed("qwen3.5"), &options, &mut nothing).unwrap();
     let prompt = random_tokens(7, 40, model.config().vocab_size);
