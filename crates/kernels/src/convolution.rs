@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! state    [k - 1][channels]    the newest inputs before the first row, oldest first
-//! row      y = bias + w[0] x[-k+1] + .. + w[k-1] x[0]      one fused multiply-add a tap, oldest first; silu(y) if asked
+//! row      y = bias + w[0] x[-k+1] + .. + w[k-1] x[0]      a fused multiply-add each, oldest first; silu(y) if asked
 //! ```
 //! A row depends on itself and the `k - 1` rows before it, wherever a sequence was cut. Lanes lie along channels, so no
 //! lane meets another.

@@ -1,18 +1,18 @@
 //! The gated delta rule: a layer whose memory of a sequence is one matrix per head (Gated DeltaNet: Yang et al., 2024).
 //!
 //! ```text
-//! row      [ q: key heads x dk | k: key heads x dk | v: value heads x dv | z: value heads x dv ]     b, a: [value heads]
+//! row      [ q: key heads x dk | k: key heads x dk | v: value heads x dv | z: value heads x dv ]   b, a: [value heads]
 //! prepare  q, k = x / sqrt(sum x^2 + 1e-6) per head, q / sqrt(dk) besides
 //!          beta = 1 / (1 + e^-b)     decay = e^-(rate softplus(a + dt_bias))
 //! token    S = decay S     d = beta (v - S^T k)     S = S + k d^T     o = S^T q        S: [dk, dv], value head j of
 //! output   o / sqrt(mean o^2 + eps) * norm * silu(z)                                  key head j / (value / key heads)
 //! ```
 //! The recurrence itself is the definition, for a whole prompt and for one token: sums over `dk` ascend, one fused
-//! multiply-add each, and lanes lie along `dv`, so no lane meets another and nothing depends on where a sequence was cut.
+//! multiply-add each, and lanes lie along `dv`: no lane meets another, and nothing depends on where a sequence was cut.
 //! (In chunks of many rows it would be sums in another order, which decode could not repeat.)
 //!
-//! A strip of up to 64 columns of a state stays in the first caches over all rows of a span. The update of a row and the
-//! products `S^T k` of the next row are one walk over it: the same numbers, read once.
+//! A strip of up to 64 columns of a state stays in the first caches over all rows of a span. The update of a row and
+//! the products `S^T k` of the next row are one walk over it: the same numbers, read once.
 
 use crate::isa::Isa;
 use crate::pointwise::{Activation, Plain, RowOps, Shared, Vectors, share_rows};

@@ -51,7 +51,7 @@ pub trait HostBackend: Device {
         out: &mut [f32],
     );
 
-    /// `x = x / (1 + exp(-gate))` with the gates in `qkv` `[rows, layout.qkv_width()]`. `x`: `[rows, layout.q_width()]`.
+    /// `x = x / (1 + exp(-gate))`, the gates in `qkv` `[rows, layout.qkv_width()]`. `x`: `[rows, layout.q_width()]`.
     fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]);
 
     /// `x = y / (1 + exp(-gate)) + x` with one gate a row. `gates`: `[rows]`.

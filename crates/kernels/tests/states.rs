@@ -188,8 +188,8 @@ fn layers() -> Vec<Box<dyn Layer>> {
 #[test]
 fn every_path_has_one_set_of_bits() {
     for layer in layers() {
-        // Several sequences together: from zeros and from a state, with states kept after some rows, the same row twice,
-        // the last, and none.
+        // Several sequences together: from zeros and from a state, with states kept after some rows, one row twice, the
+        // last, and none.
         let parts: [Part; 4] = [
             (0..9, None, vec![(2, 0), (3, 1), (8, 2), (8, 3)]),
             (9..10, Some(4), vec![(9, 5)]),

@@ -74,7 +74,7 @@ pub(crate) fn copy<B: Backend>(backend: &B, from: &B::Rows, to: &mut B::Rows, ex
 
 pub(crate) struct Layer<B: Backend> {
     attention_norms: Norms<B::Vector>,
-    /// `[q heads | gates, if any | k heads | v heads] x hidden_size`; of linear attention `[q | k | v | z] x hidden_size`.
+    /// `[q heads | gates, if any | k heads | v heads] x hidden_size`; of linear attention `[q | k | v | z]`.
     pub(crate) qkv: Linear<B>,
     /// Of linear attention.
     delta: Option<Delta<B>>,

@@ -1,5 +1,5 @@
-//! Models of which some layers have a state: the logits of a row, and the states after it, are a function of the weights
-//! and the row's token history, wherever a sequence was cut, gone back to, and computed with.
+//! Models of which some layers have a state: the logits of a row, and the states after it, are a function of the
+//! weights and the row's token history, wherever a sequence was cut, gone back to, and computed with.
 //!
 //! ```text
 //! slot 3 ──read──> rows 40 .. 61 ──after row 47──> slot 5        a pass never writes a slot that it reads

@@ -459,7 +459,7 @@ fn why_unread(name: &str) -> &'static str {
     } else if !is("lora_A.weight") && !is("lora_B.weight") {
         "only lora_A.weight and lora_B.weight are read"
     } else {
-        "adapted are q_proj, k_proj, v_proj (where queries have no gates), o_proj, gate_proj, up_proj and down_proj of its \
-         layers (of some families their fused forms); the adapter is of another model"
+        "adapted are q_proj, k_proj, v_proj (where queries have no gates), o_proj, gate_proj, up_proj and down_proj of \
+         its layers (of some families their fused forms); the adapter is of another model"
     }
 }
