@@ -19,7 +19,9 @@ use crate::device::Device;
 use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
 use crate::states::StateSpan;
-use crate::{Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, HeadLayout, HeadNorms, Out, RopeTable};
+use crate::{
+    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, HeadLayout, HeadNorms, Norm, Out, RopeTable,
+};
 use std::ops::Range;
 
 /// Inputs of a step, in flat arrays. All but `spans`, `states`, `wanted` and `listed` have one element per
@@ -123,6 +125,13 @@ pub trait Backend: Device {
     /// width is the length of `weight`.
     fn rms_norm(&self, x: &Self::Rows, rows: Range<usize>, weight: &Self::Vector, eps: f32, out: &mut Self::Rows);
 
+    /// Layer norm of the first `rows` of `x` (Ba et al., 2016), see [`layer_norm`](crate::layer_norm::layer_norm), into
+    /// those of `out`. The width is the length of its weight.
+    fn layer_norm(&self, x: &Self::Rows, rows: usize, norm: Norm<'_, Self::Vector>, out: &mut Self::Rows);
+
+    /// `x = activation(x)`.
+    fn activate(&self, activation: Activation, x: &mut Self::Rows, extent: Extent);
+
     /// `y = x w^T + bias` for the first `rows` of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
     /// Activations are converted as the weight class says (bf16 rounding, or int8 with one scale per row).
     fn linear(
@@ -144,7 +153,7 @@ pub trait Backend: Device {
         kv: &mut Self::KvCache,
     );
 
-    /// Causal attention of every row of the step; keys and values come from the cache only. `qkv`: the queries come first
+    /// Attention of every row of the step; keys and values come from the cache only. `qkv`: the queries come first
     /// in each row, the rest is not read. `out`: `[rows, layout.q_width()]`.
     fn attend(
         &self,

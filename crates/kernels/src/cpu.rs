@@ -19,7 +19,8 @@ use crate::quant::{
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{LostCpuTime, NodeChoice, Pool, ThreadError, default_threads};
 use crate::{
-    Activation, Attention, HeadLayout, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing,
+    Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, RoutingRule, attention, layer_norm,
+    pointwise, routing,
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -233,6 +234,14 @@ impl HostBackend for Cpu {
 
     fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         pointwise::rms_norm(Some(&self.pool), self.isa, x, weight, eps, out);
+    }
+
+    fn layer_norm(&self, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+        layer_norm::layer_norm(Some(&self.pool), self.isa, x, norm, out);
+    }
+
+    fn activate(&self, activation: Activation, x: &mut [f32]) {
+        layer_norm::activate(Some(&self.pool), self.isa, activation, x);
     }
 
     fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {

@@ -28,7 +28,8 @@ use crate::simd::{self, Kernel, LANES, Simd, dispatch};
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{Pool, default_threads};
 use crate::{
-    Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Out, RotateAndStore, RoutingRule, routing,
+    Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Norm, Out, RotateAndStore, RoutingRule,
+    layer_norm, routing,
 };
 use std::ops::Range;
 
@@ -259,6 +260,14 @@ impl HostBackend for Float32 {
         pointwise::rms_norm(Some(&self.pool), self.isa, x, weight, eps, out);
     }
 
+    fn layer_norm(&self, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+        layer_norm::layer_norm(Some(&self.pool), self.isa, x, norm, out);
+    }
+
+    fn activate(&self, activation: Activation, x: &mut [f32]) {
+        layer_norm::activate(Some(&self.pool), self.isa, activation, x);
+    }
+
     fn linear(&self, x: &[f32], w: &Float32Matrix, bias: Option<&[f32]>, out: Out<'_>) {
         let MatrixShape { out_features, in_features } = w.shape;
         let rows = x.len() / in_features;
@@ -357,7 +366,7 @@ impl HostBackend for Float32 {
                 let to = (span.first_row + row) * width + head * head_dim;
                 // SAFETY: each row and head is one task's.
                 let out = unsafe { out.part(to..to + head_dim) };
-                let seen = rule.first_seen(position)..position + 1;
+                let seen = rule.seen(position, span.start + span.num_rows);
                 dispatch(self.isa, AttendRow { query: &qkv[at..][..head_dim], rule, seen, token, out });
             });
         }

@@ -6,7 +6,7 @@ use crate::low_rank::Group;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::routing::{Routes, RoutingRule};
 use crate::states::StateSpan;
-use crate::{Activation, Attention, Convolution, DeltaRule, HeadLayout, Out, RotateAndStore};
+use crate::{Activation, Attention, Convolution, DeltaRule, HeadLayout, Norm, Out, RotateAndStore};
 use std::ops::Range;
 
 /// The operations of [`Backend`] on slices, whose lengths determine the number of rows. Each computes immediately.
@@ -19,6 +19,12 @@ pub trait HostBackend: Device {
 
     /// Root-mean-square norm of each row: `x / sqrt(mean(x^2) + eps) * weight` (Zhang & Sennrich, 2019).
     fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+
+    /// See [`layer_norm`](crate::layer_norm::layer_norm).
+    fn layer_norm(&self, x: &[f32], norm: Norm<'_>, out: &mut [f32]);
+
+    /// `x = activation(x)`.
+    fn activate(&self, activation: Activation, x: &mut [f32]);
 
     /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
     fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
@@ -35,7 +41,7 @@ pub trait HostBackend: Device {
     /// See [`RotateAndStore`].
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Self::KvCache);
 
-    /// Causal attention of every row over the cache. `out`: `[rows, layout.q_width()]`.
+    /// Attention of every row over the cache. `out`: `[rows, layout.q_width()]`.
     fn attend(&self, args: Attention<'_>, kv: &Self::KvCache, out: &mut [f32]);
 
     /// See [`Convolution`]. `rows`: `[rows, row_width]`.
@@ -118,6 +124,17 @@ impl<H: HostBackend> Backend for H {
         let width = weight.len();
         let (x, out) = (&x[rows.start * width..rows.end * width], &mut out[..rows.len() * width]);
         HostBackend::rms_norm(self, x, weight, eps, out);
+    }
+
+    fn layer_norm(&self, x: &Buffer<f32>, rows: usize, norm: Norm<'_, Buffer<f32>>, out: &mut Buffer<f32>) {
+        let Norm { weight, bias, eps } = norm;
+        let (numbers, norm) =
+            (rows * weight.len(), Norm { weight: &weight[..], bias: bias.map(|bias| &bias[..]), eps });
+        HostBackend::layer_norm(self, &x[..numbers], norm, &mut out[..numbers]);
+    }
+
+    fn activate(&self, activation: Activation, x: &mut Buffer<f32>, extent: Extent) {
+        HostBackend::activate(self, activation, &mut x[..extent.numbers()]);
     }
 
     fn linear(

@@ -29,10 +29,12 @@ pub mod cpu_time;
 pub mod delta_rule;
 pub mod device;
 pub mod float32;
+mod gelu;
 pub mod gemm;
 pub mod host;
 pub mod isa;
 pub mod kv_cache;
+pub mod layer_norm;
 pub mod limits;
 pub mod low_rank;
 pub mod mem;
@@ -60,6 +62,7 @@ pub use float32::Float32;
 pub use host::HostBackend;
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvDtype, KvShape};
+pub use layer_norm::Norm;
 pub use limits::{Certainty, Doubt};
 pub use low_rank::{LowRank, LowRankShape, LowRankSource};
 pub use mem::{Buffer, OutOfMemory};
@@ -72,6 +75,7 @@ pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
 pub use routing::{Routes, RoutingRule};
 pub use states::{StateSave, StateShape, StateSpan, States};
+use std::ops::Range;
 
 /// Layout of the heads of one attention layer in a row of the fused q/k/v product:
 /// `[q head 0 .. q head num_heads | gates of the q heads, if any | k heads | v heads]`, each `head_dim` wide.
@@ -185,7 +189,8 @@ pub struct AttentionSpan<'a> {
     pub first_row: usize,
     /// Number of rows: 1 for decode, a chunk's length for prefill.
     pub num_rows: usize,
-    /// Position of the first row. Row `i` reads the cache at positions up to `start + i`.
+    /// Position of the first row. Row `i` reads the cache at positions up to `start + i`, or of all rows of the span:
+    /// see [`AttentionRule::both_ways`].
     pub start: usize,
     /// The sequence's blocks, covering at least `start + num_rows` tokens.
     pub blocks: &'a [u32],
@@ -198,23 +203,31 @@ pub struct AttentionRule {
     pub scale: f32,
     /// `cap * tanh(score / cap)` of the scaled scores, which bounds them to `-cap..cap` (Gemma 2: Gemma Team, 2024).
     pub softcap: Option<f32>,
-    /// Sliding window: a row sees the last `window` positions including its own; at least 1. `None`: all up to its own.
+    /// Sliding window: a row sees positions less than `window` away, its own among them; at least 1. `None`: all.
     pub window: Option<usize>,
+    /// A row sees the later rows of its span too (encoders: Devlin et al., 2018), not only positions up to its own.
+    pub both_ways: bool,
 }
 
 impl AttentionRule {
     /// Full causal attention with scores divided by `sqrt(head_dim)` (Vaswani et al., 2017).
     pub fn of_width(head_dim: usize) -> AttentionRule {
-        AttentionRule { scale: 1.0 / (head_dim as f32).sqrt(), softcap: None, window: None }
+        AttentionRule { scale: 1.0 / (head_dim as f32).sqrt(), softcap: None, window: None, both_ways: false }
     }
 
-    /// First position visible to the row at `position`.
-    pub fn first_seen(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    /// Positions visible to the row at `position` of a span whose rows end before position `end`.
+    pub fn seen(&self, position: usize, end: usize) -> Range<usize> {
+        let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let last = match (self.both_ways, self.window) {
+            (false, _) => position + 1,
+            (true, None) => end,
+            (true, Some(window)) => position.saturating_add(window).min(end),
+        };
+        first..last
     }
 }
 
-/// Causal attention of the rows of a step over the cache.
+/// Attention of the rows of a step over the cache.
 #[derive(Clone, Copy)]
 pub struct Attention<'a> {
     /// f32 `[rows, layout.qkv_width()]`, the queries first; the rest is not read.

@@ -3,6 +3,7 @@
 //! Each function takes `pool: Option<&Pool>` (many rows are split over its threads) and `isa`, and returns the same bits
 //! for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
 
+use crate::gelu::{gelu, gelu_lanes};
 use crate::isa::Isa;
 use crate::kv_cache::{KvCache, KvDtype, KvPlace, MAX_HEAD_DIM, Writer};
 use crate::simd::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
@@ -79,7 +80,7 @@ pub(crate) trait RowOps: Copy {
     fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]);
     /// `x = x / (1 + exp(-gate))`.
     fn sigmoid(self, gate: &[f32], x: &mut [f32]);
-    /// `out = (gate / (1 + exp(-z))) * up`, where `z` is [`Activation::argument`] of the gate.
+    /// `out = activation(gate) * up`.
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
     /// `x = scale * y + x`, rounded once.
     fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]);
@@ -119,7 +120,7 @@ impl RowOps for Plain {
 
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-            *out = (gate / (1.0 + exp(0.0 - activation.argument(gate)))) * up;
+            *out = activation.of(gate) * up;
         }
     }
 
@@ -162,7 +163,7 @@ pub(crate) struct Vectors<S>(pub(crate) S);
 impl<S: Simd> Vectors<S> {
     /// Up to 16 elements from `at`, then zeros.
     #[inline(always)]
-    fn load(self, x: &[f32], at: usize) -> S::V {
+    pub(crate) fn load(self, x: &[f32], at: usize) -> S::V {
         let (n, from) = (x.len() - at, x[at..].as_ptr());
         // SAFETY: at least `min(n, 16)` numbers follow `at`.
         unsafe { if n >= LANES { self.0.load(from) } else { self.0.load_first(n, from) } }
@@ -170,7 +171,7 @@ impl<S: Simd> Vectors<S> {
 
     /// Up to 16 elements to `at`.
     #[inline(always)]
-    fn store(self, v: S::V, out: &mut [f32], at: usize) {
+    pub(crate) fn store(self, v: S::V, out: &mut [f32], at: usize) {
         let n = out.len() - at;
         let to = out[at..].as_mut_ptr();
         // SAFETY: at least `min(n, 16)` numbers follow `at`.
@@ -215,16 +216,8 @@ impl<S: Simd> RowOps for Vectors<S> {
         assert!(gate.len() == up.len() && out.len() == up.len());
         let s = self.0;
         for at in (0..gate.len()).step_by(LANES) {
-            let gate = self.load(gate, at);
-            let argument = match activation {
-                Activation::Silu => gate,
-                Activation::GeluTanh => {
-                    let cubic = s.fma(s.mul(gate, gate), s.splat(GELU_CUBIC), s.splat(1.0));
-                    s.mul(s.mul(gate, s.splat(GELU_LINEAR)), cubic)
-                }
-            };
-            let bottom = s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(0.0), argument)));
-            self.store(s.mul(s.div(gate, bottom), self.load(up, at)), out, at);
+            let activated = activation.of_lanes(s, self.load(gate, at));
+            self.store(s.mul(activated, self.load(up, at)), out, at);
         }
     }
 
@@ -319,14 +312,16 @@ pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f
     });
 }
 
-/// Activation of a gated MLP (Shazeer, 2020): multiplies `up` by `gate * sigmoid(z)`.
+/// Activation of an MLP: of its middle, or of the gate in a gated one (Shazeer, 2020), which multiplies `up` by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// `z = gate`, also called swish (Llama and most others).
+    /// `x / (1 + exp(-x))`, also called swish (Llama and most others).
     Silu,
-    /// `z = 2 sqrt(2/pi) (gate + 0.044715 gate^3)`: the approximation of GELU by tanh (Hendrycks & Gimpel, 2016), since
-    /// `(1 + tanh(z/2)) / 2 = sigmoid(z)` (Gemma).
+    /// `x / (1 + exp(-z))` with `z = 2 sqrt(2/pi) (x + 0.044715 x^3)`: the approximation of GELU by tanh (Hendrycks &
+    /// Gimpel, 2016), since `(1 + tanh(z/2)) / 2 = sigmoid(z)` (Gemma).
     GeluTanh,
+    /// `x Phi(x)`, GELU itself (Hendrycks & Gimpel, 2016; BERT): see [`gelu`](crate::gelu).
+    Gelu,
 }
 
 /// `2 sqrt(2 / pi)`.
@@ -334,13 +329,30 @@ const GELU_LINEAR: f32 = 1.595_769;
 const GELU_CUBIC: f32 = 0.044_715;
 
 impl Activation {
-    /// `z` for a gate.
+    /// Of one number.
     #[inline(always)]
-    fn argument(self, gate: f32) -> f32 {
-        match self {
-            Activation::Silu => gate,
-            Activation::GeluTanh => (gate * GELU_LINEAR) * (gate * gate).mul_add(GELU_CUBIC, 1.0),
-        }
+    pub(crate) fn of(self, x: f32) -> f32 {
+        let argument = match self {
+            Activation::Silu => x,
+            Activation::GeluTanh => (x * GELU_LINEAR) * (x * x).mul_add(GELU_CUBIC, 1.0),
+            Activation::Gelu => return gelu(x),
+        };
+        x / (1.0 + exp(0.0 - argument))
+    }
+
+    /// [`of`](Self::of) of 16 numbers.
+    #[inline(always)]
+    pub(crate) fn of_lanes<S: Simd>(self, s: S, x: S::V) -> S::V {
+        let argument = match self {
+            Activation::Silu => x,
+            Activation::GeluTanh => {
+                let cubic = s.fma(s.mul(x, x), s.splat(GELU_CUBIC), s.splat(1.0));
+                s.mul(s.mul(x, s.splat(GELU_LINEAR)), cubic)
+            }
+            Activation::Gelu => return gelu_lanes(s, x),
+        };
+        let bottom = s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(0.0), argument)));
+        s.div(x, bottom)
     }
 }
 

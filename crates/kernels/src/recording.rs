@@ -16,7 +16,7 @@ use crate::mem::OutOfMemory;
 use crate::pointwise::gated;
 use crate::quant::{BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use crate::states::{StateShape, StateSpan, States};
-use crate::{Activation, Attention, HeadLayout, HostBackend, Out, RotateAndStore, RoutingRule};
+use crate::{Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, RoutingRule};
 
 /// Source of a matrix.
 #[derive(Clone, Copy)]
@@ -196,6 +196,14 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
 
     fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         self.exact.rms_norm(x, weight, eps, out);
+    }
+
+    fn layer_norm(&self, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+        self.exact.layer_norm(x, norm, out);
+    }
+
+    fn activate(&self, activation: Activation, x: &mut [f32]) {
+        self.exact.activate(activation, x);
     }
 
     fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, mut out: Out<'_>) {

@@ -17,8 +17,8 @@ use crate::quant::{
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::Pool;
 use crate::{
-    Activation, Attention, HeadLayout, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise,
-    routing,
+    Activation, Attention, HeadLayout, HostBackend, Isa, Norm, Out, RotateAndStore, RoutingRule, attention, cpu,
+    layer_norm, pointwise, routing,
 };
 
 /// The backend of the definitions.
@@ -144,6 +144,14 @@ impl HostBackend for Reference {
 
     fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         pointwise::rms_norm(None, Isa::Scalar, x, weight, eps, out);
+    }
+
+    fn layer_norm(&self, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+        layer_norm::layer_norm(None, Isa::Scalar, x, norm, out);
+    }
+
+    fn activate(&self, activation: Activation, x: &mut [f32]) {
+        layer_norm::activate(None, Isa::Scalar, activation, x);
     }
 
     fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {

@@ -244,13 +244,16 @@ fn definition_under(step: Under<'_>) -> Vec<Vec<u32>> {
     step.attend(Isa::Scalar, None)
 }
 
-/// A short window, one across a split's border, one of a split and a bit, one longer than any context here; and a cap.
+/// A short window, one across a split's border, one of a split and a bit, one longer than any context here; a cap; and
+/// rows that see later ones.
 fn rules(head_dim: usize) -> Vec<AttentionRule> {
     let plain = AttentionRule::of_width(head_dim);
     let windows = [None, Some(1), Some(40), Some(256), Some(300), Some(10_000)];
     let mut rules: Vec<AttentionRule> = windows.into_iter().map(|window| AttentionRule { window, ..plain }).collect();
     rules.push(AttentionRule { scale: 0.3, softcap: Some(2.5), ..plain });
     rules.push(AttentionRule { softcap: Some(0.5), window: Some(100), ..plain });
+    let windows = [None, Some(1), Some(8), Some(65), Some(10_000)];
+    rules.extend(windows.map(|window| AttentionRule { window, both_ways: true, ..plain }));
     rules
 }
 
@@ -366,7 +369,8 @@ fn the_definition_is_softmax_attention() {
             for rule in testing::part_of(rules(shape.head_dim), 3) {
                 let got = definition_under(step.under(rule));
                 for (row, got) in got.iter().enumerate() {
-                    let want = exact_row(shape, rule, &step, &sequence.queries[start + row], start + row);
+                    let seen = rule.seen(start + row, start + rows);
+                    let want = exact_row(shape, rule, &step, &sequence.queries[start + row], seen);
                     for (i, (&got, want)) in got.iter().zip(want).enumerate() {
                         let got = f32::from_bits(got) as f64;
                         let off = (got - want).abs();
@@ -382,10 +386,10 @@ fn the_definition_is_softmax_attention() {
     }
 }
 
-/// Attention of the row at `position` of the only sequence of a step, in f64.
-fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], position: usize) -> Vec<f64> {
+/// Attention of a row of the only sequence of a step that sees `seen`, in f64.
+fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], seen: Range<usize>) -> Vec<f64> {
     let Shape { num_heads, num_kv_heads, head_dim, block_size, dtype, .. } = shape;
-    let first = rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
+    let first = seen.start;
     let mut out = Vec::new();
     for head in 0..num_heads {
         let query = &query[head * head_dim..][..head_dim];
@@ -400,7 +404,8 @@ fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], posi
             let slot = step.tables[0][token / block_size] as usize * block_size + token % block_size;
             KvPlace { layer: LAYER, slot, kv_head: head / (num_heads / num_kv_heads) }
         };
-        let scores: Vec<f64> = (first..=position)
+        let scores: Vec<f64> = seen
+            .clone()
             .map(|token| {
                 let dot: f64 = (0..head_dim).map(|d| query[d] * step.kv.key(place(token), d) as f64).sum();
                 let score = dot * rule.scale as f64;
@@ -489,10 +494,12 @@ fn the_definition_never_changes() {
     // which recorded answers can no longer be reproduced.
     let plain = AttentionRule::of_width(64);
     let windowed = AttentionRule { window: Some(400), softcap: Some(1.5), ..plain };
+    let both_ways = AttentionRule { both_ways: true, ..plain };
     let [pairs, tiles, int8] = SHAPES[2].each();
     for (shape, rule, want) in [
         (pairs, plain, 0x65aa_44f7_8572_aeaau64),
         (pairs, windowed, 0x9e49_0bd0_09ae_0db9),
+        (pairs, both_ways, 0xf66f_7424_4678_68b1),
         (tiles, plain, 0x5504_18a3_36fe_ef74),
         (tiles, windowed, 0x88d2_9964_9a7d_1b08),
         (int8, plain, 0x46d2_5de9_dc27_2c9a),
@@ -504,6 +511,33 @@ fn the_definition_never_changes() {
             let bytes = got.iter().flatten().flat_map(|bits| bits.to_le_bytes());
             let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, byte| (h ^ byte as u64).wrapping_mul(0x100_0000_01b3));
             assert_eq!(hash, want, "{shape:?}, {rule:?}, {isa:?}, {threads} threads: {hash:#x}");
+        });
+    }
+}
+
+#[test]
+fn rows_that_see_both_ways_see_their_whole_span_and_no_other() {
+    // Texts of one block, of several, of more than a split.
+    let lengths = [1, 31, 40, 300];
+    for (shape, window) in
+        SHAPES[1].each().into_iter().flat_map(|shape| [None, Some(9), Some(280)].map(|window| (shape, window)))
+    {
+        let rule = AttentionRule { window, both_ways: true, ..AttentionRule::of_width(shape.head_dim) };
+        let texts = lengths.map(|len| Sequence::new(shape, 40 + len as u64, len));
+        let whole = |text| Rows { sequence: text, start: 0, rows: text.queries.len() };
+        let together = Step::new(shape, &texts.each_ref().map(whole), 3);
+        let want = definition_under(together.under(rule));
+        let mut first = 0;
+        for text in &texts {
+            let alone = Step::new(shape, &[whole(text)], 4);
+            every_path_under(alone.under(rule), |isa, threads, got| {
+                let same = got == want[first..first + got.len()];
+                assert!(same, "{} rows, {shape:?}, {rule:?}, {isa:?}, {threads} threads", got.len());
+            });
+            first += text.queries.len();
+        }
+        every_path_under(together.under(rule), |isa, threads, got| {
+            assert!(got == want, "together, {shape:?}, {rule:?}, {isa:?}, {threads} threads");
         });
     }
 }

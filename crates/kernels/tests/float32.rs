@@ -136,7 +136,7 @@ fn attended_exactly(layout: HeadLayout, rule: AttentionRule, qkv: &[f32]) -> Vec
         for index in 0..num_heads {
             let kv_head = index / (num_heads / num_kv_heads);
             let query = turned(position, index);
-            let seen = rule.first_seen(position)..position + 1;
+            let seen = rule.seen(position, len);
             let weights: Vec<f64> = seen
                 .clone()
                 .map(|p| {
@@ -166,7 +166,7 @@ fn attention_is_right_and_the_same_everywhere() {
         ),
         (
             HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, gated: false },
-            AttentionRule { softcap: Some(2.0), scale: 1.0, window: None },
+            AttentionRule { softcap: Some(2.0), scale: 1.0, window: None, both_ways: false },
         ),
     ];
     for (seed, (layout, rule)) in table.into_iter().enumerate() {
@@ -181,6 +181,22 @@ fn attention_is_right_and_the_same_everywhere() {
                 for (at, (&got, &want)) in out.iter().zip(&exact).enumerate() {
                     assert!((f64::from(got) - want).abs() < 1e-5, "{what}: {at}: {got} for {want}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_both_ways_is_right() {
+    let layout = HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 32, gated: false };
+    for window in [None, Some(1), Some(9)] {
+        let rule = AttentionRule { window, both_ways: true, ..AttentionRule::of_width(32) };
+        let qkv = numbers(&mut Dice::new(9), 70 * layout.qkv_width());
+        let exact = attended_exactly(layout, rule, &qkv);
+        for (name, backend) in backends() {
+            let out = attended(&backend, layout, rule, &qkv, 70);
+            for (at, (&got, &want)) in out.iter().zip(&exact).enumerate() {
+                assert!((f64::from(got) - want).abs() < 1e-5, "{name}, {rule:?}: {at}: {got} for {want}");
             }
         }
     }

@@ -3,10 +3,11 @@
 use crate::paths;
 
 use kernels::kv_cache::KvPlace;
+use kernels::layer_norm::{activate, layer_norm};
 use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap};
 use kernels::threads::Pool;
 use kernels::{
-    Activation, HeadLayout, HeadNorms, Isa, KvCache, KvDtype, KvShape, RopeScaling, RopeTable, RotateAndStore,
+    Activation, HeadLayout, HeadNorms, Isa, KvCache, KvDtype, KvShape, Norm, RopeScaling, RopeTable, RotateAndStore,
     gate_up_row,
 };
 use paths::{bits, every_path, numbers};
@@ -50,8 +51,42 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
+fn layer_norms_and_activations_have_one_set_of_bits() {
+    for width in [1, 15, 16, 17, 64, 100, 384, 768] {
+        for rows in [0, 1, 3, 40] {
+            let (x, weight, bias) = (numbers(width as u64, rows * width), numbers(7, width), numbers(8, width));
+            for bias in [None, Some(&bias[..])] {
+                every_path(&format!("{rows} rows of {width}, bias: {}", bias.is_some()), |pool, isa| {
+                    let (mut out, mut activated) = (vec![f32::NAN; rows * width], x.clone());
+                    layer_norm(pool, isa, &x, Norm { weight: &weight, bias, eps: 1e-5 }, &mut out);
+                    activate(pool, isa, Activation::Gelu, &mut activated);
+                    (bits(&out), bits(&activated))
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn layer_norm_takes_the_mean_away_and_divides_by_the_deviation() {
+    // Far from zero, where sums of squares would leave no digit of the deviation.
+    let (x, weight, bias) = (numbers(1, 3 * 100), numbers(2, 100), numbers(3, 100));
+    let x: Vec<f32> = x.iter().map(|x| x + 1000.0).collect();
+    let mut out = vec![0.0; x.len()];
+    layer_norm(None, Isa::Scalar, &x, Norm { weight: &weight, bias: Some(&bias), eps: 1e-5 }, &mut out);
+    for (x, out) in x.chunks(100).zip(out.chunks(100)) {
+        let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / 100.0;
+        let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / 100.0;
+        for (i, (&x, &out)) in x.iter().zip(out).enumerate() {
+            let want = (f64::from(x) - mean) / (variance + 1e-5).sqrt() * f64::from(weight[i]) + f64::from(bias[i]);
+            assert!((f64::from(out) - want).abs() < 2e-4 * (1.0 + want.abs()), "{i}: {out} for {want}");
+        }
+    }
+}
+
+#[test]
 fn gated_activations_have_one_set_of_bits() {
-    for activation in [Activation::Silu, Activation::GeluTanh] {
+    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
         for width in [1, 15, 16, 17, 48, 100, 4864] {
             for rows in [0, 1, 5, 33] {
                 let gate_up = numbers(width as u64 + 100, rows * 2 * width);

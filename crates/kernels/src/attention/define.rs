@@ -24,21 +24,20 @@ pub(super) fn tile(call: &Call<'_>, tile: &Tile) {
         let query = &call.args.qkv[batch_row * layout.qkv_width() + head * layout.head_dim..];
         // SAFETY: each row and head is in one tile.
         let out = unsafe { call.out(batch_row, head) };
-        attend_row(call, span.blocks, tile.kv_head, query, span.start + token, out);
+        attend_row(call, span.blocks, tile.kv_head, query, &call.seen(span, token), out);
     }
 }
 
-/// One query head at `position`. `out`: `[head_dim]`.
-fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], position: usize, out: &mut [f32]) {
+/// One query head that sees `seen`. `out`: `[head_dim]`.
+fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], seen: &Range<usize>, out: &mut [f32]) {
     let head_dim = out.len();
-    let first = call.args.rule.first_seen(position);
     let split = |start: usize| {
-        let seen = first.saturating_sub(start)..(position + 1 - start).min(SPLIT);
+        let seen = seen.start.saturating_sub(start)..(seen.end - start).min(SPLIT);
         split(call, blocks, kv_head, &query[..head_dim], start, seen)
     };
-    let first_split = first / SPLIT * SPLIT;
+    let first_split = seen.start / SPLIT * SPLIT;
     let mut total = split(first_split);
-    for start in (first_split + SPLIT..=position).step_by(SPLIT) {
+    for start in (first_split + SPLIT..seen.end).step_by(SPLIT) {
         fold(&mut total, &split(start), head_dim);
     }
     for (out, value) in out.iter_mut().zip(total.values) {

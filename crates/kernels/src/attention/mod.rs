@@ -1,7 +1,8 @@
-//! Causal attention over the paged KV cache; keys and values come from the cache only.
+//! Attention over the paged KV cache; keys and values come from the cache only.
 //!
 //! ```text
-//! row        one query head of one token; it sees its position and earlier ones, or the last `window` of them
+//! row        one query head of one token; it sees its position and earlier ones, or those of its span's later rows
+//!            too (encoders), and of all these only what is less than `window` away
 //! split      256 positions, counted from 0: scores, softmax and weighted sum are complete within a split
 //! fold       splits are joined in order
 //!
@@ -43,7 +44,7 @@ use crate::isa::{Isa, TilesProof};
 use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM};
 use crate::pointwise::Shared;
 use crate::threads::{Pool, share};
-use crate::{Attention, HeadLayout};
+use crate::{Attention, AttentionSpan, HeadLayout};
 use std::cell::RefCell;
 use std::ops::Range;
 use tile::{ROWS, Tile};
@@ -67,6 +68,12 @@ impl Call<'_> {
     /// Query heads per kv head.
     fn group(&self) -> usize {
         self.args.layout.num_heads / self.args.layout.num_kv_heads
+    }
+
+    /// Positions that row `token` of a span sees.
+    #[inline(always)]
+    fn seen(&self, span: &AttentionSpan<'_>, token: usize) -> Range<usize> {
+        self.args.rule.seen(span.start + token, span.start + span.num_rows)
     }
 
     /// The unit for the products of a tile of `rows` rows.

@@ -52,9 +52,9 @@ pub(super) struct Tile {
 
 impl Tile {
     pub(super) fn new(call: &Call<'_>, span: usize, kv_head: usize, rows: Range<usize>) -> Tile {
-        let start = call.args.spans[span].start;
-        let (first, last) = (start + rows.start / call.group(), start + (rows.end - 1) / call.group());
-        Tile { span, kv_head, rows, seen: call.args.rule.first_seen(first)..last + 1, partials: None }
+        let seen = |row: usize| call.seen(&call.args.spans[span], row / call.group());
+        let seen = seen(rows.start).start..seen(rows.end - 1).end;
+        Tile { span, kv_head, rows, seen, partials: None }
     }
 
     pub(super) fn span<'a>(&self, call: &Call<'a>) -> &'a AttentionSpan<'a> {
@@ -148,8 +148,7 @@ impl<S: Simd> Work<'_, S> {
     /// Positions visible to a row.
     #[inline(always)]
     pub(super) fn seen(&self, row: usize) -> Range<usize> {
-        let position = self.tile.span(self.call).start + (self.tile.rows.start + row) / self.call.group();
-        self.call.args.rule.first_seen(position)..position + 1
+        self.call.seen(self.tile.span(self.call), (self.tile.rows.start + row) / self.call.group())
     }
 
     /// The query of a row.

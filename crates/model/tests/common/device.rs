@@ -14,8 +14,8 @@ use kernels::limits::MeasureError;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
     DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, HeadLayout, HeadNorms, Image, Int4Source, Int8Source, KvCache,
-    KvShape, LowRank, LowRankShape, LowRankSource, MatrixShape, Out, OutOfMemory, PackedMatrix, Reference, Rotation,
-    Routes, RoutingRule, RowSource, StateSave, StateShape, StateSpan, States, StepArrays, WeightClass,
+    KvShape, LowRank, LowRankShape, LowRankSource, MatrixShape, Norm, Out, OutOfMemory, PackedMatrix, Reference,
+    Rotation, Routes, RoutingRule, RowSource, StateSave, StateShape, StateSpan, States, StepArrays, WeightClass,
 };
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -341,6 +341,21 @@ impl Backend for Remote {
                 reference.rms_norm(&arena.rows[&x], rows, &arena.vectors[&weight], eps, out);
             });
         });
+    }
+
+    fn layer_norm(&self, x: &Place, rows: usize, norm: Norm<'_, Place>, out: &mut Place) {
+        let (x, out, weight, bias, eps) = (x.0, out.0, norm.weight.0, norm.bias.map(|bias| bias.0), norm.eps);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                let bias = bias.map(|bias| &*arena.vectors[&bias]);
+                reference.layer_norm(&arena.rows[&x], rows, Norm { weight: &arena.vectors[&weight], bias, eps }, out);
+            });
+        });
+    }
+
+    fn activate(&self, activation: Activation, x: &mut Place, extent: Extent) {
+        let x = x.0;
+        self.ask(move |reference, arena| reference.activate(activation, arena.rows.get_mut(&x).unwrap(), extent));
     }
 
     fn linear(&self, x: &Place, rows: usize, w: &Arc<PackedMatrix>, bias: Option<&Place>, out: Out<'_, Place>) {
