@@ -57,6 +57,9 @@ pub struct Batch {
     pub block_tables: Vec<u32>,
     /// Rows whose logits are wanted, in the order of the output.
     pub logit_rows: Vec<u32>,
+    /// Of an encoder that tells the two texts of a pair apart, to which of them each row belongs: `[rows]`. Empty: all
+    /// rows belong to the first.
+    pub token_types: Vec<u32>,
     /// The states that the pass leaves, by rising row within each span. All slots distinct, and none is read by a span.
     pub saves: Vec<StateSave>,
 }
@@ -79,6 +82,7 @@ impl Batch {
             token_ids: of(&self.token_ids),
             positions: of(&self.positions),
             slots: of(&self.slots),
+            token_types: if self.token_types.is_empty() { Vec::new() } else { of(&self.token_types) },
             spans: self.spans[spans]
                 .iter()
                 .map(|span| Span { first_row: span.first_row - rows.start, ..span.clone() })
@@ -98,7 +102,7 @@ impl Batch {
     /// The same of one span, of which only the first `rows` rows.
     pub fn head(&self, span: usize, rows: usize) -> (Batch, Range<usize>) {
         let (mut head, wanted) = self.part(span..span + 1);
-        for array in [&mut head.token_ids, &mut head.positions, &mut head.slots] {
+        for array in [&mut head.token_ids, &mut head.positions, &mut head.slots, &mut head.token_types] {
             array.truncate(rows);
         }
         head.spans[0].num_rows = rows as u32;
@@ -128,6 +132,7 @@ impl Batch {
         self.spans.clear();
         self.block_tables.clear();
         self.logit_rows.clear();
+        self.token_types.clear();
         self.saves.clear();
     }
 }

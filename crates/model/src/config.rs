@@ -9,12 +9,14 @@
 //! config.json ──fields──> family.rs: what the architecture fixes, reads, and assumes ──> ModelConfig: the arithmetic
 //! ```
 
+mod encoder;
 mod family;
 pub(crate) mod fields;
 mod layers;
 mod rope;
 mod shape;
 
+pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, Pooling, PositionTable};
 pub use family::{Family, HeadNorm, NormPlacement};
 pub use layers::{DeltaConfig, ExpertConfig, Mixer};
 pub use rope::RopeConfig;
@@ -37,7 +39,8 @@ pub(crate) const MAX_CONFIG_BYTES: u64 = 4 << 20;
 /// Widest input of a matrix: above it an int8 sum could leave 32 bits (see [`kernels::MatrixShape`]).
 const MAX_WIDTH: usize = 1 << 17;
 
-/// A decoder-only transformer, as far as the forward pass needs to know it. Every number is checked and nonzero.
+/// A transformer, as far as the forward pass needs to know it: a decoder, or an encoder. Every number is checked and
+/// nonzero.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     /// Which architecture.
@@ -106,6 +109,8 @@ pub struct ModelConfig {
     pub bos_token_ids: Vec<u32>,
     /// End-of-text tokens; may be none here and given by [`GenerationDefaults`].
     pub eos_token_ids: Vec<u32>,
+    /// It is an encoder: see [`Encoder`](crate::Encoder). `None`: a decoder.
+    pub encoder: Option<EncoderConfig>,
 }
 
 /// The language-model head.
@@ -148,13 +153,19 @@ impl ModelConfig {
         let text = checkpoint
             .read_text_capped(CONFIG, MAX_CONFIG_BYTES)?
             .ok_or_else(|| LoadError::NoFile { file: CONFIG.to_string(), checkpoint: checkpoint.location() })?;
-        Self::parse(&text).map_err(|error| checkpoint.translate_error(error))
+        let config = Self::parse(&text).map_err(|error| checkpoint.translate_error(error))?;
+        config.with_modules(checkpoint)
     }
 
     /// A cache of its keys and values: those of the layers that have them.
     pub fn kv_shape(&self, dtype: KvDtype, blocks: usize, block_size: usize) -> KvShape {
         let &ModelConfig { num_kv_heads, head_dim, .. } = self;
-        KvShape { dtype, layers: self.num_attention_layers(), blocks, block_size, num_kv_heads, head_dim }
+        KvShape { dtype, layers: self.cached_layers(), blocks, block_size, num_kv_heads, head_dim }
+    }
+
+    /// Layers whose keys and values are kept together: an encoder's are of use within their layer alone.
+    pub(crate) fn cached_layers(&self) -> usize {
+        if self.encoder.is_some() { 1 } else { self.num_attention_layers() }
     }
 
     /// Layers with keys and values.
@@ -175,6 +186,9 @@ impl ModelConfig {
 
     /// Of an object that may lie within another one.
     pub(crate) fn of_fields(fields: Fields<'_>) -> Result<ModelConfig, LoadError> {
+        if let Some(encoder) = encoder::read(&fields)? {
+            return Ok(encoder);
+        }
         let (traits, is_base) = Traits::of(&fields)?;
         let text_part = traits.text_part.map(|part| text_part(&fields, part.assumed)).transpose()?;
         let fields = match &text_part {
@@ -253,6 +267,7 @@ impl ModelConfig {
             mlp_bias: traits.mlp_bias && fields.flag("mlp_bias", false)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
+            encoder: None,
         })
     }
 
@@ -260,7 +275,9 @@ impl ModelConfig {
     /// the head, whatever the configuration says of ties; and weights saved from a class without a head need have none.
     /// Reads rows of both matrices until two differ: all of them if they are copies.
     pub fn with_head_of(mut self, weights: &Weights) -> Result<ModelConfig, LoadError> {
-        self.head = crate::tensors::head_of(&self, weights)?;
+        if self.encoder.is_none() {
+            self.head = crate::tensors::head_of(&self, weights)?;
+        }
         Ok(self)
     }
 
@@ -281,6 +298,7 @@ impl ModelConfig {
             scale: self.attention_scale,
             softcap: self.attention_softcap,
             window: self.layers[layer].window,
+            both_ways: self.encoder.is_some(),
         }
     }
 
@@ -301,6 +319,11 @@ impl ModelConfig {
         self.layer_parameters_with(|experts| experts.rule.top_k)
     }
 
+    /// Matrices of an MLP: a gated one has three.
+    fn mlp_matrices(&self) -> u64 {
+        if self.encoder.as_ref().is_some_and(|encoder| !encoder.gated) { 2 } else { 3 }
+    }
+
     fn layer_parameters_with(&self, counted: fn(&ExpertConfig) -> usize) -> u64 {
         let (hidden, heads) = (self.hidden_size as u64, self.heads());
         let mixer = |layer: &LayerConfig| match layer.mixer {
@@ -315,7 +338,7 @@ impl ModelConfig {
                 let shared = if experts.shared_size > 0 { 3 * experts.shared_size + 1 } else { 0 };
                 hidden * (experts.num_experts + counted + shared) as u64 // the router's first
             }
-            None => 3 * hidden * self.intermediate_size as u64,
+            None => self.mlp_matrices() * hidden * self.intermediate_size as u64,
         };
         self.layers.iter().map(|layer| mixer(layer) + mlp(layer)).sum()
     }

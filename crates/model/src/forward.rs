@@ -331,6 +331,9 @@ fn load_on<B: Backend>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Runner<B>, LoadError> {
     let config = ModelConfig::load(checkpoint)?;
+    if config.encoder.is_some() {
+        return Err(config.is_encoder("tokens"));
+    }
     let mut weights = Weights::open(checkpoint)?;
     let config = config.with_head_of(&weights)?;
     let mut notices = Vec::new();
@@ -425,7 +428,7 @@ fn no_slot(slot: usize, slots: usize) -> LoadError {
     LoadError::Option { option: "max_loras", problem: format!("slot {slot} for an adapter, and there are {slots}") }
 }
 
-fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
+pub(crate) fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
     let wrong = |option, problem| Err(LoadError::Option { option, problem });
     let block_size = options.block_size;
     if block_size == 0 || !block_size.is_multiple_of(32) || block_size > 1 << 16 {
@@ -453,7 +456,7 @@ fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, Load
 }
 
 /// The longest sequence: what was asked for, what the model was trained for, what the cache holds.
-fn max_model_len(
+pub(crate) fn max_model_len(
     config: &ModelConfig,
     asked: Option<usize>,
     kv_shape: &KvShape,

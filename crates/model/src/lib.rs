@@ -13,6 +13,7 @@ mod balance;
 pub mod batch;
 pub mod config;
 pub mod draft;
+mod encoder;
 mod experts;
 pub mod export;
 pub mod forward;
@@ -22,6 +23,9 @@ mod transformer;
 
 pub use adapter::{Adapter, AdapterPacker, AdapterRoom, PackedAdapter};
 pub use batch::{Batch, Span, StateSave};
-pub use config::{Family, GenerationBase, GenerationDefaults, GenerationSettings, Head, ModelConfig};
+pub use config::{
+    Classifier, EncoderConfig, Family, GenerationBase, GenerationDefaults, GenerationSettings, Head, ModelConfig,
+};
+pub use encoder::{Encoder, load_encoder};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};
 pub use tensors::bytes_in_memory;

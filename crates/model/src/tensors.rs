@@ -176,7 +176,7 @@ impl Layer {
 /// Takes a tensor's name and shape, and whether it is part of a matrix.
 pub(crate) type Check<'a> = dyn FnMut(&str, &[usize], bool) -> Result<(), LoadError> + 'a;
 
-fn visit(matrices: &[&Linear], vectors: &[&Vector], check: &mut Check<'_>) -> Result<(), LoadError> {
+pub(crate) fn visit(matrices: &[&Linear], vectors: &[&Vector], check: &mut Check<'_>) -> Result<(), LoadError> {
     for linear in matrices {
         // A stacked tensor counts with its first matrix.
         let mut first = linear.parts.iter().filter(|part| part.rows.start == 0);

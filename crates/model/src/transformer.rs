@@ -853,11 +853,15 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// Fused projections: rows, and bias entries, one part after the other.
-    fn linear(&mut self, linear: &tensors::Linear) -> Result<Linear<B>, LoadError> {
+    pub(crate) fn linear(&mut self, linear: &tensors::Linear) -> Result<Linear<B>, LoadError> {
         self.linear_in_order(linear, RowOrder::AsStored)
     }
 
-    fn linear_in_order(&mut self, linear: &tensors::Linear, order: RowOrder) -> Result<Linear<B>, LoadError> {
+    pub(crate) fn linear_in_order(
+        &mut self,
+        linear: &tensors::Linear,
+        order: RowOrder,
+    ) -> Result<Linear<B>, LoadError> {
         let class = match self.as_stored {
             true => self.weights.at_least_as_stored(self.class, &linear.parts),
             false => self.class,
@@ -877,7 +881,7 @@ impl<B: Backend> Loader<'_, B> {
         }
     }
 
-    fn matrix(&mut self, linear: &tensors::Linear, class: WeightClass) -> Result<B::Matrix, LoadError> {
+    pub(crate) fn matrix(&mut self, linear: &tensors::Linear, class: WeightClass) -> Result<B::Matrix, LoadError> {
         self.matrix_in_order(linear, class, RowOrder::AsStored)
     }
 

@@ -9,6 +9,7 @@ mod common;
 mod config;
 mod device;
 mod drafts;
+mod encoders;
 mod export;
 mod fuzzed;
 mod gguf;

@@ -3,6 +3,7 @@
 //! One row per architecture, most of them "as Llama, except". Only reading a configuration looks at this table: what it
 //! says is written into [`ModelConfig`](super::ModelConfig), and the forward pass knows no names.
 
+use super::encoder;
 use super::fields::{Fields, quoted};
 use checkpoint::LoadError;
 use kernels::Activation;
@@ -50,12 +51,21 @@ pub enum Family {
     Qwen35,
     /// The same with experts.
     Qwen35Moe,
+    /// BERT: an encoder (Devlin et al., 2018).
+    Bert,
+    /// RoBERTa: an encoder (Liu et al., 2019).
+    Roberta,
+    /// XLM-RoBERTa: an encoder (Conneau et al., 2019).
+    XlmRoberta,
+    /// ModernBERT: an encoder (Warner et al., 2024).
+    ModernBert,
 }
 
 impl Family {
     /// `model_type` of the family.
     pub fn name(self) -> &'static str {
-        ARCHITECTURES.iter().find(|traits| traits.family == self).map_or("", |traits| traits.model_type)
+        let decoder = ARCHITECTURES.iter().find(|traits| traits.family == self).map(|traits| traits.model_type);
+        decoder.or_else(|| encoder::name_of(self)).unwrap_or("")
     }
 
     /// By a name in `architectures`; `None` where it is unknown.
@@ -558,7 +568,8 @@ pub(super) const ARCHITECTURES: [Traits; 26] = [
 
 /// The families, for messages.
 fn known() -> String {
-    let mut names: Vec<&str> = ARCHITECTURES.iter().map(|traits| traits.family.name()).collect();
+    let decoders = ARCHITECTURES.iter().map(|traits| traits.family.name());
+    let mut names: Vec<&str> = decoders.chain(encoder::known()).collect();
     names.dedup();
     names.join(", ")
 }

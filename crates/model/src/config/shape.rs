@@ -22,7 +22,7 @@ impl ModelConfig {
         let delta = self.deltas().map(|delta| delta.shape.row_width() + delta.shape.value_width()).max().unwrap_or(0);
         let mixer = (heads.qkv_width() + heads.q_width()).max(delta);
         let widths = 3 * self.hidden_size + mixer + 3 * self.widest_mlp();
-        let kv_heads = self.num_attention_layers() * self.num_kv_heads;
+        let kv_heads = self.cached_layers() * self.num_kv_heads;
         ModelShape {
             layer_parameters: self.layer_parameters(),
             active_parameters: self.active_layer_parameters(),

@@ -1,0 +1,563 @@
+//! Encoders: `config.json` of BERT and its kin, and what sentence-transformers keeps beside it.
+//!
+//! ```text
+//! config.json              ─> layers, positions, the classifier's labels
+//! modules.json             ─> 1_Pooling/config.json: which rows make the vector, 2_Dense: products behind it, Normalize
+//! sentence_bert_config.json ─> the longest text
+//! ```
+//! Without `modules.json` the mean of all rows is taken, as sentence-transformers does of such a directory.
+
+use super::fields::{Fields, parse_object, quoted};
+use super::rope::RopeConfig;
+use super::{
+    CONFIG, Family, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES, MAX_WIDTH, Mixer, ModelConfig, NormPlacement,
+};
+use checkpoint::{Checkpoint, LoadError};
+use kernels::{Activation, AttentionRule, RopeScaling};
+use serde_json::Value;
+use std::ops::RangeInclusive;
+
+/// What an encoder has and a decoder has not: every token sees every other one, nothing is generated, and a text becomes
+/// one vector.
+#[derive(Clone, Debug)]
+pub struct EncoderConfig {
+    /// Positions are added by a table instead of turning queries and keys.
+    pub positions: Option<PositionTable>,
+    /// Rows of the table of segments, which says to which text of a pair a token belongs. 0: there is none.
+    pub token_types: usize,
+    /// The MLP is gated.
+    pub gated: bool,
+    /// Norms add a bias.
+    pub norm_bias: bool,
+    /// How the rows of a text become its vector.
+    pub pooling: Pooling,
+    /// Whether `pooling` was not said by the checkpoint.
+    pub pooling_is_assumed: bool,
+    /// Products behind pooling, in order.
+    pub dense: Vec<Dense>,
+    /// Vectors have length 1.
+    pub normalize: bool,
+    /// The head that judges a text or a pair of texts: then its logits are the vector.
+    pub classifier: Option<Classifier>,
+}
+
+/// A learned table of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PositionTable {
+    /// Rows of the table.
+    pub rows: usize,
+    /// Padding, as RoBERTa counts: positions begin behind this id, and a padding token within a text has this position.
+    pub padding: Option<u32>,
+}
+
+/// How the rows of a text become one (Reimers & Gurevych, 2019).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The first row.
+    Cls,
+    /// The mean of all rows, summed in order.
+    Mean,
+    /// The same sum divided by the root of their number.
+    MeanSqrt,
+    /// The largest of each component.
+    Max,
+    /// The last row.
+    Last,
+}
+
+/// `y = activation(x w^T + bias)` of a pooled vector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dense {
+    /// The module's directory in the checkpoint.
+    pub directory: String,
+    /// Width of its input.
+    pub in_features: usize,
+    /// Width of its output.
+    pub out_features: usize,
+    /// It adds a bias.
+    pub has_bias: bool,
+    /// Behind it: nothing, or tanh.
+    pub tanh: bool,
+}
+
+/// A head that gives logits of classes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classifier {
+    /// Names of the classes, in the order of the logits.
+    pub labels: Vec<String>,
+    /// What stands before the last product.
+    pub form: ClassifierForm,
+    /// Logits become scores by sigmoids, each of its own; otherwise by softmax over the classes.
+    pub sigmoid: bool,
+    /// A score is the logit itself: the model's own setting for rerankers.
+    pub is_raw: bool,
+}
+
+/// What stands between the pooled row and the product that makes logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassifierForm {
+    /// BERT: `tanh(pooler x)`.
+    Pooler,
+    /// RoBERTa: `tanh(classifier.dense x)`, then `classifier.out_proj`.
+    Dense,
+    /// ModernBERT: `norm(gelu(head.dense x))`.
+    Normed {
+        /// `head.dense` and the classifier's norm have biases.
+        has_bias: bool,
+    },
+}
+
+/// A row of the table of encoders.
+struct Traits {
+    family: Family,
+    /// The model alone, its language-model head (not read), its classifier.
+    architectures: &'static [&'static str],
+    classifier: &'static str,
+    model_type: &'static str,
+}
+
+const ENCODERS: [Traits; 4] = [
+    Traits {
+        family: Family::Bert,
+        architectures: &["BertModel", "BertForMaskedLM", "BertForPreTraining"],
+        classifier: "BertForSequenceClassification",
+        model_type: "bert",
+    },
+    Traits {
+        family: Family::Roberta,
+        architectures: &["RobertaModel", "RobertaForMaskedLM"],
+        classifier: "RobertaForSequenceClassification",
+        model_type: "roberta",
+    },
+    Traits {
+        family: Family::XlmRoberta,
+        architectures: &["XLMRobertaModel", "XLMRobertaForMaskedLM"],
+        classifier: "XLMRobertaForSequenceClassification",
+        model_type: "xlm-roberta",
+    },
+    Traits {
+        family: Family::ModernBert,
+        architectures: &["ModernBertModel", "ModernBertForMaskedLM"],
+        classifier: "ModernBertForSequenceClassification",
+        model_type: "modernbert",
+    },
+];
+
+/// `model_type` of an encoder's family.
+pub(super) fn name_of(family: Family) -> Option<&'static str> {
+    ENCODERS.iter().find(|traits| traits.family == family).map(|traits| traits.model_type)
+}
+
+/// The families that are read.
+pub(super) fn known() -> impl Iterator<Item = &'static str> {
+    ENCODERS.iter().map(|traits| traits.model_type)
+}
+
+const EPS: RangeInclusive<f64> = 1e-15..=1.0;
+const POSITIONS: usize = 1 << 20;
+const LABELS: usize = 4096;
+
+/// The configuration, if it is one of an encoder.
+pub(super) fn read(fields: &Fields<'_>) -> Result<Option<ModelConfig>, LoadError> {
+    let names = fields.list("architectures")?.unwrap_or_default();
+    let (name, model_type) = (names.first().and_then(Value::as_str), fields.text("model_type")?);
+    let is_it = |traits: &&Traits| match name {
+        Some(name) => traits.classifier == name || traits.architectures.contains(&name),
+        None => model_type == Some(traits.model_type),
+    };
+    let Some(traits) = ENCODERS.iter().find(is_it) else { return Ok(None) };
+    let judges = name == Some(traits.classifier);
+    match traits.family {
+        Family::ModernBert => modern_bert(fields, judges).map(Some),
+        family => bert(fields, family, judges).map(Some),
+    }
+}
+
+/// Widths and heads.
+struct Sizes {
+    hidden_size: usize,
+    num_layers: usize,
+    num_heads: usize,
+    head_dim: usize,
+    intermediate_size: usize,
+    max_position_embeddings: usize,
+}
+
+impl Sizes {
+    fn read(fields: &Fields<'_>) -> Result<Sizes, LoadError> {
+        let hidden_size = fields.size("hidden_size", MAX_WIDTH)?;
+        let num_heads = fields.size("num_attention_heads", 1024)?;
+        if !hidden_size.is_multiple_of(num_heads) {
+            let problem = format!("{num_heads} does not divide hidden_size = {hidden_size}");
+            return Err(fields.error("num_attention_heads", problem));
+        }
+        let head_dim = hidden_size / num_heads;
+        if !head_dim.is_multiple_of(16) || head_dim > 256 {
+            let problem = format!("heads of width {head_dim}; multiples of 16 up to 256 are supported");
+            return Err(fields.error("num_attention_heads", problem));
+        }
+        Ok(Sizes {
+            hidden_size,
+            num_layers: fields.size("num_hidden_layers", 1024)?,
+            num_heads,
+            head_dim,
+            intermediate_size: fields.size("intermediate_size", MAX_WIDTH)?,
+            max_position_embeddings: fields.size("max_position_embeddings", POSITIONS)?,
+        })
+    }
+}
+
+/// An encoder of this shape; what the families differ in is put in by them.
+fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConfig) -> Result<ModelConfig, LoadError> {
+    let Sizes { hidden_size, num_layers, num_heads, head_dim, intermediate_size, max_position_embeddings } = sizes;
+    Ok(ModelConfig {
+        family,
+        hidden_size,
+        intermediate_size,
+        num_layers,
+        num_next_token_layers: 0,
+        num_heads,
+        num_kv_heads: num_heads,
+        head_dim,
+        vocab_size: fields.size("vocab_size", 1 << 24)?,
+        max_position_embeddings,
+        context_limit: max_position_embeddings,
+        layers: vec![LayerConfig { window: None, rope: None, has_experts: false, mixer: Mixer::Attention }; num_layers],
+        ropes: Vec::new(),
+        experts: None,
+        norms: NormPlacement::After,
+        norms_around_zero: false,
+        rms_norm_eps: 1e-12,
+        head_norm: HeadNorm::None,
+        activation: Activation::Gelu,
+        attention_scale: AttentionRule::of_width(head_dim).scale,
+        attention_softcap: None,
+        embedding_multiplier: 1.0,
+        residual_multiplier: 1.0,
+        logits_multiplier: 1.0,
+        logits_softcap: None,
+        head: Head::Absent,
+        fused_projections: false,
+        qkv_bias: true,
+        o_bias: true,
+        attention_gate: false,
+        mlp_bias: true,
+        bos_token_ids: Vec::new(),
+        eos_token_ids: Vec::new(),
+        encoder: Some(encoder),
+    })
+}
+
+/// BERT (Devlin et al., 2018), RoBERTa (Liu et al., 2019), XLM-RoBERTa (Conneau et al., 2019).
+fn bert(fields: &Fields<'_>, family: Family, judges: bool) -> Result<ModelConfig, LoadError> {
+    let sizes = Sizes::read(fields)?;
+    if let Some(other) = fields.text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
+        let problem = format!("{} is not supported; absolute is", quoted(other));
+        return Err(fields.error("position_embedding_type", problem));
+    }
+    for name in ["is_decoder", "add_cross_attention"] {
+        if fields.flag(name, false)? {
+            return Err(fields.error(name, "true is not supported: encoders alone are read"));
+        }
+    }
+    let rows = sizes.max_position_embeddings;
+    let padding = match family {
+        Family::Bert => None,
+        _ => Some(fields.optional_integer("pad_token_id", 0..=1 << 20)?.unwrap_or(1) as u32),
+    };
+    let context_limit = rows.saturating_sub(padding.map_or(0, |padding| padding as usize + 1));
+    if context_limit == 0 {
+        return Err(fields.error("max_position_embeddings", "leaves no position behind that of padding"));
+    }
+    let form = if family == Family::Bert { ClassifierForm::Pooler } else { ClassifierForm::Dense };
+    let encoder = EncoderConfig {
+        positions: Some(PositionTable { rows, padding }),
+        token_types: fields.optional_integer("type_vocab_size", 1..=1024)?.unwrap_or(2) as usize,
+        gated: false,
+        norm_bias: true,
+        pooling: if judges { Pooling::Cls } else { Pooling::Mean },
+        pooling_is_assumed: !judges,
+        dense: Vec::new(),
+        normalize: false,
+        classifier: judges.then(|| classifier(fields, form)).transpose()?,
+    };
+    let eps = fields.optional_float("layer_norm_eps", EPS)?.unwrap_or(1e-12) as f32;
+    let activation = activation(fields, "hidden_act")?;
+    let config = plain(fields, family, sizes, encoder)?;
+    Ok(ModelConfig { context_limit, rms_norm_eps: eps, activation, ..config })
+}
+
+/// ModernBERT (Warner et al., 2024).
+fn modern_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadError> {
+    let sizes = Sizes::read(fields)?;
+    let (num_layers, head_dim) = (sizes.num_layers, sizes.head_dim);
+    let is_global: Vec<bool> = match fields.list("layer_types")? {
+        None => {
+            let every = fields.optional_size("global_attn_every_n_layers", 1024)?.unwrap_or(3);
+            (0..num_layers).map(|layer| layer % every == 0).collect()
+        }
+        Some(types) if types.len() != num_layers => {
+            let problem = format!("{} layers; num_hidden_layers is {num_layers}", types.len());
+            return Err(fields.error("layer_types", problem));
+        }
+        Some(types) => {
+            let kind = |kind: &Value| match kind.as_str() {
+                Some("full_attention") => Ok(true),
+                Some("sliding_attention") => Ok(false),
+                _ => Err(fields.error("layer_types", format!("{} is unknown", quoted(&kind.to_string())))),
+            };
+            types.iter().map(kind).collect::<Result<_, _>>()?
+        }
+    };
+    let theta = |nested: &str, own: &str, usual: f64| -> Result<f64, LoadError> {
+        const THETA: RangeInclusive<f64> = 1.0 + f64::EPSILON..=1e15;
+        if let Some(nested) = fields.object("rope_parameters")?.map(|ropes| ropes.object(nested)).transpose()?.flatten()
+        {
+            if let Some(kind) = nested.text("rope_type")?.filter(|kind| *kind != "default") {
+                let problem = format!("{} is not supported; default is", quoted(kind));
+                return Err(nested.error("rope_type", problem));
+            }
+            if let Some(theta) = nested.optional_float("rope_theta", THETA)? {
+                return Ok(theta);
+            }
+        }
+        Ok(fields.optional_float(own, THETA)?.unwrap_or(usual))
+    };
+    let rope = |theta| RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: head_dim };
+    let ropes = vec![
+        rope(theta("full_attention", "global_rope_theta", 160_000.0)?),
+        rope(theta("sliding_attention", "local_rope_theta", 10_000.0)?),
+    ];
+    // Half of it lies on each side, and the token between.
+    let window = fields.optional_integer("local_attention", 2..=1 << 20)?.unwrap_or(128) as usize / 2 + 1;
+    let layer = |&is_global: &bool| LayerConfig {
+        window: (!is_global).then_some(window),
+        rope: Some(usize::from(!is_global)),
+        has_experts: false,
+        mixer: Mixer::Attention,
+    };
+    let (norm_bias, attention_bias) = (fields.flag("norm_bias", false)?, fields.flag("attention_bias", false)?);
+    let pooling = match fields.text("classifier_pooling")? {
+        _ if !judges => Pooling::Mean,
+        None | Some("cls") => Pooling::Cls,
+        Some("mean") => Pooling::Mean,
+        Some(other) => return Err(fields.error("classifier_pooling", format!("{} is unknown", quoted(other)))),
+    };
+    if let Some(other) = fields.text("classifier_activation")?.filter(|kind| judges && *kind != "gelu") {
+        return Err(fields.error("classifier_activation", format!("{} is not supported; gelu is", quoted(other))));
+    }
+    let has_bias = fields.flag("classifier_bias", false)?;
+    let encoder = EncoderConfig {
+        positions: None,
+        token_types: 0,
+        gated: true,
+        norm_bias,
+        pooling,
+        pooling_is_assumed: !judges,
+        dense: Vec::new(),
+        normalize: false,
+        classifier: judges.then(|| classifier(fields, ClassifierForm::Normed { has_bias })).transpose()?,
+    };
+    let config = plain(fields, Family::ModernBert, sizes, encoder)?;
+    Ok(ModelConfig {
+        layers: is_global.iter().map(layer).collect(),
+        ropes,
+        norms: NormPlacement::Before,
+        rms_norm_eps: fields.optional_float("norm_eps", EPS)?.unwrap_or(1e-5) as f32,
+        activation: activation(fields, "hidden_activation")?,
+        qkv_bias: attention_bias,
+        o_bias: attention_bias,
+        mlp_bias: fields.flag("mlp_bias", false)?,
+        fused_projections: true,
+        ..config
+    })
+}
+
+fn activation(fields: &Fields<'_>, name: &str) -> Result<Activation, LoadError> {
+    match fields.text(name)? {
+        None | Some("gelu" | "gelu_python") => Ok(Activation::Gelu),
+        Some("gelu_new" | "gelu_fast" | "gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some(other) => {
+            let problem = format!("{} is not supported; gelu, gelu_new and silu are", quoted(other));
+            Err(fields.error(name, problem))
+        }
+    }
+}
+
+fn classifier(fields: &Fields<'_>, form: ClassifierForm) -> Result<Classifier, LoadError> {
+    let labels: Vec<String> = match fields.object("id2label")? {
+        None => {
+            let count = fields.optional_size("num_labels", LABELS)?.unwrap_or(2);
+            (0..count).map(|index| format!("LABEL_{index}")).collect()
+        }
+        Some(names) if names.map.is_empty() || names.map.len() > LABELS => {
+            let problem = format!("{} labels; 1 to {LABELS} are read", names.map.len());
+            return Err(fields.error("id2label", problem));
+        }
+        Some(names) => {
+            let label = |index: usize| match names.text(&index.to_string())? {
+                Some(name) => Ok(name.chars().take(200).collect()),
+                None => Err(names.error(&index.to_string(), "missing")),
+            };
+            (0..names.map.len()).map(label).collect::<Result<_, LoadError>>()?
+        }
+    };
+    // CrossEncoder of sentence-transformers writes what turns a logit into a score.
+    let own = match fields.object("sentence_transformers")? {
+        Some(own) => own.text("activation_fn")?,
+        None => fields.text("sbert_ce_default_activation_function")?,
+    };
+    let is_raw = own.is_some_and(|own| own.ends_with("Identity"));
+    let several = fields.text("problem_type")? == Some("multi_label_classification");
+    Ok(Classifier { sigmoid: labels.len() == 1 || several, labels, form, is_raw })
+}
+
+/// A file of sentence-transformers, if it is there.
+fn object(
+    checkpoint: &Checkpoint,
+    name: &str,
+    file: &'static str,
+) -> Result<Option<serde_json::Map<String, Value>>, LoadError> {
+    let text = checkpoint.read_text_capped(name, MAX_CONFIG_BYTES)?;
+    text.map(|text| parse_object(file, &text)).transpose()
+}
+
+const MODULES: &str = "modules.json";
+const POOLING: &str = "config.json of the pooling module";
+const DENSE: &str = "config.json of a dense module";
+const LENGTH: &str = "sentence_bert_config.json";
+/// Modules of a pipeline at most.
+const MAX_MODULES: usize = 16;
+
+impl ModelConfig {
+    /// Width of the vector that a text gives: of an encoder's last product or its number of classes, of other models
+    /// `hidden_size`.
+    pub fn vector_width(&self) -> usize {
+        let Some(encoder) = &self.encoder else { return self.hidden_size };
+        match &encoder.classifier {
+            Some(classifier) => classifier.labels.len(),
+            None => encoder.dense.last().map_or(self.hidden_size, |dense| dense.out_features),
+        }
+    }
+
+    /// Why an encoder is refused by what needs a decoder for its `purpose`.
+    pub fn is_encoder(&self, purpose: &str) -> LoadError {
+        let problem = format!("{} is an encoder, which gives vectors of texts and no {purpose}", self.family);
+        LoadError::field(CONFIG, "architectures", problem)
+    }
+
+    /// What sentence-transformers keeps beside the configuration of an encoder that gives vectors.
+    pub(super) fn with_modules(mut self, checkpoint: &Checkpoint) -> Result<ModelConfig, LoadError> {
+        if self.encoder.is_none() || checkpoint.is_gguf() {
+            return Ok(self);
+        }
+        if let Some(map) = object(checkpoint, LENGTH, LENGTH)? {
+            let fields = Fields { file: LENGTH, path: String::new(), map: &map };
+            let longest = fields.optional_size("max_seq_length", POSITIONS)?;
+            self.context_limit = longest.map_or(self.context_limit, |longest| longest.min(self.context_limit));
+        }
+        let width = self.hidden_size;
+        let Some(encoder) = self.encoder.as_mut().filter(|encoder| encoder.classifier.is_none()) else {
+            return Ok(self);
+        };
+        let Some(text) = checkpoint.read_text_capped(MODULES, MAX_CONFIG_BYTES)? else { return Ok(self) };
+        let modules: Vec<Value> =
+            serde_json::from_str(&text).map_err(|error| LoadError::json(MODULES, "JSON", &error))?;
+        if modules.len() > MAX_MODULES {
+            return Err(LoadError::field(
+                MODULES,
+                "top level",
+                format!("{} modules; at most {MAX_MODULES}", modules.len()),
+            ));
+        }
+        let mut width = width;
+        for (index, module) in modules.iter().enumerate() {
+            let refuse = |problem: String| Err(LoadError::field(MODULES, format!("[{index}]"), problem));
+            let kind = module["type"].as_str().and_then(|kind| kind.rsplit('.').next()).unwrap_or("");
+            let directory = module["path"].as_str().unwrap_or("");
+            if directory.contains(['/', '\\']) || directory.starts_with('.') {
+                return refuse(format!("path: {} is not the name of a directory", quoted(directory)));
+            }
+            match kind {
+                "Transformer" if index == 0 => {}
+                "Pooling" => {
+                    encoder.pooling = pooling(checkpoint, directory)?;
+                    encoder.pooling_is_assumed = false;
+                }
+                "Dense" => {
+                    let dense = dense(checkpoint, directory, width)?;
+                    width = dense.out_features;
+                    encoder.dense.push(dense);
+                }
+                "Normalize" if index + 1 == modules.len() => encoder.normalize = true,
+                "Dropout" => {}
+                other => return refuse(format!("type: {} is not supported here", quoted(other))),
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// A required file of a module.
+fn module(
+    checkpoint: &Checkpoint,
+    directory: &str,
+    file: &'static str,
+) -> Result<serde_json::Map<String, Value>, LoadError> {
+    let name = format!("{directory}/{CONFIG}");
+    let missing = || LoadError::NoFile { file: name.clone(), checkpoint: checkpoint.location() };
+    object(checkpoint, &name, file)?.ok_or_else(missing)
+}
+
+fn pooling(checkpoint: &Checkpoint, directory: &str) -> Result<Pooling, LoadError> {
+    const MODES: [(&str, &str, Pooling); 5] = [
+        ("pooling_mode_cls_token", "cls", Pooling::Cls),
+        ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
+        ("pooling_mode_max_tokens", "max", Pooling::Max),
+        ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::MeanSqrt),
+        ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
+    ];
+    let map = module(checkpoint, directory, POOLING)?;
+    let fields = Fields { file: POOLING, path: String::new(), map: &map };
+    if let Some(name) = fields.text("pooling_mode")? {
+        let mode = MODES.iter().find(|(_, short, _)| *short == name).map(|(.., mode)| *mode);
+        return mode.ok_or_else(|| fields.error("pooling_mode", format!("{} is not supported", quoted(name))));
+    }
+    if fields.flag("pooling_mode_weightedmean_tokens", false)? {
+        return Err(fields.error("pooling_mode_weightedmean_tokens", "true is not supported"));
+    }
+    let mut chosen = None;
+    for (name, _, mode) in MODES {
+        if fields.flag(name, false)? && chosen.replace(mode).is_some() {
+            return Err(fields.error(name, "two ways of pooling are not supported"));
+        }
+    }
+    chosen.ok_or_else(|| fields.error("pooling_mode_mean_tokens", "no way of pooling is true"))
+}
+
+fn dense(checkpoint: &Checkpoint, directory: &str, width: usize) -> Result<Dense, LoadError> {
+    let map = module(checkpoint, directory, DENSE)?;
+    let fields = Fields { file: DENSE, path: String::new(), map: &map };
+    let in_features = fields.size("in_features", MAX_WIDTH)?;
+    if in_features != width {
+        return Err(fields.error("in_features", format!("{in_features}; what comes before it is {width} wide")));
+    }
+    let activation = fields.text("activation_function")?.and_then(|name| name.rsplit('.').next());
+    let tanh = match activation {
+        Some("Tanh") | None => true,
+        Some("Identity") => false,
+        Some(other) => {
+            let problem = format!("{} is not supported; Tanh and Identity are", quoted(other));
+            return Err(fields.error("activation_function", problem));
+        }
+    };
+    let out_features = fields.size("out_features", MAX_WIDTH)?;
+    Ok(Dense {
+        directory: directory.to_string(),
+        in_features,
+        out_features,
+        has_bias: fields.flag("bias", true)?,
+        tanh,
+    })
+}

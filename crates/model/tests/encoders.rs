@@ -1,0 +1,301 @@
+//! Encoders: tiny ones of every family against `transformers`, whose rows and vectors `oracle/encoders.py` recorded, and
+//! against themselves: a text has the same bits alone, among others, in any order, on any number of threads and any
+//! instruction set.
+
+use crate::common;
+
+use checkpoint::{Checkpoint, LoadError, Source};
+use common::device::Remote;
+use common::*;
+use kernels::{AccumulationOrder, Backend, Isa, KvDtype, Reference, WeightClass};
+use model::{Batch, Encoder, Forward, KvBudget, LoadOptions, ModelConfig, Span, load_encoder};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+const CASES: [&str; 6] =
+    ["bert", "bert-reranker", "xlm-roberta", "roberta-classifier", "modernbert", "modernbert-classifier"];
+
+fn directory(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/encoders").join(name)
+}
+
+fn open(name: &str) -> Checkpoint {
+    Checkpoint::open(Source::Directory(directory(name))).unwrap()
+}
+
+/// A text: tokens, and the segment of each if it is a pair.
+#[derive(Clone, Debug)]
+struct Text {
+    tokens: Vec<u32>,
+    types: Vec<u32>,
+}
+
+fn numbers(path: &Path) -> Vec<f32> {
+    std::fs::read(path).unwrap().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn texts(name: &str) -> Vec<Text> {
+    let json: Value = serde_json::from_slice(&std::fs::read(directory(name).join("oracle.json")).unwrap()).unwrap();
+    let list = |value: &Value| -> Vec<u32> {
+        value.as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    let text = |text: &Value| Text { tokens: list(&text["tokens"]), types: list(&text["types"]) };
+    json["texts"].as_array().unwrap().iter().map(text).collect()
+}
+
+fn encoder_options(weights: WeightClass, kv_dtype: KvDtype) -> LoadOptions {
+    LoadOptions { max_rows: 800, max_logit_rows: 0, kv_blocks: KvBudget::Blocks(40), kv_dtype, ..options(weights) }
+}
+
+fn load<B: Backend>(backend: B, name: &str, weights: WeightClass, kv_dtype: KvDtype) -> Encoder<B> {
+    load_encoder(backend, &open(name), &encoder_options(weights, kv_dtype), &mut |_| {}).unwrap()
+}
+
+/// A batch of whole texts in blocks from `first_block` on.
+fn batch_of(texts: &[&Text], first_block: u32) -> Batch {
+    let (mut batch, mut next) = (Batch::default(), first_block);
+    for text in texts {
+        let len = text.tokens.len();
+        let table: Vec<u32> = (next..next + (len as u32).div_ceil(BLOCK)).collect();
+        next += table.len() as u32;
+        push(&mut batch, &text.tokens, 0..len, &table, Wanted::Last);
+        batch.token_types.extend(&text.types);
+        batch.token_types.resize(batch.token_ids.len(), 0);
+    }
+    batch
+}
+
+/// The vectors of one pass.
+fn vectors(model: &mut dyn Forward, batch: &Batch) -> Vec<Vec<f32>> {
+    let (ticket, width) = (model.launch(batch), model.config().vector_width());
+    let done = model.wait(ticket);
+    let mut out = vec![f32::NAN; done.rows() * width];
+    model.read_hidden(&done, 0..done.rows(), &mut out);
+    out.chunks_exact(width).map(<[f32]>::to_vec).collect()
+}
+
+fn bits(vectors: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    vectors.iter().map(|vector| vector.iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+/// Relative L2 error.
+fn error(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let square = |x: f32| f64::from(x).powi(2);
+    let off: f64 = got.iter().zip(want).map(|(got, want)| square(got - want)).sum();
+    (off / want.iter().map(|&want| square(want)).sum::<f64>()).sqrt()
+}
+
+#[test]
+fn every_family_agrees_with_transformers() {
+    for name in CASES {
+        let texts = texts(name);
+        let (rows_path, want) = (directory(name).join("rows.f32"), numbers(&directory(name).join("vectors.f32")));
+        for (class, kv_dtype, most) in [
+            (WeightClass::Bf16, KvDtype::Bf16, 1e-2),
+            (WeightClass::Bf16, KvDtype::Int8, 2e-2),
+            (WeightClass::Int8, KvDtype::Bf16, 1e-1),
+            (WeightClass::Int4, KvDtype::Bf16, 0.5),
+        ] {
+            let mut model = load(cpu(None, 2), name, class, kv_dtype);
+            let (mut rows, mut got) = (Vec::new(), Vec::new());
+            for text in &texts {
+                got.extend(vectors(&mut model, &batch_of(&[text], 0)).concat());
+                let mut of_text = vec![0.0; text.tokens.len() * model.config().hidden_size];
+                model.read_rows(0..text.tokens.len(), &mut of_text);
+                rows.extend(of_text);
+            }
+            let of_vectors = error(&got, &want);
+            let of_rows = if rows_path.exists() { error(&rows, &numbers(&rows_path)) } else { 0.0 };
+            println!("{name:22} {class:?} {kv_dtype:?}: rows {of_rows:.2e}, vectors {of_vectors:.2e}");
+            assert!(of_rows <= most && of_vectors <= most, "{name} {class:?}: {of_rows:.2e}, {of_vectors:.2e}");
+        }
+    }
+}
+
+/// What is special about a family has an effect on its case: without it, the comparison fails.
+#[test]
+fn a_special_field_that_were_ignored_would_be_noticed() {
+    for (name, field, value) in [
+        ("bert-reranker", "hidden_act", json!("silu")),
+        ("bert-reranker", "layer_norm_eps", json!(0.5)),
+        ("roberta-classifier", "pad_token_id", json!(0)),
+        ("xlm-roberta", "pad_token_id", json!(0)),
+        ("modernbert", "local_attention", json!(10)),
+        ("modernbert", "local_attention", json!(14)),
+        ("modernbert", "global_attn_every_n_layers", json!(2)),
+        ("modernbert", "local_rope_theta", json!(160_000)),
+        ("modernbert", "global_rope_theta", json!(10_000)),
+        ("modernbert-classifier", "classifier_pooling", json!("cls")),
+    ] {
+        let (texts, want) = (texts(name), numbers(&directory(name).join("vectors.f32")));
+        let checkpoint = changed(name, "config.json", |config| config[field] = value.clone());
+        let options = encoder_options(WeightClass::Bf16, KvDtype::Bf16);
+        let mut model = load_encoder(cpu(None, 1), &checkpoint, &options, &mut |_| {}).unwrap();
+        let got = vectors(&mut model, &batch_of(&texts.iter().collect::<Vec<_>>(), 0)).concat();
+        let error = error(&got, &want);
+        println!("{name:22} {field} = {value}: {error:.2e}");
+        assert!(error > 1.5e-2, "{name} with {field} = {value}: {error:.2e} would pass");
+    }
+}
+
+#[test]
+fn a_text_has_the_same_bits_alone_and_among_others() {
+    let precisions = [
+        (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Vdpbf16),
+        (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Amx),
+        (WeightClass::Int8, KvDtype::Int8, AccumulationOrder::Vdpbf16),
+    ];
+    for (at, name) in CASES.into_iter().enumerate() {
+        let texts = texts(name);
+        for (class, kv_dtype, arithmetic) in testing::one_of(precisions, at) {
+            let mut reference = load(Reference::of(arithmetic), name, class, kv_dtype);
+            let want: Vec<_> =
+                texts.iter().map(|text| bits(&vectors(&mut reference, &batch_of(&[text], 0))).remove(0)).collect();
+            let orders: [Vec<usize>; 3] = [vec![0, 1, 2, 3, 4], vec![4, 2, 0, 3, 1], vec![3, 3, 1, 4]];
+            for isa in Isa::available() {
+                for threads in [1, 2] {
+                    let mut model = load(cpu_of(Some(isa), threads, arithmetic), name, class, kv_dtype);
+                    for (text, want) in texts.iter().zip(&want) {
+                        let got = bits(&vectors(&mut model, &batch_of(&[text], 7)));
+                        assert_eq!(&got[0], want, "{name} {class:?} alone, {isa:?}, {threads} threads");
+                    }
+                    for order in &orders {
+                        let list: Vec<&Text> = order.iter().map(|&at| &texts[at]).collect();
+                        let got = bits(&vectors(&mut model, &batch_of(&list, 3)));
+                        for (&at, got) in order.iter().zip(&got) {
+                            let what = format!("{name} {class:?}, {at} of {order:?}, {isa:?}, {threads} threads");
+                            assert_eq!(got, &want[at], "{what}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_of_its_own_computes_the_same() {
+    for name in CASES {
+        let texts = texts(name);
+        let list: Vec<&Text> = texts.iter().collect();
+        let mut here = load(Reference::new(), name, WeightClass::Bf16, KvDtype::Bf16);
+        let mut there = load(Remote::new(Reference::new()), name, WeightClass::Bf16, KvDtype::Bf16);
+        let batch = batch_of(&list, 0);
+        assert_eq!(bits(&vectors(&mut there, &batch)), bits(&vectors(&mut here, &batch)), "{name}");
+    }
+}
+
+#[test]
+fn segments_tell_the_texts_of_a_pair_apart() {
+    let pair = texts("bert-reranker").remove(3);
+    let mut model = load(cpu(None, 1), "bert-reranker", WeightClass::Bf16, KvDtype::Bf16);
+    let as_pair = vectors(&mut model, &batch_of(&[&pair], 0));
+    let as_one = vectors(&mut model, &batch_of(&[&Text { types: Vec::new(), ..pair }], 0));
+    assert_ne!(bits(&as_pair), bits(&as_one));
+}
+
+/// A committed case whose configuration is changed.
+fn changed(name: &str, file: &str, change: impl FnOnce(&mut Value)) -> Checkpoint {
+    let mut files = Vec::new();
+    let mut change = Some(change);
+    for path in ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "model.safetensors"] {
+        let Ok(mut bytes) = std::fs::read(directory(name).join(path)) else { continue };
+        if path == file {
+            let mut value: Value = serde_json::from_slice(&bytes).unwrap();
+            change.take().expect("once")(&mut value);
+            bytes = value.to_string().into_bytes();
+        }
+        files.push((path, bytes));
+    }
+    embedded(files)
+}
+
+fn refusal(checkpoint: &Checkpoint) -> String {
+    let options = encoder_options(WeightClass::Bf16, KvDtype::Bf16);
+    load_encoder(cpu(None, 1), checkpoint, &options, &mut |_| {}).err().expect("it is refused").to_string()
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused_by_name() {
+    let config = "config.json";
+    for (name, file, field, value, part) in [
+        ("bert", config, "position_embedding_type", json!("relative_key"), "position_embedding_type"),
+        ("bert", config, "is_decoder", json!(true), "is_decoder"),
+        ("bert", config, "hidden_act", json!("relu"), "hidden_act"),
+        ("bert", config, "num_attention_heads", json!(5), "num_attention_heads"),
+        ("bert", config, "num_attention_heads", json!(8), "heads of width 8"),
+        ("bert", config, "type_vocab_size", json!(3), "token_type_embeddings"),
+        ("bert", config, "num_hidden_layers", json!(3), "encoder.layer.2"),
+        ("bert", config, "num_hidden_layers", json!(1), "does not read"),
+        ("xlm-roberta", config, "max_position_embeddings", json!(2), "max_position_embeddings"),
+        ("xlm-roberta", "1_Pooling/config.json", "pooling_mode_mean_tokens", json!(true), "two ways"),
+        ("xlm-roberta", "1_Pooling/config.json", "pooling_mode_cls_token", json!(false), "no way of pooling"),
+        ("roberta-classifier", config, "id2label", json!({}), "id2label"),
+        ("roberta-classifier", config, "id2label", json!({"0": "a"}), "classifier.out_proj"),
+        ("modernbert", config, "layer_types", json!(["full_attention"]), "layer_types"),
+        ("modernbert-classifier", config, "classifier_pooling", json!("max"), "classifier_pooling"),
+        ("modernbert-classifier", config, "classifier_activation", json!("tanh"), "classifier_activation"),
+    ] {
+        let found = refusal(&changed(name, file, |map| map[field] = value.clone()));
+        assert!(found.contains(part), "{name} with {field} = {value}: {found}");
+    }
+    for (kind, path, part) in [
+        ("sentence_transformers.models.CNN", "1_CNN", "CNN"),
+        ("sentence_transformers.models.Pooling", "../1_Pooling", "not the name of a directory"),
+        ("sentence_transformers.models.Dense", "2_Dense", "2_Dense/config.json"),
+    ] {
+        let module = json!({"idx": 2, "name": "2", "path": path, "type": kind});
+        let modules = changed("xlm-roberta", "modules.json", |list| list.as_array_mut().unwrap().push(module));
+        let found = refusal(&modules);
+        assert!(found.contains(part), "{kind} {path}: {found}");
+    }
+}
+
+#[test]
+fn encoders_and_decoders_are_not_mistaken_for_each_other() {
+    let decoder = load_encoder(
+        cpu(None, 1),
+        &committed("qwen3"),
+        &encoder_options(WeightClass::Bf16, KvDtype::Bf16),
+        &mut |_| {},
+    );
+    let found = decoder.err().expect("no encoder").to_string();
+    assert!(found.contains("qwen3 is no encoder"), "{found}");
+    let encoder = model::load(cpu(None, 1), &open("bert"), &options(WeightClass::Bf16), &mut |_| {});
+    let found = encoder.err().expect("no decoder").to_string();
+    assert!(found.contains("bert is an encoder"), "{found}");
+}
+
+#[test]
+fn without_modules_the_mean_is_taken_and_said() {
+    let model = load(cpu(None, 1), "modernbert", WeightClass::Bf16, KvDtype::Bf16);
+    assert!(model.notices().iter().any(|notice| notice.contains("mean")), "{:?}", model.notices());
+    let model = load(cpu(None, 1), "xlm-roberta", WeightClass::Bf16, KvDtype::Bf16);
+    assert!(model.notices().is_empty(), "{:?}", model.notices());
+}
+
+#[test]
+fn a_text_is_as_long_as_there_are_positions() -> Result<(), LoadError> {
+    // RoBERTa's first two rows are of padding.
+    assert_eq!(ModelConfig::load(&open("bert"))?.context_limit, 320);
+    assert_eq!(ModelConfig::load(&open("xlm-roberta"))?.context_limit, 320);
+    let shorter = |name: &str| -> Result<usize, LoadError> {
+        let config = std::fs::read(directory(name).join("config.json")).unwrap();
+        let beside = json!({"max_seq_length": 100, "do_lower_case": false}).to_string().into_bytes();
+        let files = vec![("config.json", config), ("sentence_bert_config.json", beside)];
+        Ok(ModelConfig::load(&embedded(files))?.context_limit)
+    };
+    assert_eq!(shorter("bert")?, 100);
+    Ok(())
+}
+
+#[test]
+#[should_panic(expected = "an encoder reads a text at once")]
+fn a_part_of_a_text_is_no_text() {
+    let text = texts("bert").remove(3);
+    let mut batch = batch_of(&[&text], 0);
+    let Span { start, .. } = &mut batch.spans[0];
+    *start = 1;
+    vectors(&mut load(Reference::new(), "bert", WeightClass::Bf16, KvDtype::Bf16), &batch);
+}
