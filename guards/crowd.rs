@@ -59,6 +59,7 @@ impl Crowd {
             max_queued_tokens: STREAMS * CONTEXT,
             enable_prefix_caching: true,
             states: None,
+            whole_prompts: false,
             hash_key: [5; 32],
         };
         let mut scheduler = Scheduler::new(limits).expect("good limits");

@@ -202,6 +202,7 @@ fn scheduler(decoding: u64, waiting: u64) -> (Scheduler, StepOutput) {
         max_queued_tokens: 100_000,
         enable_prefix_caching: true,
         states: None,
+        whole_prompts: false,
         hash_key: [5; 32],
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");

@@ -21,6 +21,7 @@ mod clock;
 mod command;
 mod compile_rule;
 mod core;
+mod encoders;
 mod feature;
 mod handoff;
 mod journal;

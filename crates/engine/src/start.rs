@@ -9,7 +9,7 @@ use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
 use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Doubt, Isa, KvShape, Reference};
-use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use model::{Adapter, Encoder, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use observe::PhaseWorkTotals;
 use observe::Views;
 use protocol::Nanos;
@@ -39,7 +39,7 @@ use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::SANE_TARGET;
 use crate::verify::{Origin, STATE_SLOTS, SpotChecks, SpotCounts, SpotRoom, Verify};
-use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
+use crate::{Engine, Inner, LazyVocabulary, ModelInfo, encoders, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
 const SHORTEST_CONTEXT: usize = 512;
@@ -86,6 +86,12 @@ impl Engine {
         progress: &mut (dyn FnMut(Starting) + Send),
         around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
     ) -> Result<Engine, StartError> {
+        let config = ModelConfig::load(checkpoint)?;
+        let of_encoder = match &config.encoder {
+            Some(_) => Some(encoders::options_for(checkpoint, options, &config)?),
+            None => None,
+        };
+        let options = of_encoder.as_ref().unwrap_or(options);
         let Built { forward, draft, model } = Engine::build(checkpoint, options, progress)?;
         let mut scheduler = Scheduler::new(limits(options, &model))?;
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
@@ -127,7 +133,7 @@ impl Engine {
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
         let Loaded { mut forward, draft, mut kv, max_model_len, mut notices, arithmetic } =
-            load_model(checkpoint, options, &sizes, draft_files.as_ref(), &mut |loaded| {
+            load_model(checkpoint, (options, &config), &sizes, draft_files.as_ref(), &mut |loaded| {
                 progress(Starting::Loading(loaded));
             })?;
         // From here on the cache is what the scheduler has of it.
@@ -629,7 +635,11 @@ impl Sizes {
         let block_size = options.block_size;
         let blocks_per_seq = max_model_len.div_ceil(block_size);
         // Memory for more than every seat at full length is only prefix cache: twice that is plenty.
-        let plenty = blocks_per_seq.saturating_mul(options.max_num_seqs).saturating_mul(2);
+        let plenty = match config.encoder {
+            None => blocks_per_seq.saturating_mul(options.max_num_seqs).saturating_mul(2),
+            // Of a text nothing stays behind its step.
+            Some(_) => options.max_num_batched_tokens.div_ceil(block_size) + options.max_num_seqs,
+        };
         let block_bytes = config.kv_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options.kv_dtype, block_size));
         let states = StateRoom::of(config, options);
@@ -714,7 +724,7 @@ struct Loaded {
 
 fn load_model(
     checkpoint: &Checkpoint,
-    options: &EngineOptions,
+    (options, config): (&EngineOptions, &ModelConfig),
     sizes: &Sizes,
     draft: Option<&DraftFiles>,
     progress: &mut dyn FnMut(Progress),
@@ -733,14 +743,33 @@ fn load_model(
         state_slots: sizes.states.map_or(0, |states| states.slots + STATE_SLOTS),
     };
     let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());
+    let is_encoder = config.encoder.is_some();
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
     if isa == Isa::Scalar {
+        if is_encoder {
+            let encoder = model::load_encoder(Reference::of(arithmetic), checkpoint, &load, progress)?;
+            return Ok(boxed_encoder(encoder, arithmetic));
+        }
         let runner = model::load(Reference::of(arithmetic), checkpoint, &load, progress)?;
         return boxed(runner, checkpoint, arithmetic, draft, &load);
     }
     let EngineOptions { threads, nodes, .. } = *options;
     let cpu = Cpu::new(CpuOptions { threads, isa: Some(isa), arithmetic: Some(arithmetic), nodes })?;
+    if is_encoder {
+        return Ok(boxed_encoder(model::load_encoder(cpu, checkpoint, &load, progress)?, arithmetic));
+    }
     boxed(model::load(cpu, checkpoint, &load, progress)?, checkpoint, arithmetic, draft, &load)
+}
+
+fn boxed_encoder<B: Backend>(encoder: Encoder<B>, arithmetic: AccumulationOrder) -> Loaded {
+    Loaded {
+        draft: None,
+        kv: encoder.kv_shape(),
+        max_model_len: encoder.max_model_len(),
+        notices: encoder.notices().to_vec(),
+        forward: Box::new(encoder),
+        arithmetic,
+    }
 }
 
 fn boxed<B: Backend>(
@@ -809,6 +838,7 @@ fn limits(options: &EngineOptions, model: &ModelInfo) -> Limits {
         max_queued_tokens: usize::MAX,
         enable_prefix_caching: options.enable_prefix_caching,
         states: model.states,
+        whole_prompts: model.config.encoder.is_some(),
         hash_key: options.hash_key,
     }
 }

@@ -21,6 +21,7 @@ use text::tokenizer::Tokenizer;
 
 use crate::ModelInfo;
 use crate::adapters::Lease;
+use crate::encoders;
 use crate::handoff::RemoteRole;
 use crate::queue_permit::QueuePlace;
 use crate::recording::AdmitEntry;
@@ -60,6 +61,8 @@ pub enum Prompt {
     Tokens(Vec<i64>),
     /// Text; special tokens written in it count as such, and the model's own prefix (a BOS) is added, as vLLM does.
     Text(String),
+    /// Two texts that an encoder judges together.
+    Pair(String, String),
     /// A conversation, rendered by the model's chat template. Special tokens inside messages stay plain text.
     Chat(Chat),
 }
@@ -288,6 +291,8 @@ impl OfPrompt {
 #[derive(Clone, Debug)]
 pub struct ValidatedRequest {
     pub(crate) prompt: Arc<[TokenId]>,
+    /// Of a pair of texts that the model tells apart, where the second begins.
+    pub(crate) second_from: Option<usize>,
     pub(crate) messages: Vec<Range<usize>>,
     pub(crate) num_answers: usize,
     pub(crate) stop: StopRules,
@@ -538,13 +543,16 @@ pub(crate) fn validate(
     let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
     let targets = targets(&raw, model, default_targets)?;
     let of_prompt = OfPrompt::asked(&raw, &model.config)?;
+    if let Some(encoder) = model.config.encoder.as_ref().filter(|_| of_prompt != OfPrompt::Embedding) {
+        return Err(encoders::no_text(encoder));
+    }
     if model.config.head == Head::Absent && of_prompt != OfPrompt::Embedding {
         return Err(Rejection { code: Some("no_head"), ..Rejection::of("model", NO_HEAD) });
     }
     let class = raw.class.unwrap_or_default();
     let priority = priority(raw.priority, class, raw.may_be_urgent)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
-    let prompt = tokenize(&raw, model)?;
+    let (prompt, second_from) = encoders::tokenize(&raw, model)?;
     let messages = if raw.messages.is_empty() { messages_in(&raw, &prompt, model) } else { raw.messages.clone() };
     let prediction = prediction(&raw, model)?;
     let generated = generated(&raw, num_answers, &model.config)?;
@@ -556,6 +564,7 @@ pub(crate) fn validate(
     }
     let request = ValidatedRequest {
         prompt: prompt.into(),
+        second_from,
         messages,
         num_answers,
         stop,
@@ -700,7 +709,7 @@ fn logit_bias(entries: &[(i64, f64)], config: &ModelConfig) -> Result<Vec<(Token
     entries.iter().map(check).collect()
 }
 
-fn token_id(param: &'static str, id: i64, config: &ModelConfig) -> Result<TokenId, Rejection> {
+pub(crate) fn token_id(param: &'static str, id: i64, config: &ModelConfig) -> Result<TokenId, Rejection> {
     let vocab = config.vocab_size;
     if id < 0 || id as u64 >= vocab as u64 {
         return Err(Rejection::of(param, format!("token id {id} is outside the vocabulary (0 to {})", vocab - 1)));
@@ -863,6 +872,10 @@ pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenI
             check_length("prompt", ids.len(), model)?;
             ("prompt", ids.iter().map(|&id| token_id("prompt", id, &model.config)).collect::<Result<Vec<_>, _>>()?)
         }
+        Prompt::Text(_) | Prompt::Pair(..) if model.config.encoder.is_some() => {
+            return encoders::tokenize(raw, model).map(|(tokens, _)| tokens);
+        }
+        Prompt::Pair(..) => return Err(Rejection::of("prompt", "this model reads no pairs of texts")),
         Prompt::Text(text) => {
             let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("prompt"))?;
             // An upper bound, not an estimate: text beyond it cannot fit.
@@ -885,9 +898,10 @@ pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenI
 }
 
 /// The number of the prompt's last tokens that are read, where truncation is asked for.
-fn truncation(raw: &RawRequest, model: &ModelInfo) -> Result<Option<usize>, Rejection> {
+pub(crate) fn truncation(raw: &RawRequest, model: &ModelInfo) -> Result<Option<usize>, Rejection> {
     match raw.truncate_prompt_tokens {
         None => Ok(None),
+        Some(-1) if model.config.encoder.is_some() => Ok(Some(model.max_model_len)),
         Some(-1) => {
             let answer = raw.max_tokens.map_or(1, |most| most.clamp(1, model.max_model_len as i64 - 1) as usize);
             Ok(Some(model.max_model_len - answer))
@@ -1019,11 +1033,16 @@ fn no_template(model: &ModelInfo) -> Rejection {
     Rejection::of("messages", format!("{why}: use /v1/completions with a plain prompt"))
 }
 
-fn no_tokenizer(param: &'static str) -> Rejection {
+pub(crate) fn no_tokenizer(param: &'static str) -> Rejection {
     Rejection::of(param, "this model has no tokenizer (tokenizer.json is absent from its files): send token ids")
 }
 
-fn check_bytes(param: &'static str, bytes: usize, per_token: usize, model: &ModelInfo) -> Result<(), Rejection> {
+pub(crate) fn check_bytes(
+    param: &'static str,
+    bytes: usize,
+    per_token: usize,
+    model: &ModelInfo,
+) -> Result<(), Rejection> {
     let most = model.max_model_len.saturating_mul(per_token);
     if bytes <= most {
         return Ok(());
@@ -1034,9 +1053,12 @@ fn check_bytes(param: &'static str, bytes: usize, per_token: usize, model: &Mode
 }
 
 /// The prompt must leave room for one token.
-fn check_length(param: &'static str, tokens: usize, model: &ModelInfo) -> Result<(), Rejection> {
-    if tokens < model.max_model_len {
+pub(crate) fn check_length(param: &'static str, tokens: usize, model: &ModelInfo) -> Result<(), Rejection> {
+    if tokens < model.max_model_len || model.config.encoder.is_some() && tokens == model.max_model_len {
         return Ok(());
+    }
+    if model.config.encoder.is_some() {
+        return Err(encoders::too_long(param, tokens, model));
     }
     let most = model.max_model_len;
     let message =

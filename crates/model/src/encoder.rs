@@ -517,6 +517,7 @@ impl<B: Backend> Encoder<B> {
             positions: &batch.positions,
             slots: &batch.slots,
             spans: &spans,
+            states: &[],
             wanted: &[],
             listed: &[],
         };

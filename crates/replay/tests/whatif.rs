@@ -56,6 +56,7 @@ fn past(answers: Vec<Arc<PastAnswer>>) -> RunHistoryWindow {
         max_queued_tokens: 1000,
         enable_prefix_caching: true,
         states: None,
+        whole_prompts: false,
         hash_key: [0; 32],
     };
     let knots = [(1, 0.010), (8, 0.010), (108, 0.210)].map(|(rows, seconds)| Knot { rows, seconds });

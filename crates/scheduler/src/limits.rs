@@ -30,6 +30,9 @@ pub struct Limits {
     pub enable_prefix_caching: bool,
     /// Slots for states, of a model that has layers with states.
     pub states: Option<StateSizes>,
+    /// All rows of a prompt are in one step: an encoder's tokens see each other. Then a step holds any prompt, and no
+    /// prefix is shared.
+    pub whole_prompts: bool,
     /// Key of the block hashes: random per engine start.
     pub hash_key: [u8; 32],
 }
@@ -49,6 +52,7 @@ impl fmt::Debug for Limits {
             .field("max_queued_tokens", &self.max_queued_tokens)
             .field("enable_prefix_caching", &self.enable_prefix_caching)
             .field("states", &self.states)
+            .field("whole_prompts", &self.whole_prompts)
             .finish_non_exhaustive()
     }
 }
@@ -78,6 +82,8 @@ pub enum LimitsError {
         /// Tokens per block.
         block_size: usize,
     },
+    /// Whole prompts fit no step, or a part of one might be found in the cache.
+    WholePrompts,
     /// Blocks are counted in 32 bits.
     TooManyBlocks {
         /// Blocks requested.
@@ -98,6 +104,10 @@ impl fmt::Display for LimitsError {
                 f,
                 "{slots} slots for states, kept each {interval} tokens: at least {least_slots} slots are needed (two for \
                  each running sequence), and an interval of whole blocks of {block_size} tokens"
+            ),
+            LimitsError::WholePrompts => f.write_str(
+                "where prompts are read at once, a step has a row for each token of the longest sequence, and prefixes are \
+                 not shared",
             ),
             LimitsError::TooManyBlocks { num_blocks } => {
                 write!(f, "{num_blocks} KV blocks are too many: slots are counted in 32 bits")
@@ -150,6 +160,10 @@ impl Limits {
             if slots < least_slots || slots >= u32::MAX as usize || interval == 0 || interval % block_size != 0 {
                 return Err(LimitsError::States { states, least_slots, block_size });
             }
+        }
+        let most_rows = max_num_batched_tokens.min(self.max_prefill_chunk);
+        if self.whole_prompts && (most_rows < self.max_model_len || self.enable_prefix_caching) {
+            return Err(LimitsError::WholePrompts);
         }
         if max_num_batched_tokens < max_num_seqs {
             return Err(LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs });

@@ -191,6 +191,12 @@ impl Scheduler {
     /// Plans a chunk of one prompt, which enters first if it waits. If it does not fit, admission closes.
     fn advance_prompt(&mut self, id: SeqId, budget: &mut StepBudget, step: &mut Step) {
         let seq = &self.state.seqs[id];
+        if self.state.limits.whole_prompts && seq.num_uncomputed() > budget.rows {
+            // It is the next step's first: none goes ahead of it.
+            budget.admission_open = false;
+            self.plan.record.blocked = Some(Blocked::Budget);
+            return;
+        }
         if seq.status == Status::Waiting {
             if !budget.admission_open || self.expect_remote_blocks(id, step) {
                 return;

@@ -75,6 +75,7 @@ fn limits_that_cannot_be_served_are_refused() {
     assert_eq!(refused(|limits| limits.max_prefill_seqs = 0), LimitsError::Zero { limit: "max_prefill_seqs" });
     let too_small = LimitsError::StepTooSmall { max_num_batched_tokens: 3, max_num_seqs: 4 };
     assert_eq!(refused(|limits| limits.max_num_batched_tokens = 3), too_small);
+    assert_eq!(refused(|limits| limits.whole_prompts = true), LimitsError::WholePrompts);
     let too_many = LimitsError::TooManyBlocks { num_blocks: usize::MAX / 2 };
     assert_eq!(refused(|limits| limits.num_blocks = usize::MAX / 2), too_many);
 }
@@ -182,6 +183,7 @@ impl World {
                 "queue" => limits.max_queued_requests = value,
                 "queue_tokens" => limits.max_queued_tokens = value,
                 "cache" => limits.enable_prefix_caching = value == 1,
+                "whole" => limits.whole_prompts = value == 1,
                 "host" => tiers.host_slots = value,
                 "disk" => tiers.disk_slots = value,
                 _ => panic!("no limit {name}"),

@@ -10,6 +10,8 @@ pub(crate) enum Endpoint {
     Embeddings,
     Score,
     Rerank,
+    Classify,
+    Pooling,
     OllamaChat,
     OllamaGenerate,
     OllamaEmbed,
@@ -27,6 +29,8 @@ impl Endpoint {
             Self::Embeddings => "/v1/embeddings",
             Self::Score => "/v1/score",
             Self::Rerank => "/v1/rerank",
+            Self::Classify => "/classify",
+            Self::Pooling => "/pooling",
             Self::OllamaChat => "/api/chat",
             Self::OllamaGenerate => "/api/generate",
             Self::OllamaEmbed => "/api/embed",
@@ -45,6 +49,8 @@ impl Endpoint {
             Self::Embeddings => "embd-",
             Self::Score => "score-",
             Self::Rerank => "rerank-",
+            Self::Classify => "classify-",
+            Self::Pooling => "pool-",
             Self::OllamaChat | Self::OllamaGenerate | Self::OllamaEmbed => "ollama-",
             Self::LlamaCompletion | Self::Infill => "llama-",
         }
@@ -54,7 +60,9 @@ impl Endpoint {
     pub(crate) fn operation(self) -> &'static str {
         match self {
             Self::Completion | Self::OllamaGenerate | Self::LlamaCompletion | Self::Infill => "text_completion",
-            Self::Embeddings | Self::Score | Self::Rerank | Self::OllamaEmbed => "embeddings",
+            Self::Embeddings | Self::Score | Self::Rerank | Self::Classify | Self::Pooling | Self::OllamaEmbed => {
+                "embeddings"
+            }
             Self::Chat | Self::Responses | Self::Messages | Self::OllamaChat => "chat",
         }
     }

@@ -48,7 +48,7 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 86] = [
+static TABLE: [Route; 88] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -66,6 +66,8 @@ static TABLE: [Route; 86] = [
     (Method::POST, "/v2/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/reranking", |by| on(by, vectors::rerank)),
+    (Method::POST, "/classify", |by| on(by, vectors::classify)),
+    (Method::POST, "/pooling", |by| on(by, vectors::pool)),
     (Method::POST, "/embedding", |by| on(by, vectors::llama::embed)),
     (Method::POST, "/embeddings", |by| on(by, vectors::llama::embed)),
     (Method::GET, "/lora-adapters", |by| on(by, llama::loras)),

@@ -50,6 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             max_queued_tokens: usize::MAX / 2,
             enable_prefix_caching: true,
             states: None,
+            whole_prompts: false,
             hash_key: [0; 32],
         };
         let mut reports = Vec::new();

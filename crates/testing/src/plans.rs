@@ -20,6 +20,7 @@ pub fn limits() -> Limits {
         max_queued_tokens: usize::MAX / 2,
         enable_prefix_caching: true,
         states: None,
+        whole_prompts: false,
         hash_key: [0; 32],
     }
 }

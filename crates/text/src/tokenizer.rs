@@ -177,6 +177,44 @@ impl Tokenizer {
         Ok(if add_special { self.with_bos(ids) } else { ids })
     }
 
+    /// [`encode`](Self::encode) with special tokens, of the text's first tokens alone where all of them would be more than
+    /// `most` ids: what an encoder reads of a long text.
+    pub fn encode_first(&self, text: &str, most: usize) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode(text, false)?;
+        let around = self.with_special_tokens(&[])?.len();
+        ids.truncate(most.saturating_sub(around));
+        self.with_special_tokens(&ids)
+    }
+
+    /// A pair of texts with the special tokens around and between them, and where the second begins, if the tokenizer
+    /// tells the two apart (BERT's segments). `most`: of the second text only so many tokens that all are no more than
+    /// this number of ids; the first is never cut.
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        most: Option<usize>,
+    ) -> Result<(Vec<u32>, Option<usize>), TextError> {
+        let (first, mut second) = (self.encode(first, false)?, self.encode(second, false)?);
+        guarded(|| {
+            let encoding = |ids: &[u32], part| {
+                let tokens = ids.iter().map(|&id| Token::new(id, String::new(), (0, 0))).collect();
+                Encoding::from_tokens(tokens, part)
+            };
+            let pair = |first: &[u32], second: &[u32]| {
+                self.inner
+                    .post_process(encoding(first, 0), Some(encoding(second, 1)), true)
+                    .map_err(|_| TextError::Encode)
+            };
+            if let Some(most) = most {
+                let around = pair(&[], &[])?.get_ids().len();
+                second.truncate(most.saturating_sub(around + first.len()));
+            }
+            let pair = pair(&first, &second)?;
+            Ok((pair.get_ids().to_vec(), pair.get_type_ids().iter().position(|&part| part == 1)))
+        })
+    }
+
     /// `ids` with the special tokens that [`encode`](Self::encode) adds around a text.
     pub fn with_special_tokens(&self, ids: &[u32]) -> Result<Vec<u32>, TextError> {
         let ids = guarded(|| {
@@ -415,10 +453,19 @@ struct PieceRules {
     byte_fallback: bool,
     /// Each character stands for a byte (GPT-2's alphabet).
     byte_level: bool,
+    /// What a token begins with that continues a word; before any other there is a space (WordPiece).
+    continuing: Option<String>,
 }
 
 impl PieceRules {
     fn append(&self, name: &str, added: bool, bytes: &mut Vec<u8>) {
+        if let Some(continuing) = &self.continuing {
+            match name.strip_prefix(continuing.as_str()).filter(|_| !added) {
+                Some(rest) => bytes.extend_from_slice(rest.as_bytes()),
+                None => bytes.extend([b" ", name.as_bytes()].concat()),
+            }
+            return;
+        }
         // An added token is written as plain text, not in the byte alphabet.
         if self.byte_level && !added {
             let start = bytes.len();
@@ -450,7 +497,7 @@ impl PieceRules {
 }
 
 /// Runs a call into the crate; a panic inside fails only this text.
-fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
+fn guarded<T>(encode: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
     catch(encode).unwrap_or(Err(TextError::Encode))
 }
 
@@ -561,6 +608,11 @@ fn decode_rules(inner: &tokenizers::Tokenizer) -> Result<(DecodeRules, PieceRule
                     return Err(unknown("Replace: only a non-empty string pattern is supported".to_string()));
                 };
                 pieces.replace.push((pattern.to_string(), content.to_string()));
+            }
+            // Without its clean-up of spaces before punctuation, which looks at more than a token.
+            "WordPiece" if steps.len() == 1 => {
+                pieces.continuing = Some(step["prefix"].as_str().unwrap_or("##").to_string());
+                rules.strip_start = 1;
             }
             "Metaspace" if steps.len() == 1 => {
                 let replacement = step["replacement"].as_str().unwrap_or("\u{2581}");

@@ -133,6 +133,7 @@ fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
         max_queued_tokens: usize::MAX / 2,
         enable_prefix_caching: false,
         states: None,
+        whole_prompts: false,
         hash_key: [0; 32],
     };
     Instance { limits, belief: chunk.is_none().then(|| cost.clone()), machine: cost.into() }

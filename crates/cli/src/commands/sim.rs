@@ -216,6 +216,7 @@ fn instance(flags: &SimFlags) -> Result<(Instance, f64), Failure> {
         max_queued_tokens: usize::MAX / 2,
         enable_prefix_caching: !flags.no_enable_prefix_caching,
         states: None,
+        whole_prompts: false,
         hash_key: [0; 32],
     };
     // The number of drafts that pay is a question to the cost model.

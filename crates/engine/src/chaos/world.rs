@@ -383,6 +383,7 @@ impl World {
             max_queued_tokens: usize::MAX,
             enable_prefix_caching: rng.percent(80),
             states: None,
+            whole_prompts: false,
             hash_key: [7; 32],
         };
         // A separate generator: the rest of a seed stays what it was.

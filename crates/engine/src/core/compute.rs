@@ -288,7 +288,7 @@ impl EngineCore {
         let sequence = self.scheduler.sequence(row.seq).expect("a planned sequence lives until its step completes");
         let id = sequence.request_id();
         let Some(active) = self.active.get_mut(&id) else { return };
-        let mut vector = vec![0.0; self.forward.config().hidden_size];
+        let mut vector = vec![0.0; self.forward.config().vector_width()];
         self.forward.read_hidden(logits, in_pass..in_pass + 1, &mut vector);
         if !vector.iter().all(|value| value.is_finite()) {
             self.buffers.failed.push((id, RequestError::NanLogits));

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use model::{Batch, Forward, Ticket};
 use protocol::{Nanos, TokenId};
-use scheduler::{Sequence, Step};
+use scheduler::{Scheduler, Sequence, Step};
 use speculate::DraftTokens;
 
 use super::EngineCore;
 use super::compute::PassPart;
 use super::step_drafts::draw_ahead;
+use crate::encoders::mark_pairs;
 use crate::lower::{LogitRow, lower};
 use crate::recording::RecordedDrafts;
 use crate::validate::OfPrompt;
@@ -75,6 +76,12 @@ impl EngineCore {
         let InFlightPass { step, batch, logit_rows, drafts, .. } = &mut flight;
         let adapter = |sequence: &Sequence| self.active.get(&sequence.request_id())?.request.adapter_slot();
         lower(step, &self.scheduler, (of_prompt, adapter), drafts, batch, logit_rows);
+        if self.scheduler.limits().whole_prompts {
+            let second_from = |scheduler: &Scheduler, seq| {
+                self.active.get(&scheduler.sequence(seq)?.request_id())?.request.second_from
+            };
+            mark_pairs(step, &self.scheduler, second_from, batch);
+        }
         self.tell_beginnings(now);
         flight.ticket = ticket(&mut *self.forward, &flight.batch);
         self.in_flight.push_back(flight);

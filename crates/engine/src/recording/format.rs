@@ -149,6 +149,8 @@ struct LimitsEntry {
     enable_prefix_caching: bool,
     #[serde(with = "states", default, skip_serializing_if = "Option::is_none")]
     states: Option<StateSizes>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    whole_prompts: bool,
     #[serde(skip)]
     hash_key: [u8; 32],
 }

@@ -259,6 +259,7 @@ mod tests {
             max_queued_tokens: 8000,
             enable_prefix_caching: true,
             states: None,
+            whole_prompts: false,
             hash_key: [0; 32],
         };
         let terms = Terms { key: 1e-5, ..Terms::default() };

@@ -166,6 +166,7 @@ impl Draw {
             max_queued_tokens: rng.within(20..=300),
             enable_prefix_caching: rng.percent(85),
             states: None,
+            whole_prompts: false,
             hash_key: core::array::from_fn(|_| rng.bits() as u8),
         };
         let documents = (0..3).map(|_| (0..64).map(|_| rng.within(2..=6) as TokenId).collect()).collect();

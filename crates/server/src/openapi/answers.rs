@@ -78,6 +78,13 @@ pub(super) fn schemas() -> Value {
     ]);
     let score = object(&[("index", count.clone()), ("object", constant("score")), ("score", number.clone())]);
     let ranked = object(&[("index", count.clone()), ("relevance_score", number.clone())]);
+    let classes = object(&[
+        ("index", count.clone()),
+        ("label", text.clone()),
+        ("probs", list(&number)),
+        ("num_classes", count.clone()),
+    ]);
+    let pooled = object(&[("index", count.clone()), ("object", constant("pooling")), ("data", list(&number))]);
     let mut line = object(&[("model", text.clone()), ("created_at", text.clone()), ("done", yes.clone())]);
     let mut generated = line.clone();
     line["properties"]["message"] = object(&[("role", constant("assistant")), ("content", text.clone())]);
@@ -121,6 +128,8 @@ pub(super) fn schemas() -> Value {
             ("usage", usage.clone()),
         ]),
         "Scores": object(&[("object", constant("list")), ("data", list(&score)), ("usage", usage.clone())]),
+        "Classes": object(&[("object", constant("list")), ("data", list(&classes)), ("usage", usage.clone())]),
+        "Pooled": object(&[("object", constant("list")), ("data", list(&pooled)), ("usage", usage.clone())]),
         "Ranking": object(&[("id", text.clone()), ("results", list(&ranked)), ("usage", usage)]),
         "File": object(&[
             ("id", text.clone()),

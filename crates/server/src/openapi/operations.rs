@@ -98,6 +98,7 @@ const CONVERSE: Body = Body::Json(&[&openai_shapes::CHAT], CHAT_HINTS);
 const EMBEDDING: Body = Body::Json(&[&llama::shapes::EMBEDDING], HINTS);
 const SCORE: Body = Body::Json(&[&vectors::shapes::SCORE], HINTS);
 const RERANK: Body = Body::Json(&[&vectors::shapes::RERANK], HINTS);
+const CLASSIFY: Body = Body::Json(&[&vectors::shapes::CLASSIFY], HINTS);
 const PAGE: &[QueryParameter] = &[
     parameter("limit", Kind::Integer, "maximum number"),
     parameter("after", Kind::Text, "those behind the one of this name"),
@@ -278,6 +279,8 @@ pub(super) static OPERATIONS: &[Operation] = &[
     post("/v1/rerank", LLAMA, "Documents by how near they are to a query", RERANK, Answer::Json("Ranking")),
     post("/v2/rerank", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
     post("/rerank", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
+    post("/classify", LLAMA, "The share of each class of a text", CLASSIFY, Answer::Json("Classes")),
+    post("/pooling", LLAMA, "What a model has of a text, as it is", CLASSIFY, Answer::Json("Pooled")),
     post("/reranking", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
     post("/embedding", LLAMA, "Vectors of texts", EMBEDDING, Answer::Json("LlamaEmbeddings")),
     post("/embeddings", LLAMA, "/embedding", EMBEDDING, Answer::Json("LlamaEmbeddings")),

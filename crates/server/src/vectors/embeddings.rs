@@ -102,7 +102,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, Lo
     }
     let is_list = texts.len() > 1;
     let place = |at| if is_list { format!("input[{at}]") } else { "input".to_owned() };
-    let texts = Texts::read(&mut fields, texts, "input", place, Asked { app, tenant, model: None, hints })?;
+    let texts = Texts::read_for_vectors(&mut fields, texts, "input", place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok((texts, Look { is_base64, dimensions, is_normalised }))
 }

@@ -54,7 +54,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, bo
     };
     let is_list = texts.len() > 1;
     let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
-    let texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, model: None, hints })?;
+    let texts = Texts::read_for_vectors(&mut fields, texts, field, place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok((texts, is_normalised))
 }

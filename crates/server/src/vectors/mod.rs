@@ -7,10 +7,13 @@
 //! ```
 //! A text's vector is what the language-model head reads of its last token, behind the final norm: how decoders that were
 //! trained to embed (Qwen3-Embedding, E5-Mistral, GTE-Qwen2) are read. Of a model that was not trained to, it is a vector
-//! all the same, and says little. Its bits depend on the text alone: not on what else is read beside it, nor on which part
-//! of the text was in the prefix cache.
+//! all the same, and says little. An encoder's is made of all its rows, as its checkpoint says; and an encoder with a
+//! classifier judges texts, or pairs of them ([`judge`]), instead. Its bits depend on the text alone: not on what else is
+//! read beside it, nor on which part of the text was in the prefix cache.
 
+mod classify;
 mod embeddings;
+mod judge;
 pub(crate) mod llama;
 pub(crate) mod ollama;
 mod score;
@@ -28,6 +31,7 @@ use transport::fields::{Fields, wrong_type};
 use transport::hints::Hints;
 use transport::json::json_body;
 
+pub(crate) use self::classify::{classify, pool};
 pub(crate) use self::embeddings::embed;
 pub(crate) use self::score::{rerank, score};
 use self::shapes::TEXT;
@@ -83,6 +87,20 @@ impl Vectors {
 }
 
 impl Texts {
+    /// [`read`](Self::read), for a route that gives vectors: a model that judges texts has none.
+    fn read_for_vectors(
+        fields: &mut Fields,
+        texts: Vec<Prompt>,
+        field: &'static str,
+        place: impl Fn(usize) -> String,
+        asked: Asked<'_>,
+    ) -> Result<Texts, ApiError> {
+        match judge::classifier(asked.app) {
+            None => Texts::read(fields, texts, field, place, asked),
+            Some(_) => Err(judge::no_vectors()),
+        }
+    }
+
     /// What all routes have in common is read of `fields`. `field` has most of the texts, `place` says where each stands.
     fn read(
         fields: &mut Fields,
@@ -96,7 +114,11 @@ impl Texts {
             let message = format!("'{field}' may hold at most {MAX_TEXTS} texts, got {}.", texts.len());
             return Err(ApiError::bad_request(message).with_param(field));
         }
-        let bytes = |text: &Prompt| if let Prompt::Text(text) = text { text.len() } else { 0 };
+        let bytes = |text: &Prompt| match text {
+            Prompt::Text(text) => text.len(),
+            Prompt::Pair(first, second) => first.len() + second.len(),
+            Prompt::Tokens(_) | Prompt::Chat(_) => 0,
+        };
         params::check_text(field, texts.iter().map(bytes).sum())?;
         let mut delivery = params::unstreamed(fields, app, hints)?;
         delivery.model = model.unwrap_or(delivery.model);
@@ -121,7 +143,7 @@ impl Texts {
     /// Has the engine read them, some at a time.
     async fn vectors(self, app: &Arc<App>, caller: &Caller, endpoint: Endpoint) -> Result<Vectors, ApiError> {
         let Texts { requests, mut delivery } = self;
-        let components = requests.len() as u64 * app.engine.model().config.hidden_size as u64;
+        let components = requests.len() as u64 * app.engine.model().config.vector_width() as u64;
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
         let charge = app.answers.charge(tenant, components * COMPONENT_BYTES);
         let charge = charge.map_err(|error| caller.refused(app, endpoint, error))?;
@@ -192,11 +214,11 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 
 /// How many components of each vector are wanted, if not all.
 fn dimensions(fields: &mut Fields, app: &App) -> Result<Option<usize>, ApiError> {
-    let hidden_size = app.engine.model().config.hidden_size;
+    let width = app.engine.model().config.vector_width();
     match fields.integer("dimensions")? {
         None => Ok(None),
-        Some(some) if (1..=hidden_size as i64).contains(&some) => Ok(Some(some as usize)),
-        Some(_) => Err(wrong_type("dimensions", &format!("a number from 1 to {hidden_size}"))),
+        Some(some) if (1..=width as i64).contains(&some) => Ok(Some(some as usize)),
+        Some(_) => Err(wrong_type("dimensions", &format!("a number from 1 to {width}"))),
     }
 }
 

@@ -90,7 +90,8 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     uncut(&mut fields, &["truncate"], &mut hints)?;
     let is_list = texts.len() > 1;
     let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
-    let texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, model: Some(model), hints })?;
+    let texts =
+        Texts::read_for_vectors(&mut fields, texts, field, place, Asked { app, tenant, model: Some(model), hints })?;
     fields.finish()?;
     Ok(Read { texts, name, dimensions })
 }

@@ -1,5 +1,5 @@
 //! `POST /v1/score` and `POST /v1/rerank`, in vLLM's and Jina's shapes: how alike texts are, by the cosines of their
-//! vectors.
+//! vectors; or how well they go together, where the model was trained to judge pairs (Nogueira & Cho, 2019).
 
 use axum::response::Response;
 use engine::Prompt;
@@ -8,6 +8,7 @@ use transport::auth::Tenant;
 use transport::error::ApiError;
 use transport::fields::{Fields, wrong_type};
 
+use super::judge::{self, reranker};
 use super::shapes::{RERANK, SCORE};
 use super::{Asked, Texts, cosine, note, text};
 use crate::app::App;
@@ -19,10 +20,16 @@ use crate::openai::hints;
 pub(crate) async fn score(mut request: JsonRequest) -> Result<Response, ApiError> {
     let (texts, lefts) = request.read_as(Endpoint::Score, read_pairs).await?;
     let vectors = texts.vectors(&request.app, &request.caller, Endpoint::Score).await?;
-    let (left, right) = vectors.list.split_at(lefts);
-    let pairs = right.iter().enumerate().map(|(at, right)| (&left[if lefts == 1 { 0 } else { at }], right));
-    let scored = |(index, (a, b)): (usize, (&Vec<f32>, &Vec<f32>))| json!({"index": index, "object": "score", "score": cosine(a, b)});
-    let data: Vec<Value> = pairs.enumerate().map(scored).collect();
+    let scores: Vec<f64> = match reranker(&request.app)? {
+        Some(classifier) => vectors.list.iter().map(|logits| judge::score(classifier, logits)).collect(),
+        None => {
+            let (left, right) = vectors.list.split_at(lefts);
+            let left = |at: usize| &left[if lefts == 1 { 0 } else { at }];
+            right.iter().enumerate().map(|(at, right)| cosine(left(at), right)).collect()
+        }
+    };
+    let scored = |(index, score)| json!({"index": index, "object": "score", "score": score});
+    let data: Vec<Value> = scores.into_iter().enumerate().map(scored).collect();
     let mut body = json!({
         "id": vectors.id,
         "object": "list",
@@ -52,12 +59,22 @@ fn read_pairs(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Tex
             format!("'{left_name}' has {lefts} texts and '{right_name}' {}: send one, or as many.", right.len());
         return Err(ApiError::bad_request(message).with_param(left_name));
     }
-    let place = |at: usize| match at.checked_sub(lefts) {
-        None => format!("{left_name}[{at}]"),
-        Some(at) => format!("{right_name}[{at}]"),
+    let asked = Asked { app, tenant, model: None, hints };
+    let texts = match reranker(app)? {
+        Some(_) => {
+            let left = |at: usize| left[if lefts == 1 { 0 } else { at }].clone();
+            let pairs = right.into_iter().enumerate().map(|(at, right)| Prompt::Pair(left(at), right)).collect();
+            Texts::read(&mut fields, pairs, right_name, |at| format!("{right_name}[{at}]"), asked)?
+        }
+        None => {
+            let place = |at: usize| match at.checked_sub(lefts) {
+                None => format!("{left_name}[{at}]"),
+                Some(at) => format!("{right_name}[{at}]"),
+            };
+            let texts = left.into_iter().chain(right).map(Prompt::Text).collect();
+            Texts::read(&mut fields, texts, right_name, place, asked)?
+        }
     };
-    let texts = left.into_iter().chain(right).map(Prompt::Text).collect();
-    let texts = Texts::read(&mut fields, texts, right_name, place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok((texts, lefts))
 }
@@ -85,8 +102,14 @@ struct Documents {
 pub(crate) async fn rerank(mut request: JsonRequest) -> Result<Response, ApiError> {
     let Documents { texts, list, top, shows_texts } = request.read_as(Endpoint::Rerank, read_documents).await?;
     let vectors = texts.vectors(&request.app, &request.caller, Endpoint::Rerank).await?;
-    let (query, documents) = vectors.list.split_first().expect("the query comes first");
-    let mut ranked: Vec<(usize, f64)> = documents.iter().map(|document| cosine(query, document)).enumerate().collect();
+    let scores: Vec<f64> = match reranker(&request.app)? {
+        Some(classifier) => vectors.list.iter().map(|logits| judge::score(classifier, logits)).collect(),
+        None => {
+            let (query, documents) = vectors.list.split_first().expect("the query comes first");
+            documents.iter().map(|document| cosine(query, document)).collect()
+        }
+    };
+    let mut ranked: Vec<(usize, f64)> = scores.into_iter().enumerate().collect();
     // Of two that are as near, the one that was sent first.
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     let result = |&(index, score): &(usize, f64)| {
@@ -119,9 +142,18 @@ fn read_documents(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<
         Some(_) => return Err(wrong_type("top_n", "a number of documents")),
     };
     let shows_texts = fields.boolean("return_documents")?.unwrap_or(true);
-    let texts = std::iter::once(&query).chain(&list).cloned().map(Prompt::Text).collect();
-    let place = |at: usize| at.checked_sub(1).map_or("query".to_owned(), |at| format!("documents[{at}]"));
-    let texts = Texts::read(&mut fields, texts, "documents", place, Asked { app, tenant, model: None, hints })?;
+    let asked = Asked { app, tenant, model: None, hints };
+    let texts = match reranker(app)? {
+        Some(_) => {
+            let pairs = list.iter().map(|document| Prompt::Pair(query.clone(), document.clone())).collect();
+            Texts::read(&mut fields, pairs, "documents", |at| format!("documents[{at}]"), asked)?
+        }
+        None => {
+            let texts = std::iter::once(&query).chain(&list).cloned().map(Prompt::Text).collect();
+            let place = |at: usize| at.checked_sub(1).map_or("query".to_owned(), |at| format!("documents[{at}]"));
+            Texts::read(&mut fields, texts, "documents", place, asked)?
+        }
+    };
     fields.finish()?;
     Ok(Documents { texts, list, top, shows_texts })
 }

@@ -21,6 +21,15 @@ pub(crate) static EMBEDDINGS: Shape = Shape {
     ],
 };
 
+pub(crate) static CLASSIFY: Shape = Shape {
+    name: "ClassifyRequest",
+    groups: &[
+        &[required("input", PROMPTS, "a text, a list of token ids, or a list of several of either")],
+        ASKER,
+        READ,
+    ],
+};
+
 pub(crate) static SCORE: Shape = Shape {
     name: "ScoreRequest",
     groups: &[
@@ -64,6 +73,10 @@ pub(crate) static READ: &[Field] = &[
     field("priority", Integer, "a lower number comes first"),
     field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
     field("ttft_slo_ms", Number, "target: milliseconds to the vectors"),
-    field("truncate_prompt_tokens", Integer, "keep this number of last tokens of a longer text; -1: those that fit"),
+    field(
+        "truncate_prompt_tokens",
+        Integer,
+        "keep this number of tokens of a longer text, the last or with an encoder the first; -1: those that fit",
+    ),
     only("add_special_tokens", Is(true), "the tokenizer's own marks are always added to a text"),
 ];

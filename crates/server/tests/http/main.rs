@@ -10,6 +10,7 @@ mod bodies;
 mod cache;
 mod client;
 mod connections;
+mod encoders;
 mod faults;
 mod fields;
 mod host;

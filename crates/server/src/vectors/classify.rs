@@ -1,0 +1,75 @@
+//! `POST /classify` and `POST /pooling`, in vLLM's shapes: the share of each class of a text, and what a model has of a
+//! text as it is.
+
+use axum::response::Response;
+use serde_json::{Value, json};
+use transport::auth::Tenant;
+use transport::error::ApiError;
+use transport::fields::Fields;
+
+use super::embeddings::input;
+use super::shapes::CLASSIFY;
+use super::{Asked, Texts, Vectors, judge, note};
+use crate::app::App;
+use crate::ask::JsonRequest;
+use crate::endpoint::Endpoint;
+use crate::openai::hints;
+
+/// The classes of one text or several.
+pub(crate) async fn classify(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let texts = request.read_as(Endpoint::Classify, read_for_classes).await?;
+    let vectors = texts.vectors(&request.app, &request.caller, Endpoint::Classify).await?;
+    let classifier = judge::classifier(&request.app).expect("it was there when the request was read");
+    let judged = |(index, logits): (usize, &Vec<f32>)| {
+        let shares = judge::shares(classifier, logits);
+        let best = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b]).then(b.cmp(&a)));
+        let label = best.map(|best| &classifier.labels[best]);
+        json!({"index": index, "label": label, "probs": shares, "num_classes": classifier.labels.len()})
+    };
+    let data = vectors.list.iter().enumerate().map(judged).collect();
+    Ok(list(&request, &vectors, data))
+}
+
+/// Vectors, or logits of classes, as the model has them.
+pub(crate) async fn pool(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let texts = request.read_as(Endpoint::Pooling, read).await?;
+    let vectors = texts.vectors(&request.app, &request.caller, Endpoint::Pooling).await?;
+    let item = |(index, vector): (usize, &Vec<f32>)| json!({"index": index, "object": "pooling", "data": vector});
+    let data = vectors.list.iter().enumerate().map(item).collect();
+    Ok(list(&request, &vectors, data))
+}
+
+fn list(request: &JsonRequest, vectors: &Vectors, data: Vec<Value>) -> Response {
+    let mut body = json!({
+        "id": vectors.id,
+        "object": "list",
+        "created": request.app.now(),
+        "model": vectors.delivery.model,
+        "data": data,
+        "usage": vectors.usage(),
+    });
+    note(&mut body, &vectors.delivery.adjustments);
+    vectors.answered(&body)
+}
+
+fn read_for_classes(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Texts, ApiError> {
+    let texts = read(body, app, tenant)?;
+    match judge::classifier(app) {
+        Some(_) => Ok(texts),
+        None => {
+            let message = "this model has no classes: its weights were saved without a classifier";
+            Err(ApiError::bad_request(message).with_param("model"))
+        }
+    }
+}
+
+fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Texts, ApiError> {
+    let hints = hints::take(&mut body, &CLASSIFY)?;
+    let mut fields = Fields::of(body, &CLASSIFY)?;
+    let texts = input("input", fields.take("input"))?;
+    let is_list = texts.len() > 1;
+    let place = |at| if is_list { format!("input[{at}]") } else { "input".to_owned() };
+    let texts = Texts::read(&mut fields, texts, "input", place, Asked { app, tenant, model: None, hints })?;
+    fields.finish()?;
+    Ok(texts)
+}
