@@ -3,4 +3,5 @@
 mod docs;
 mod fuzzed;
 mod lantern;
+mod minilm;
 mod real;

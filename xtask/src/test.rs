@@ -227,6 +227,9 @@ fn tests(extent: Extent) -> Result<Counts, String> {
         if let Some(file) = setup::smollm2(&python)? {
             run.env("TWOSTROKE_SMOLLM2", file);
         }
+        if let Some(directory) = setup::minilm(&python)? {
+            run.env("TWOSTROKE_MINILM", directory);
+        }
     }
     count(run.env("TWOSTROKE_PYTHON", python))
 }

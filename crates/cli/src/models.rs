@@ -10,6 +10,7 @@ use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::ThreadError;
 pub(crate) use launch::{Chosen, is_hub_id};
 use launch::{ModelSettings, OpenError, Settings};
+use model::ModelConfig;
 
 use crate::console::{Progress, note};
 use crate::environment;
@@ -107,6 +108,19 @@ pub(crate) fn settings_of(model: ModelSettings) -> Settings {
 /// Where packed weights are kept between starts, unless `--no-packed-cache` is set.
 pub(crate) fn packed_cache(flags: &ModelFlags) -> Option<PathBuf> {
     if flags.no_packed_cache { None } else { environment::variables().packed_cache }
+}
+
+/// Refuses an encoder where text is to be written.
+pub(crate) fn check_that_it_writes(checkpoint: &Checkpoint) -> Result<(), Failure> {
+    // What cannot be read is said when the model is loaded.
+    match ModelConfig::load(checkpoint) {
+        Ok(config) if config.encoder.is_some() => Err(Failure::usage(format!(
+            "{} is an encoder ({}), which gives vectors of texts and writes none: `twostroke serve` it, and ask /v1/embeddings",
+            checkpoint.name(),
+            config.family
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Starts an engine, with progress bars for people while weights are read and steps are measured.

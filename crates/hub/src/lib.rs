@@ -221,17 +221,30 @@ pub enum HubError {
 }
 
 /// Optional files, downloaded if the repository has them.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 8] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "modules.json",
+    "sentence_bert_config.json",
 ];
+/// Directories and files of modules of sentence-transformers, behind a number: `1_Pooling/config.json`.
+const MODULES: [&str; 3] = ["_Pooling/config.json", "_Dense/config.json", "_Dense/model.safetensors"];
 const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+
+/// Whether a file is of a module of sentence-transformers.
+fn is_module(name: &str) -> bool {
+    name.split_once('_').is_some_and(|(number, rest)| {
+        (1..3).contains(&number.len())
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+            && MODULES.iter().any(|module| module[1..] == *rest)
+    })
+}
 
 /// Maximum bytes of the list of files, and of the index.
 const MAX_JSON_BYTES: u64 = 64 << 20;
@@ -428,6 +441,8 @@ impl<'a> Hub<'a> {
             return Err(self.not_a_model("no config.json in the repository: not a model for transformers"));
         }
         let mut files: Vec<String> = SETTINGS.iter().filter(|name| has(name)).map(|name| name.to_string()).collect();
+        let names = listing.siblings.iter().map(|sibling| sibling.rfilename.as_str());
+        files.extend(names.filter(|name| is_module(name)).map(str::to_string));
         if has(SINGLE) {
             files.push(SINGLE.to_string());
         } else if has(INDEX) {

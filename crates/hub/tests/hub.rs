@@ -245,6 +245,32 @@ fn a_model_is_downloaded_into_the_layout_that_python_uses() {
 }
 
 #[test]
+fn an_encoder_comes_with_its_modules() {
+    let hub = FakeHub::start();
+    let files = [
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "2_Dense/pytorch_model.bin",
+        "onnx/config.json",
+        "x_Dense/config.json",
+    ];
+    hub.list(&files);
+    for file in files {
+        hub.small(file, "{}");
+    }
+    let home = Scratch::new("encoder");
+    let directory = get(&hub.env(&home)).expect("it is downloaded");
+    for (at, file) in files.iter().enumerate() {
+        assert_eq!(directory.join(file).exists(), at < 7, "{file}");
+    }
+}
+
+#[test]
 fn what_is_cached_is_not_downloaded_again() {
     let (scratch, (hub, storage)) = (Scratch::new("cached"), model());
     let env = hub.env(&scratch);

@@ -2,5 +2,6 @@
 
 mod encoding;
 mod hostile_tokenizers;
+mod pairs;
 mod template;
 mod tokenizer;

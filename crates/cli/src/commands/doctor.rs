@@ -253,7 +253,7 @@ fn logits<F: Forward>(runner: Result<F, LoadError>, checkpoint: &Checkpoint) -> 
         }],
         block_tables: vec![0],
         logit_rows: vec![CHECK_ROWS - 1],
-        saves: Vec::new(),
+        ..Batch::default()
     };
     let mut logits = vec![0.0; runner.config().vocab_size];
     runner.forward(&batch, &mut logits);

@@ -33,6 +33,7 @@ const ADAPTER: &str = "lora";
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
     let (model, question) = input::question(flags)?;
     let checkpoint = models::open(model.as_deref())?;
+    models::check_that_it_writes(&checkpoint)?;
     let choose = if flags.quiet { models::choose } else { models::weights };
     let chosen = choose(&flags.model, &checkpoint)?;
     let lines = match flags.quiet || flags.json {

@@ -419,6 +419,9 @@ fn targets_line(settings: &Settings, model: &ModelInfo) -> String {
         (None, None) => "none".to_string(),
     };
     let calibrated = match &model.calibrated {
+        None if model.config.encoder.is_some() => {
+            "steps not measured: texts are read whole, first come, first served".to_string()
+        }
         None => "steps not measured: too little cache".to_string(),
         Some(calibrated) if calibrated.from_disk => "steps measured at an earlier start".to_string(),
         Some(calibrated) => format!("steps measured in {:.1} s", calibrated.took.as_secs_f64()),
