@@ -115,7 +115,7 @@ pub(crate) fn check_that_it_writes(checkpoint: &Checkpoint) -> Result<(), Failur
     // What cannot be read is said when the model is loaded.
     match ModelConfig::load(checkpoint) {
         Ok(config) if config.encoder.is_some() => Err(Failure::usage(format!(
-            "{} is an encoder ({}), which gives vectors of texts and writes none: `twostroke serve` it, and ask /v1/embeddings",
+            "{} is an encoder ({}), which gives vectors of texts and writes none: serve it, and ask /v1/embeddings",
             checkpoint.name(),
             config.family
         ))),

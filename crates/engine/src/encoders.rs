@@ -4,8 +4,8 @@
 //! ```text
 //! text --tokenize--> a request without an answer --schedule--> all its rows in one step --encoder--> Event::Embedding
 //! ```
-//! A request of an encoder is a prompt of which the vector is wanted. The scheduler gives it all of its rows in one step
-//! ([`Limits::whole_prompts`](scheduler::Limits)), because its tokens see each other; nothing of it stays behind.
+//! A request of an encoder is a prompt of which the vector is wanted. The scheduler gives it all of its rows in one
+//! step ([`Limits::whole_prompts`](scheduler::Limits)), because its tokens see each other; nothing of it stays behind.
 
 use checkpoint::Checkpoint;
 use model::{Batch, EncoderConfig, ModelConfig};
@@ -20,8 +20,8 @@ use crate::{ModelInfo, RawRequest, validate};
 /// Rows of a step at least: enough for the matrix products of short texts to read weights once for many.
 const ROWS: usize = 1024;
 
-/// The options that hold for an encoder: steps hold the longest text, prefixes are not cached, and no step is predicted.
-/// Refuses what concerns answers.
+/// The options that hold for an encoder: steps hold the longest text, prefixes are not cached, and no step is
+/// predicted. Refuses what concerns answers.
 pub(crate) fn options_for(
     checkpoint: &Checkpoint,
     options: &EngineOptions,

@@ -1,13 +1,15 @@
 //! The pass of an encoder: texts in, a vector of each out. No cache, no token by token.
 //!
 //! ```text
-//! BERT        x = norm(word + position + type)      per layer: x = norm(x + attend(x)), x = norm(x + W2 act(W1 x))
-//! ModernBERT  x = norm(word)                        per layer: x = x + attend(norm x), x = x + Wo (act(a) * g); norm at the end
+//! BERT        x = norm(word + position + type)
+//!             per layer: x = norm(x + attend(x)), x = norm(x + W2 act(W1 x))
+//! ModernBERT  x = norm(word)
+//!             per layer: x = x + attend(norm x), x = x + Wo (act(a) * g); a norm at the end
 //! vector      rows of a text ─ pooling ─> one row ─ dense .. or a classifier ─> vector
 //! ```
-//! A text is the rows of one span, all of them in one pass: each row sees every row of its span (Devlin et al., 2018), or
-//! those less than a window away. Keys and values of one layer at a time lie in a cache of one layer, in the blocks of the
-//! span's table, and a text's bits depend on its tokens alone.
+//! A text is the rows of one span, all of them in one pass: each row sees every row of its span (Devlin et al., 2018),
+//! or those less than a window away. Keys and values of one layer at a time lie in a cache of one layer, in the blocks
+//! of the span's table, and a text's bits depend on its tokens alone.
 //!
 //! Pooling happens on the host, in plain loops and in the order of the rows: it is a thousandth of a pass.
 
@@ -121,8 +123,8 @@ struct Scratch<B: Backend> {
     pooled: Vec<f32>,
 }
 
-/// Reads the checkpoint of an encoder into a backend: see [`load`](crate::load), whose options hold here but for those of
-/// logits, adapters and images.
+/// Reads the checkpoint of an encoder into a backend: see [`load`](crate::load), whose options hold here but for those
+/// of logits, adapters and images.
 pub fn load_encoder<B: Backend>(
     backend: B,
     checkpoint: &Checkpoint,
@@ -138,7 +140,8 @@ pub fn load_encoder<B: Backend>(
     let weights = Weights::open(checkpoint)?;
     let mut notices = Vec::new();
     if encoder.pooling_is_assumed {
-        let why = "the checkpoint has no modules.json: a text's vector is the mean of its tokens, as sentence-transformers has it then";
+        let why = "the checkpoint has no modules.json: a text's vector is the mean of its tokens, as in \
+                   sentence-transformers";
         notices.push(why.to_string());
     }
     let kv_shape = kv_shape(&config, options)?;
@@ -304,7 +307,7 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    /// Compares the checkpoint with what its configuration asks for, and returns the bytes in the files of all matrices.
+    /// Compares the checkpoint with what its configuration asks for; returns the bytes in the files of all matrices.
     fn check(&self, weights: &Weights) -> Result<u64, LoadError> {
         let (mut bytes, mut read) = (0, HashSet::new());
         let mut check = |name: &str, shape: &[usize], in_matrix: bool| {
@@ -690,7 +693,7 @@ impl<B: Backend> Pass<'_, B> {
     }
 }
 
-/// The rows of the table of positions. RoBERTa counts from behind the padding's id, and padding within a text stays there.
+/// The rows of the table of positions. RoBERTa counts from behind the padding's id, where padding within a text stays.
 fn position_ids(encoder: &EncoderConfig, batch: &Batch, ids: &mut Vec<u32>) {
     ids.clear();
     let padding = encoder.positions.and_then(|positions| positions.padding);

@@ -187,8 +187,8 @@ impl Tokenizer {
     }
 
     /// A pair of texts with the special tokens around and between them, and where the second begins, if the tokenizer
-    /// tells the two apart (BERT's segments). `most`: of the second text only so many tokens that all are no more than
-    /// this number of ids; the first is never cut.
+    /// tells the two apart (BERT's segments). `most`: the second text is cut where all would be more than this number
+    /// of ids; the first never is.
     pub fn encode_pair(
         &self,
         first: &str,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! config.json              ─> layers, positions, the classifier's labels
-//! modules.json             ─> 1_Pooling/config.json: which rows make the vector, 2_Dense: products behind it, Normalize
+//! modules.json             ─> 1_Pooling/config.json: which rows make the vector; 2_Dense: products; Normalize
 //! sentence_bert_config.json ─> the longest text
 //! ```
 //! Without `modules.json` the mean of all rows is taken, as sentence-transformers does of such a directory.
@@ -17,8 +17,8 @@ use kernels::{Activation, AttentionRule, RopeScaling};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 
-/// What an encoder has and a decoder has not: every token sees every other one, nothing is generated, and a text becomes
-/// one vector.
+/// What an encoder has and a decoder has not: every token sees every other one, nothing is generated, and a text
+/// becomes one vector.
 #[derive(Clone, Debug)]
 pub struct EncoderConfig {
     /// Positions are added by a table instead of turning queries and keys.

@@ -1,4 +1,4 @@
-//! What an encoder with a classifier says of a text or of a pair of texts: logits of its classes, and scores made of them.
+//! What an encoder with a classifier says of a text or of a pair of texts: logits of its classes, and scores of these.
 
 use model::Classifier;
 use transport::error::ApiError;
