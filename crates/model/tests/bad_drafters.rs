@@ -98,7 +98,7 @@ fn clear(what: &str, error: LoadError, expected: &[&str]) {
     for part in expected {
         assert!(message.contains(part), "{what}: {part:?} is not in the error: {message}");
     }
-    assert!(!message.contains('\n') && message.len() < 600, "{what}: not one clear line: {message}");
+    assert!(!message.contains('\n') && message.len() < 800, "{what}: not one clear line: {message}");
 }
 
 /// What is wrong, and what the error has to say.
