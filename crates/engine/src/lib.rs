@@ -21,6 +21,7 @@ mod clock;
 mod command;
 mod compile_rule;
 mod core;
+mod encoder_options;
 mod encoders;
 mod feature;
 mod handoff;
@@ -29,6 +30,7 @@ mod lower;
 mod memory;
 mod options;
 mod output;
+mod prompt;
 mod queue_permit;
 pub mod recording;
 pub mod replaying;
@@ -201,12 +203,12 @@ impl ModelInfo {
 
     /// The prompt of a request as tokens, which validation would make of it.
     pub fn encode(&self, raw: &RawRequest) -> Result<Vec<TokenId>, Rejection> {
-        validate::tokenize(raw, self)
+        prompt::tokenize(raw, self)
     }
 
     /// Where the texts of a conversation's messages are in these tokens of it: empty where one is not found.
     pub fn messages_in(&self, raw: &RawRequest, prompt: &[TokenId]) -> Vec<Range<usize>> {
-        validate::messages_in(raw, prompt, self)
+        prompt::messages_in(raw, prompt, self)
     }
 
     /// Which rotations are in force where that depends on the longest sequence.

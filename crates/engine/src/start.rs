@@ -39,7 +39,7 @@ use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::SANE_TARGET;
 use crate::verify::{Origin, STATE_SLOTS, SpotChecks, SpotCounts, SpotRoom, Verify};
-use crate::{Engine, Inner, LazyVocabulary, ModelInfo, encoders, memory};
+use crate::{Engine, Inner, LazyVocabulary, ModelInfo, encoder_options, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
 const SHORTEST_CONTEXT: usize = 512;
@@ -88,7 +88,7 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let config = ModelConfig::load(checkpoint)?;
         let of_encoder = match &config.encoder {
-            Some(_) => Some(encoders::options_for(checkpoint, options, &config)?),
+            Some(_) => Some(encoder_options::options_for(checkpoint, options, &config)?),
             None => None,
         };
         let options = of_encoder.as_ref().unwrap_or(options);

@@ -43,7 +43,7 @@ impl StateRoom {
         (self.bytes * self.block_size as u64).div_ceil(self.interval as u64)
     }
 
-    /// The slots beside a cache of so many blocks.
+    /// The slots beside a cache of this number of blocks.
     pub(crate) fn sizes(&self, blocks: usize) -> StateSizes {
         StateSizes { slots: 2 * self.seats + blocks * self.block_size / self.interval, interval: self.interval }
     }

@@ -75,7 +75,7 @@ impl State {
         leave(self, end);
     }
 
-    /// Whether the state after so many tokens, which end a block, is worth a slot.
+    /// Whether the state after this number of tokens, which end a block, is worth a slot.
     fn is_checkpoint(&self, seq: &Sequence, after: usize, sizes: StateSizes) -> bool {
         let block = self.limits.block_size;
         let last = seq.num_tokens() / block * block;
@@ -119,10 +119,4 @@ impl State {
     pub(crate) fn release_states(&mut self, left: &[StateSave]) {
         left.iter().for_each(|save| self.pool.release_state(save.slot));
     }
-}
-
-/// Those of `states` that rows of `seq` leave.
-pub(crate) fn states_of<'s>(states: &'s [StateSave], seq: &Sequence) -> &'s [StateSave] {
-    let states = states.get(seq.first_left_state..).unwrap_or_default();
-    &states[..states.iter().take_while(|save| save.seq == seq.id).count()]
 }

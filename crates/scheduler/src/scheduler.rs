@@ -16,7 +16,6 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::checkpoints::states_of;
 use crate::cost::CostModel;
 use crate::kv::{ChainHasher, Hit, PrefixStats};
 use crate::pace::Candidate;
@@ -343,7 +342,7 @@ impl Scheduler {
         for &planned in &step.rows {
             let seq = &mut self.state.seqs[planned.seq];
             (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
-            let left = states_of(&step.states, seq);
+            let left = seq.left_states(&step.states);
             let tokens = seq.output_row.take().map_or(&[][..], |first| tokens_of(planned.seq, &output.rows[first..]));
             num_taken += tokens.len();
             if seq.status == Status::Leaving {

@@ -113,7 +113,6 @@ struct Traits {
     /// The model alone, its language-model head (not read), its classifier.
     architectures: &'static [&'static str],
     classifier: &'static str,
-    model_type: &'static str,
 }
 
 const ENCODERS: [Traits; 4] = [
@@ -121,37 +120,23 @@ const ENCODERS: [Traits; 4] = [
         family: Family::Bert,
         architectures: &["BertModel", "BertForMaskedLM", "BertForPreTraining"],
         classifier: "BertForSequenceClassification",
-        model_type: "bert",
     },
     Traits {
         family: Family::Roberta,
         architectures: &["RobertaModel", "RobertaForMaskedLM"],
         classifier: "RobertaForSequenceClassification",
-        model_type: "roberta",
     },
     Traits {
         family: Family::XlmRoberta,
         architectures: &["XLMRobertaModel", "XLMRobertaForMaskedLM"],
         classifier: "XLMRobertaForSequenceClassification",
-        model_type: "xlm-roberta",
     },
     Traits {
         family: Family::ModernBert,
         architectures: &["ModernBertModel", "ModernBertForMaskedLM"],
         classifier: "ModernBertForSequenceClassification",
-        model_type: "modernbert",
     },
 ];
-
-/// `model_type` of an encoder's family.
-pub(super) fn name_of(family: Family) -> Option<&'static str> {
-    ENCODERS.iter().find(|traits| traits.family == family).map(|traits| traits.model_type)
-}
-
-/// The families that are read.
-pub(super) fn known() -> impl Iterator<Item = &'static str> {
-    ENCODERS.iter().map(|traits| traits.model_type)
-}
 
 const EPS: RangeInclusive<f64> = 1e-15..=1.0;
 const POSITIONS: usize = 1 << 20;
@@ -163,7 +148,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<ModelConfig>, LoadError
     let (name, model_type) = (names.first().and_then(Value::as_str), fields.text("model_type")?);
     let is_it = |traits: &&Traits| match name {
         Some(name) => traits.classifier == name || traits.architectures.contains(&name),
-        None => model_type == Some(traits.model_type),
+        None => model_type == Some(traits.family.name()),
     };
     let Some(traits) = ENCODERS.iter().find(is_it) else { return Ok(None) };
     let judges = name == Some(traits.classifier);

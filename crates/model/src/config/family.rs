@@ -3,7 +3,6 @@
 //! One row per architecture, most of them "as Llama, except". Only reading a configuration looks at this table: what it
 //! says is written into [`ModelConfig`](super::ModelConfig), and the forward pass knows no names.
 
-use super::encoder;
 use super::fields::{Fields, quoted};
 use checkpoint::LoadError;
 use kernels::Activation;
@@ -65,7 +64,8 @@ impl Family {
     /// `model_type` of the family.
     pub fn name(self) -> &'static str {
         let decoder = ARCHITECTURES.iter().find(|traits| traits.family == self).map(|traits| traits.model_type);
-        decoder.or_else(|| encoder::name_of(self)).unwrap_or("")
+        let encoder = ENCODERS.iter().find(|(family, _)| *family == self).map(|(_, name)| *name);
+        decoder.or(encoder).unwrap_or("")
     }
 
     /// By a name in `architectures`; `None` where it is unknown.
@@ -566,10 +566,18 @@ pub(super) const ARCHITECTURES: [Traits; 26] = [
     QWEN35_MOE,
 ];
 
+/// Families of encoders, whose fields `encoder.rs` reads, and their `model_type`.
+const ENCODERS: [(Family, &str); 4] = [
+    (Family::Bert, "bert"),
+    (Family::Roberta, "roberta"),
+    (Family::XlmRoberta, "xlm-roberta"),
+    (Family::ModernBert, "modernbert"),
+];
+
 /// The families, for messages.
 fn known() -> String {
     let decoders = ARCHITECTURES.iter().map(|traits| traits.family.name());
-    let mut names: Vec<&str> = decoders.chain(encoder::known()).collect();
+    let mut names: Vec<&str> = decoders.chain(ENCODERS.map(|(_, name)| name)).collect();
     names.dedup();
     names.join(", ")
 }
