@@ -342,7 +342,7 @@ impl Scheduler {
         for &planned in &step.rows {
             let seq = &mut self.state.seqs[planned.seq];
             (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
-            let left = seq.left_states(&step.states);
+            let left = StateSave::of(&step.states, planned.seq, seq.first_left_state);
             let tokens = seq.output_row.take().map_or(&[][..], |first| tokens_of(planned.seq, &output.rows[first..]));
             num_taken += tokens.len();
             if seq.status == Status::Leaving {

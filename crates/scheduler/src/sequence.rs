@@ -16,7 +16,7 @@ use core::ops::{Index, IndexMut};
 use crate::draft::{AcceptanceCounts, DraftProposal};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
 use crate::request::finish_reason;
-use crate::{BlockId, CacheMiss, Limits, Request, StateSave, StateSlot};
+use crate::{BlockId, CacheMiss, Limits, Request, StateSlot};
 use protocol::{FinishReason, Nanos, Priority, RequestId, TokenId};
 
 /// Identifies a sequence; never reused. A request has one sequence per answer: the first carries the prompt, and the
@@ -269,12 +269,6 @@ impl Sequence {
     /// The slot of the states after its computed tokens: `None` where nothing is computed, or the model has no states.
     pub fn state(&self) -> Option<StateSlot> {
         self.state
-    }
-
-    /// Those of a step's states that its rows leave.
-    pub(crate) fn left_states<'s>(&self, states: &'s [StateSave]) -> &'s [StateSave] {
-        let states = states.get(self.first_left_state..).unwrap_or_default();
-        &states[..states.iter().take_while(|save| save.seq == self.id).count()]
     }
 
     /// Times preempted.

@@ -66,6 +66,14 @@ pub struct StateSave {
     pub slot: StateSlot,
 }
 
+impl StateSave {
+    /// Those of a step that rows of `seq` leave: they begin at `first`.
+    pub(crate) fn of(states: &[StateSave], seq: SeqId, first: usize) -> &[StateSave] {
+        let states = states.get(first..).unwrap_or_default();
+        &states[..states.iter().take_while(|save| save.seq == seq).count()]
+    }
+}
+
 /// Why blocks are no longer pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnpinReason {
