@@ -3,6 +3,7 @@
 use checkpoint::Checkpoint;
 use model::ModelConfig;
 use rates::DefaultTarget;
+use speculate::Speculation;
 
 use crate::options::{EngineOptions, StartError};
 
@@ -38,15 +39,10 @@ pub(crate) fn options_for(
         return refuse(option);
     }
     let longest = options.max_model_len.unwrap_or(config.context_limit).min(config.context_limit);
-    Ok(EngineOptions {
-        max_num_batched_tokens: options.max_num_batched_tokens.max(longest).max(ROWS).max(options.max_num_seqs),
-        max_prefill_chunk: None,
-        max_prefill_seqs: options.max_num_seqs,
-        enable_prefix_caching: false,
-        calibration: None,
-        ttft: DefaultTarget::None,
-        tpot: DefaultTarget::None,
-        speculation: speculate::Speculation::Off,
-        ..options.clone()
-    })
+    let mut held = options.clone();
+    held.max_num_batched_tokens = options.max_num_batched_tokens.max(longest).max(ROWS).max(options.max_num_seqs);
+    (held.max_prefill_chunk, held.max_prefill_seqs) = (None, options.max_num_seqs);
+    (held.enable_prefix_caching, held.calibration) = (false, None);
+    (held.ttft, held.tpot, held.speculation) = (DefaultTarget::None, DefaultTarget::None, Speculation::Off);
+    Ok(held)
 }

@@ -1,5 +1,5 @@
-//! Encoders behind the engine: how a text or a pair of texts becomes tokens, and which options hold for a model that
-//! generates nothing.
+//! Encoders behind the engine: how a text or a pair of texts becomes tokens. `encoder_options.rs` has the options that
+//! hold.
 //!
 //! ```text
 //! text --tokenize--> a request without an answer --schedule--> all its rows in one step --encoder--> Event::Embedding

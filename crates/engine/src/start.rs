@@ -128,7 +128,9 @@ impl Engine {
             let asked = options.max_num_seqs;
             format!("max_num_seqs is {seats}, not {asked}: each running sequence has states of its own in memory")
         });
-        let options = &EngineOptions { max_num_seqs: seats, ..options.clone() };
+        let mut options = options.clone();
+        options.max_num_seqs = seats;
+        let options = &options;
         let sizes = Sizes::of(&config, options, draft_files.as_ref(), room)?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());

@@ -64,6 +64,7 @@ pub(super) fn setup<T>(
     measure: impl FnOnce(&BenchSetup<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let checkpoint = models::open(flags.model.as_deref())?;
+    models::check_that_it_writes(&checkpoint)?;
     let bar: Mutex<Option<Progress>> = Mutex::new(None);
     let progress = |at: BenchProgress<'_>| {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);

@@ -48,6 +48,7 @@ const LISTED: usize = 8;
 pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let text = Text::of(flags)?;
     let checkpoint = models::open(flags.model.model.as_deref())?;
+    models::check_that_it_writes(&checkpoint)?;
     let load_failure = |error| models::load_failure(&checkpoint, &error);
     let config = ModelConfig::load(&checkpoint).map_err(load_failure)?;
     let tokenizer = Tokenizer::load(&checkpoint, config.vocab_size).map_err(load_failure)?;

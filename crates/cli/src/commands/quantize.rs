@@ -46,6 +46,7 @@ pub(crate) fn quantize(flags: &QuantizeFlags) -> Result<(), Failure> {
         (None, _) => default_threads(),
     };
     let checkpoint = models::open(flags.model.as_deref())?;
+    models::check_that_it_writes(&checkpoint)?;
     let failure = |error| failure(&checkpoint, error);
     export::check_output(&flags.output).map_err(failure)?;
     let mut export = Export::open(&checkpoint, flags.format.format(), class).map_err(failure)?;
