@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 
 use crate::kv::ContentName;
 use crate::state::State;
-use crate::{Rows, Scheduler, SeqId, Sequence, StateSave, StateSizes, StateUse, Step};
+use crate::{Rows, Scheduler, SeqId, Sequence, StateSizes, StateUse, StateWrite, Step};
 
 impl Scheduler {
     /// Sizes and use of the slots for states; `None` for models without.
@@ -58,13 +58,13 @@ impl State {
 
     /// After each draft and the row before the first, since any may be the last that holds; after a chunk's last row and
     /// at its checkpoints, as far as there are slots.
-    fn leave_states(&mut self, rows: &Rows, sizes: StateSizes, states: &mut Vec<StateSave>) {
+    fn leave_states(&mut self, rows: &Rows, sizes: StateSizes, states: &mut Vec<StateWrite>) {
         let &Rows { seq, start, len, drafts, .. } = rows;
         let (block, end) = (self.limits.block_size, start + len);
         self.seqs[seq].first_left_state = states.len();
         let mut leave = |state: &mut State, after| {
             let slot = state.pool.take_state().expect("each sequence has a slot to write");
-            states.push(StateSave { seq, after, slot });
+            states.push(StateWrite { seq, after, slot });
         };
         for after in start + 1..end {
             let is_checkpoint = || after.is_multiple_of(block) && self.is_checkpoint(&self.seqs[seq], after, sizes);
@@ -86,7 +86,7 @@ impl State {
 
     /// One of `left` ends the block of `name`, which is in the prefix cache: it is kept as its checkpoint, if it is worth
     /// that.
-    pub(crate) fn keep_checkpoint(&mut self, id: SeqId, name: ContentName, after: usize, left: &[StateSave]) {
+    pub(crate) fn keep_checkpoint(&mut self, id: SeqId, name: ContentName, after: usize, left: &[StateWrite]) {
         let Some(sizes) = self.limits.states else { return };
         let Some(save) = left.iter().find(|save| save.after == after) else { return };
         let seq = &self.seqs[id];
@@ -99,7 +99,7 @@ impl State {
     }
 
     /// A step is computed: the sequence goes on from the state after its tokens, and lets go of the others.
-    pub(crate) fn take_states(&mut self, id: SeqId, left: &[StateSave]) {
+    pub(crate) fn take_states(&mut self, id: SeqId, left: &[StateWrite]) {
         let computed = self.seqs.get(id).map(|seq| seq.num_computed);
         if let Some(save) = left.iter().find(|save| Some(save.after) == computed) {
             self.pool.share_state(save.slot);
@@ -116,7 +116,7 @@ impl State {
     }
 
     /// A step in flight is over.
-    pub(crate) fn release_states(&mut self, left: &[StateSave]) {
+    pub(crate) fn release_states(&mut self, left: &[StateWrite]) {
         left.iter().for_each(|save| self.pool.release_state(save.slot));
     }
 }

@@ -27,7 +27,7 @@ use crate::step::RecordRow;
 use crate::swap::{PreemptionMode, SwapDecision, Transfer};
 use crate::{
     AdmitError, BlockId, BlockLoad, DraftSource, Limits, LimitsError, Request, RowOutput, Rows, SeqId, Sequence,
-    SlotSpill, StateSave, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenEvent,
+    SlotSpill, StateWrite, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenEvent,
 };
 use protocol::{FinishReason, Nanos, RequestId};
 
@@ -62,7 +62,7 @@ pub(crate) struct InFlight {
     pub(crate) id: StepId,
     pub(crate) rows: Vec<Rows>,
     /// States that these leave, in their order.
-    pub(crate) states: Vec<StateSave>,
+    pub(crate) states: Vec<StateWrite>,
     /// Log entry, not yet complete.
     record: StepRecord,
 }
@@ -104,7 +104,7 @@ impl Plan {
     }
 
     /// Moves the planned step to the in-flight queue.
-    fn launch(&mut self, states: &[StateSave]) {
+    fn launch(&mut self, states: &[StateWrite]) {
         let mut step = self.spare.pop().unwrap_or_default();
         step.states.extend_from_slice(states);
         step.id = self.record.step;
@@ -342,7 +342,7 @@ impl Scheduler {
         for &planned in &step.rows {
             let seq = &mut self.state.seqs[planned.seq];
             (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
-            let left = StateSave::of(&step.states, planned.seq, seq.first_left_state);
+            let left = StateWrite::of(&step.states, planned.seq, seq.first_left_state);
             let tokens = seq.output_row.take().map_or(&[][..], |first| tokens_of(planned.seq, &output.rows[first..]));
             num_taken += tokens.len();
             if seq.status == Status::Leaving {
@@ -409,7 +409,7 @@ impl Scheduler {
         &mut self,
         planned: Rows,
         tokens: &[RowOutput],
-        left: &[StateSave],
+        left: &[StateWrite],
         now: Nanos,
         events: &mut Vec<TokenEvent>,
     ) -> usize {

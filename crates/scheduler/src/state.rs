@@ -23,7 +23,7 @@ use crate::kv::{
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::PreemptedBlocks;
-use crate::{BlockId, BlockLoad, Limits, Request, SeqId, StateSave};
+use crate::{BlockId, BlockLoad, Limits, Request, SeqId, StateWrite};
 use protocol::{Nanos, RequestId, TokenId};
 
 /// The sequences that hold blocks, in rank order.
@@ -248,7 +248,7 @@ impl State {
     }
 
     /// Advances a sequence by `rows` computed tokens and registers its full blocks; `left`: the states of the step.
-    pub(crate) fn note_computed(&mut self, id: SeqId, rows: usize, left: &[StateSave]) {
+    pub(crate) fn note_computed(&mut self, id: SeqId, rows: usize, left: &[StateWrite]) {
         let seq = &mut self.seqs[id];
         seq.num_computed += rows;
         seq.most_computed = seq.most_computed.max(seq.num_computed);
@@ -256,7 +256,7 @@ impl State {
     }
 
     /// Registers the blocks that have become full, now that their content is computed.
-    pub(crate) fn feed_prefix_cache(&mut self, id: SeqId, left: &[StateSave]) {
+    pub(crate) fn feed_prefix_cache(&mut self, id: SeqId, left: &[StateWrite]) {
         let seq = &mut self.seqs[id];
         let (mut count, mut last) = seq.registered();
         let num_full = seq.num_blocks_to_register();

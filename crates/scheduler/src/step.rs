@@ -57,7 +57,7 @@ pub struct BlockLoad {
 
 /// The states after the first `after` tokens of a sequence, left in `slot` by a step that computes the last of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSave {
+pub struct StateWrite {
     /// The sequence.
     pub seq: SeqId,
     /// Tokens.
@@ -66,9 +66,9 @@ pub struct StateSave {
     pub slot: StateSlot,
 }
 
-impl StateSave {
+impl StateWrite {
     /// Those of a step that rows of `seq` leave: they begin at `first`.
-    pub(crate) fn of(states: &[StateSave], seq: SeqId, first: usize) -> &[StateSave] {
+    pub(crate) fn of(states: &[StateWrite], seq: SeqId, first: usize) -> &[StateWrite] {
         let states = states.get(first..).unwrap_or_default();
         &states[..states.iter().take_while(|save| save.seq == seq).count()]
     }
@@ -116,7 +116,7 @@ pub struct Step {
     /// A chunk of each prompt (also recompute after preemption).
     pub prefill: Vec<Rows>,
     /// States that the rows leave, in their order and of each by rising tokens: empty for models without states.
-    pub states: Vec<StateSave>,
+    pub states: Vec<StateWrite>,
     /// Sequences that were preempted; they wait to be loaded or recomputed.
     pub preempted: Vec<SeqId>,
     /// Pinned blocks lost ([`crate::Scheduler::pin`]).
