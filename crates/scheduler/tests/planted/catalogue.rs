@@ -73,7 +73,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         &[edit(
             "prefill.rs",
             "return Err(Blocked::Kv);",
-            "if let Some(block) = self.state.pool.take() {
+            "if let Some(block) = self.state.pool.take(None) {
                 self.state.seqs[id].table.push(block);
             }
             return Err(Blocked::Kv);",
@@ -140,7 +140,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
                 "self.plan.record.prefill.push(row);",
                 "self.plan.record.prefill.push(row);
                 self.state.seqs[id].num_computed += len;
-                self.state.feed_prefix_cache(id);
+                self.state.feed_prefix_cache(id, &[]);
                 self.state.seqs[id].num_computed -= len;",
             ),
             edit(
@@ -148,7 +148,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
                 "self.plan.record.decode.push(row);",
                 "self.plan.record.decode.push(row);
                 self.state.seqs[id].num_computed += 1;
-                self.state.feed_prefix_cache(id);
+                self.state.feed_prefix_cache(id, &[]);
                 self.state.seqs[id].num_computed -= 1;",
             ),
         ],
@@ -169,7 +169,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
             "scheduler.rs",
             "self.leave_running(id); self.state.return_to_queue(id);",
             "self.state.seqs[id].num_computed += planned.len;
-            self.state.feed_prefix_cache(id);
+            self.state.feed_prefix_cache(id, &[]);
             self.leave_running(id);
             self.state.return_to_queue(id);",
         )],
