@@ -112,14 +112,21 @@ pub(crate) fn packed_cache(flags: &ModelFlags) -> Option<PathBuf> {
 
 /// Refuses an encoder where text is to be written.
 pub(crate) fn check_that_it_writes(checkpoint: &Checkpoint) -> Result<(), Failure> {
-    // What cannot be read is said when the model is loaded.
     match ModelConfig::load(checkpoint) {
-        Ok(config) if config.encoder.is_some() => Err(Failure::usage(format!(
-            "{} is an encoder ({}), which gives vectors of texts and writes none: serve it, and ask /v1/embeddings",
-            checkpoint.name(),
+        Ok(config) => writes(checkpoint.name(), &config).map_err(Failure::usage),
+        // What cannot be read is said when the model is loaded.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Why a model writes no text, if it does not.
+pub(crate) fn writes(name: &str, config: &ModelConfig) -> Result<(), String> {
+    match config.encoder {
+        None => Ok(()),
+        Some(_) => Err(format!(
+            "{name} is an encoder ({}), which gives vectors of texts and writes none: serve it, and ask /v1/embeddings",
             config.family
-        ))),
-        _ => Ok(()),
+        )),
     }
 }
 

@@ -51,6 +51,9 @@ pub(crate) fn start_lines(
     let (Ok(config), Ok(weights)) = (ModelConfig::load(checkpoint), Weights::open(checkpoint)) else {
         return Vec::new();
     };
+    if config.encoder.is_some() {
+        return Vec::new(); // it decodes nothing, and `quality` compares what is written
+    }
     let (kv_dtype, arithmetic) = (flags.kv_dtype.dtype(), On::of(flags).arithmetic);
     let directory = models::packed_cache(flags);
     let limits = directory.as_deref().and_then(|directory| kept::limits(directory, On::of(flags))).or(limits);

@@ -80,7 +80,10 @@ fn with_weights(config: ModelConfig, checkpoint: &Checkpoint) -> Result<(ModelCo
 /// The shape of what `flag` names, on this disk or known by name.
 pub(crate) fn shape(flag: &str, name: &str) -> Result<ModelShape, Failure> {
     if let Some(found) = found(flag, name)? {
-        return Ok(found.config.shape());
+        return match models::writes(&found.name, &found.config) {
+            Ok(()) => Ok(found.config.shape()),
+            Err(problem) => Err(Failure::usage(format!("{flag}: {problem}"))),
+        };
     }
     NamedModel::find(name).map(|model| model.shape).ok_or_else(|| {
         let known: Vec<&str> = ModelShape::known().map(|(name, _)| name).collect();

@@ -10,6 +10,9 @@ use crate::options::{EngineOptions, StartError};
 /// Rows of a step at least: enough for the matrix products of short texts to read weights once for many.
 const ROWS: usize = 1024;
 
+/// Texts in the queue for each request that may wait: a request brings a list of them, and each is short.
+const TEXTS_A_REQUEST: usize = 32;
+
 /// The options that hold for an encoder: steps hold the longest text, prefixes are not cached, and no step is
 /// predicted. Refuses what concerns answers.
 pub(crate) fn options_for(
@@ -43,6 +46,7 @@ pub(crate) fn options_for(
     held.max_num_batched_tokens = options.max_num_batched_tokens.max(longest).max(ROWS).max(options.max_num_seqs);
     (held.max_prefill_chunk, held.max_prefill_seqs) = (None, options.max_num_seqs);
     (held.enable_prefix_caching, held.calibration) = (false, None);
+    held.max_queued_requests = options.max_queued_requests.saturating_mul(TEXTS_A_REQUEST);
     (held.ttft, held.tpot, held.speculation) = (DefaultTarget::None, DefaultTarget::None, Speculation::Off);
     Ok(held)
 }

@@ -404,6 +404,12 @@ impl<'c> Tensors<'c> {
             let weights = Weights::open(&Checkpoint::open(Source::Directory(path))?)?;
             let linear =
                 LinearTensors::whole(&[("linear".into(), dense.out_features)], dense.in_features, dense.has_bias);
+            let is_read = |name: &&str| *name == "linear.weight" || dense.has_bias && *name == "linear.bias";
+            let unread: Vec<&str> = weights.names().filter(|name| !is_read(name)).collect();
+            if !unread.is_empty() {
+                let why = "its config.json has no place for them";
+                return Err(unread_error(&weights, "this dense module does not read", &unread, why));
+            }
             let mut beside = Loader {
                 backend: loader.backend,
                 config: loader.config,

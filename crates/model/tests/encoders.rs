@@ -232,6 +232,8 @@ fn what_cannot_be_computed_is_refused_by_name() {
         ("xlm-roberta", config, "max_position_embeddings", json!(2), "max_position_embeddings"),
         ("xlm-roberta", "1_Pooling/config.json", "pooling_mode_mean_tokens", json!(true), "two ways"),
         ("xlm-roberta", "1_Pooling/config.json", "pooling_mode_cls_token", json!(false), "no way of pooling"),
+        ("xlm-roberta", "1_Pooling/config.json", "word_embedding_dimension", json!(65), "word_embedding_dimension: 65"),
+        ("xlm-roberta", "1_Pooling/config.json", "include_prompt", json!(false), "include_prompt"),
         ("roberta-classifier", config, "id2label", json!({}), "id2label"),
         ("roberta-classifier", config, "id2label", json!({"0": "a"}), "classifier.out_proj"),
         ("modernbert", config, "layer_types", json!(["full_attention"]), "layer_types"),
@@ -251,6 +253,28 @@ fn what_cannot_be_computed_is_refused_by_name() {
         let found = refusal(&modules);
         assert!(found.contains(part), "{kind} {path}: {found}");
     }
+}
+
+#[test]
+fn a_pipeline_without_pooling_or_with_a_dense_module_of_more_is_refused() {
+    for kept in [0, 1] {
+        let modules = changed("xlm-roberta", "modules.json", |list| list.as_array_mut().unwrap().truncate(kept));
+        let found = refusal(&modules);
+        assert!(found.contains("no module of the kind Pooling"), "{kept} modules: {found}");
+    }
+    let place = testing::Scratch::copy_of(&directory("bert"), "dense-without-bias");
+    for module in ["1_Pooling", "2_Dense"] {
+        std::fs::create_dir(place.join(module)).unwrap();
+        for file in directory("bert").join(module).read_dir().unwrap().map(|file| file.unwrap()) {
+            std::fs::copy(file.path(), place.join(module).join(file.file_name())).unwrap();
+        }
+    }
+    let config = place.join("2_Dense/config.json");
+    let mut fields: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    fields["bias"] = json!(false);
+    std::fs::write(&config, fields.to_string()).unwrap();
+    let found = refusal(&Checkpoint::open(Source::Directory(place.to_path_buf())).unwrap());
+    assert!(found.contains("this dense module does not read") && found.contains("linear.bias"), "{found}");
 }
 
 #[test]

@@ -64,6 +64,7 @@ impl Plan {
                 "weights": memory.weights,
                 "kv_per_token": memory.kv_per_token,
                 "kv_per_request": memory.kv_per_request,
+                "states_per_request": memory.states_per_request,
                 "activations": memory.activations,
                 "reserved": memory.reserved,
                 "left": memory.left,

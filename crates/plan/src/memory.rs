@@ -20,11 +20,13 @@ pub struct Memory {
     pub kv_per_token: f64,
     /// Keys and values of one request at its full length, in whole blocks.
     pub kv_per_request: f64,
+    /// States of one request, of a model with layers that have one: what a step reads and what it writes.
+    pub states_per_request: f64,
     /// Activations and logits of a pass, in f32.
     pub activations: f64,
     /// Reserved for the system and for activations.
     pub reserved: f64,
-    /// Remaining for keys and values.
+    /// Remaining for keys, values and states.
     pub left: Option<f64>,
     /// Concurrent requests of this length that fit.
     pub requests: Option<u64>,
@@ -46,6 +48,7 @@ impl Deployment {
         let kv_per_token = self.demands.kv_bytes_per_token as f64;
         let tokens = (ask.prompt + ask.written()).div_ceil(BLOCK) * BLOCK;
         let kv_per_request = kv_per_token * tokens as f64;
+        let states_per_request = 2.0 * 4.0 * shape.state_numbers as f64;
         let logits = LOGIT_ROWS.min(ask.batch) as f64 * shape.vocab as f64;
         let activations = 4.0 * (self.machine.rows as f64 * shape.activations as f64 + logits);
         let total = self.machine.memory;
@@ -57,7 +60,19 @@ impl Deployment {
             Some(tokens) => Some(tokens as f64 * kv_per_token),
             None => total.map(|total| (total - weights - reserved).max(0.0)),
         };
-        let requests = left.map(|left| (left / kv_per_request) as u64);
-        Memory { total, weights, kv_per_token, kv_per_request, activations, reserved, left, requests }
+        // A running engine has its states beside the cache.
+        let states = if self.kv_tokens.is_some() { 0.0 } else { states_per_request };
+        let requests = left.map(|left| (left / (kv_per_request + states)) as u64);
+        Memory {
+            total,
+            weights,
+            kv_per_token,
+            kv_per_request,
+            states_per_request,
+            activations,
+            reserved,
+            left,
+            requests,
+        }
     }
 }

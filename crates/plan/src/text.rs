@@ -282,12 +282,15 @@ impl Plan {
         let memory = &self.memory;
         write!(
             f,
-            "  memory: {} weights + {} of KV cache per request ({} per token) + {} activations",
+            "  memory: {} weights + {} of KV cache per request ({} per token)",
             size(memory.weights),
             size(memory.kv_per_request),
             size(memory.kv_per_token),
-            size(memory.activations),
         )?;
+        if memory.states_per_request > 0.0 {
+            write!(f, " + {} of states per request", size(memory.states_per_request))?;
+        }
+        write!(f, " + {} activations", size(memory.activations))?;
         match memory.left {
             Some(left) if self.deployment.kv_tokens.is_some() => writeln!(f, "; the cache has {}", size(left)),
             Some(left) => writeln!(f, "; {} left for the cache, {} kept free", size(left), size(memory.reserved)),

@@ -75,7 +75,13 @@ pub(crate) fn show(flags: &ShowFlags) -> Result<(), Failure> {
         (None, Some(_)) => rows.push(("stored", "a configuration without weights".to_owned())),
         (None, None) => rows.push(("stored", "a shape known by name, no files".to_owned())),
     }
-    rows.push(("KV cache", format!("{} a token in bf16", bytes(kv_bytes))));
+    if shape.state_numbers > 0 {
+        rows.push(("states", format!("{} a sequence", bytes(4 * shape.state_numbers))));
+    }
+    match found.as_ref().is_some_and(|found| found.config.encoder.is_some()) {
+        true => rows.push(("kind", "an encoder: vectors of texts, and no cache".to_owned())),
+        false => rows.push(("KV cache", format!("{} a token in bf16", bytes(kv_bytes)))),
+    }
     for (what, value) in rows {
         put_line(&format!("{what:<12}{value}"))?;
     }

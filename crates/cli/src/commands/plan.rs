@@ -27,6 +27,9 @@ pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
     }
     let svg = flags.svg.as_ref().map(|path| outputs::place("--svg", path, outputs::Kind::Picture)).transpose()?;
     let found = shapes::found("-m", &flags.model)?;
+    if let Some(found) = &found {
+        models::writes(&found.name, &found.config).map_err(|problem| Failure::usage(format!("-m: {problem}")))?;
+    }
     let context = found.as_ref().map(|found| found.config.context_limit);
     let context = context.or_else(|| NamedModel::find(&flags.model).map(|model| model.shape.context_limit));
     let question = question(flags, context)?;

@@ -457,6 +457,7 @@ impl ModelConfig {
             ));
         }
         let mut width = width;
+        let mut is_pooled = false;
         for (index, module) in modules.iter().enumerate() {
             let refuse = |problem: String| Err(LoadError::field(MODULES, format!("[{index}]"), problem));
             let kind = module["type"].as_str().and_then(|kind| kind.rsplit('.').next()).unwrap_or("");
@@ -466,11 +467,12 @@ impl ModelConfig {
             }
             match kind {
                 "Transformer" if index == 0 => {}
-                "Pooling" => {
-                    encoder.pooling = pooling(checkpoint, directory)?;
+                "Pooling" if index > 0 && !is_pooled => {
+                    encoder.pooling = pooling(checkpoint, directory, width)?;
                     encoder.pooling_is_assumed = false;
+                    is_pooled = true;
                 }
-                "Dense" => {
+                "Dense" if is_pooled => {
                     let dense = dense(checkpoint, directory, width)?;
                     width = dense.out_features;
                     encoder.dense.push(dense);
@@ -479,6 +481,10 @@ impl ModelConfig {
                 "Dropout" => {}
                 other => return refuse(format!("type: {} is not supported here", quoted(other))),
             }
+        }
+        if !is_pooled {
+            let problem = "no module of the kind Pooling behind a Transformer: a text has no vector";
+            return Err(LoadError::field(MODULES, "top level", problem));
         }
         Ok(self)
     }
@@ -495,7 +501,7 @@ fn module(
     object(checkpoint, &name, file)?.ok_or_else(missing)
 }
 
-fn pooling(checkpoint: &Checkpoint, directory: &str) -> Result<Pooling, LoadError> {
+fn pooling(checkpoint: &Checkpoint, directory: &str, width: usize) -> Result<Pooling, LoadError> {
     const MODES: [(&str, &str, Pooling); 5] = [
         ("pooling_mode_cls_token", "cls", Pooling::Cls),
         ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
@@ -505,6 +511,14 @@ fn pooling(checkpoint: &Checkpoint, directory: &str) -> Result<Pooling, LoadErro
     ];
     let map = module(checkpoint, directory, POOLING)?;
     let fields = Fields { file: POOLING, path: String::new(), map: &map };
+    for name in ["word_embedding_dimension", "embedding_dimension"] {
+        if let Some(other) = fields.optional_size(name, MAX_WIDTH)?.filter(|&other| other != width) {
+            return Err(fields.error(name, format!("{other}; what comes before it is {width} wide")));
+        }
+    }
+    if !fields.flag("include_prompt", true)? {
+        return Err(fields.error("include_prompt", "false is not supported; all of a text is pooled"));
+    }
     if let Some(name) = fields.text("pooling_mode")? {
         let mode = MODES.iter().find(|(_, short, _)| *short == name).map(|(.., mode)| *mode);
         return mode.ok_or_else(|| fields.error("pooling_mode", format!("{} is not supported", quoted(name))));
