@@ -126,6 +126,7 @@ fn pass(rows: u32) -> Pass {
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
+        state_slots: 0,
     };
     let model = model::load(cpu(), &checkpoint, &options, &mut |_| {}).expect("memory");
     let logits = vec![0.0; model.config().vocab_size];
@@ -145,7 +146,7 @@ fn fill(batch: &mut Batch, positions: std::ops::Range<u32>) {
     batch.slots.extend(positions.clone());
     batch.block_tables.extend(0..8);
     let num_rows = positions.len() as u32;
-    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8, adapter: None });
+    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8, adapter: None, state: None, saves: 0..0 });
     batch.logit_rows.push(num_rows - 1);
 }
 
