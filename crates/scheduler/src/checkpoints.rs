@@ -100,6 +100,9 @@ impl State {
 
     /// A step is computed: the sequence goes on from the state after its tokens, and lets go of the others.
     pub(crate) fn take_states(&mut self, id: SeqId, left: &[StateWrite]) {
+        if left.is_empty() {
+            return; // most models have no states
+        }
         let computed = self.seqs.get(id).map(|seq| seq.num_computed);
         if let Some(save) = left.iter().find(|save| Some(save.after) == computed) {
             self.pool.share_state(save.slot);

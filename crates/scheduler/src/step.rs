@@ -69,6 +69,9 @@ pub struct StateWrite {
 impl StateWrite {
     /// Those of a step that rows of `seq` leave: they begin at `first`.
     pub(crate) fn of(states: &[StateWrite], seq: SeqId, first: usize) -> &[StateWrite] {
+        if states.is_empty() {
+            return states;
+        }
         let states = states.get(first..).unwrap_or_default();
         &states[..states.iter().take_while(|save| save.seq == seq).count()]
     }
