@@ -51,10 +51,12 @@ COMMON = {
 }
 
 
-def case(architecture, model_type, stored, shards=1, embedding=1.0, norm=1.0, fused_experts=False, **fields):
-    """`embedding`: standard deviation of its weights. `norm`: mean of a norm's weights."""
+def case(architecture, model_type, stored, shards=1, embedding=1.0, norm=1.0, head_norm=None, fused_experts=False,
+         **fields):
+    """`embedding`: standard deviation of its weights. `norm`: mean of a norm's weights; `head_norm`: of q and k."""
     config = {"architectures": [architecture], "model_type": model_type, **COMMON, **fields}
     return {"config": config, "stored": stored, "shards": shards, "embedding": embedding, "norm": norm,
+            "head_norm": norm if head_norm is None else head_norm,
             "fused_experts": fused_experts}
 
 
@@ -158,6 +160,30 @@ CASES = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+    ),
+    # Layers that read the keys of earlier ones, whose MLP is wider; inputs of single layers, from a table with more rows
+    # than the vocabulary; wider heads in layers that see all, of which one pair of eight turns; transformers 5.
+    "gemma4": case(
+        "Gemma4ForCausalLM", "gemma4_text", torch.bfloat16, embedding=0.2, head_norm=0.4,
+        hidden_size=48, intermediate_size=64, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, rms_norm_eps=1e-6, sliding_window=8, hidden_activation="gelu_pytorch_tanh", dtype="bfloat16",
+        tie_word_embeddings=True, final_logit_softcapping=30.0, hidden_size_per_layer_input=16,
+        vocab_size_per_layer_input=160, num_kv_shared_layers=4, use_double_wide_mlp=True,
+        layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention", "sliding_attention",
+                     "full_attention", "sliding_attention", "full_attention"],
+        per_layer_config={str(layer): {"head_dim": 32} for layer in (1, 2, 5, 7)},
+        rope_parameters={"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                                            "rope_theta": 1000000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+    ),
+    # Values that are keys before their norm, and fewer of them, in layers that see all; the fields as published.
+    "gemma4-31b": case(
+        "Gemma4ForCausalLM", "gemma4_text", torch.bfloat16, embedding=0.2, head_norm=0.4,
+        hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, global_head_dim=48, num_global_key_value_heads=1, attention_k_eq_v=True, rms_norm_eps=1e-6,
+        sliding_window=100, hidden_activation="gelu_pytorch_tanh", dtype="bfloat16", tie_word_embeddings=True,
+        final_logit_softcapping=30.0, hidden_size_per_layer_input=0, use_bidirectional_attention="vision",
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
     ),
     # Fused projections and a window on every layer, as in Phi-3-mini-4k; transformers 4.
     "phi3": case(
@@ -313,11 +339,15 @@ def random_weights(config, spec, rng):
             values = numpy.float32(1.0) + numpy.float32(0.2) * values
         elif name.endswith("dt_bias"):
             pass
+        elif name.endswith("layer_scalar"):
+            values = rng.uniform(0.5, 1.5, shapes[name]).astype(numpy.float32)
+        elif name.endswith(("q_norm.weight", "k_norm.weight")):
+            values = numpy.float32(spec["head_norm"]) + numpy.float32(0.2) * values
         elif name.endswith("norm.weight"):
             values = numpy.float32(spec["norm"]) + numpy.float32(0.2) * values
         elif name.endswith(".bias"):
             values *= numpy.float32(0.3)
-        elif name == "model.embed_tokens.weight":
+        elif name in ("model.embed_tokens.weight", "model.embed_tokens_per_layer.weight"):
             values *= numpy.float32(spec["embedding"])
         else:
             gain = 2.0 if name == "lm_head.weight" else 1.2

@@ -61,7 +61,7 @@ struct Attend {
 }
 
 /// The heads of a 0.5B model.
-const LAYOUT: HeadLayout = HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim: 64, gated: false };
+const LAYOUT: HeadLayout = HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim: 64, gated: false, queries_only: false };
 /// Tokens that the last row sees.
 const CONTEXT: usize = 2048;
 

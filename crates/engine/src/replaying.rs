@@ -135,7 +135,7 @@ fn options_of(
         classes(&header.weights, &header.kv_dtype, &header.arithmetic).map_err(other)?;
     let config = ModelConfig::load(checkpoint).map_err(|error| other(error.to_string()))?;
     let limits = header.limits();
-    let cache = config.kv_shape(kv_dtype, limits.num_blocks, limits.block_size);
+    let cache = config.cache_shape(kv_dtype, limits.num_blocks, limits.block_size);
     Ok(EngineOptions {
         weights,
         as_stored: header.as_stored,

@@ -8,7 +8,8 @@ use std::time::Instant;
 use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
-use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Doubt, Isa, KvShape, Reference};
+use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Doubt, Isa, Reference};
+use model::config::CacheShape;
 use model::{Adapter, Encoder, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use observe::PhaseWorkTotals;
 use observe::Views;
@@ -134,16 +135,17 @@ impl Engine {
         let sizes = Sizes::of(&config, options, draft_files.as_ref(), room)?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
-        let Loaded { mut forward, draft, mut kv, max_model_len, mut notices, arithmetic } =
+        let Loaded { mut forward, draft, cache, max_model_len, mut notices, arithmetic } =
             load_model(checkpoint, (options, &config), &sizes, draft_files.as_ref(), &mut |loaded| {
                 progress(Starting::Loading(loaded));
             })?;
         // From here on the cache is what the scheduler has of it.
         let spot_blocks = match options.spot_check > 0.0 {
-            true => SpotRoom::blocks(kv.blocks, options.block_size, max_model_len),
+            true => SpotRoom::blocks(cache.blocks(), options.block_size, max_model_len),
             false => 0,
         };
-        kv.blocks -= spot_blocks;
+        let num_blocks = cache.blocks() - spot_blocks;
+        let cache = cache.with_blocks(num_blocks);
         notices.extend(fewer_seats);
         notices.extend(template_fault.as_ref().map(|fault| format!("conversations are refused: {fault}")));
         let device = forward.device();
@@ -151,7 +153,7 @@ impl Engine {
             rows: options.max_num_batched_tokens,
             seqs: options.max_num_seqs,
             len: max_model_len,
-            blocks: kv.blocks,
+            blocks: num_blocks,
             block_size: options.block_size,
         };
         // As of a request that asks for nothing.
@@ -199,15 +201,15 @@ impl Engine {
             is_shared: options.is_shared,
             max_num_batched_tokens: options.max_num_batched_tokens,
             block_size: options.block_size,
-            num_blocks: kv.blocks,
+            num_blocks,
             spot_blocks,
             states: sizes.states,
-            kv_dtype: kv.dtype,
-            kv_bytes: kv.bytes(),
+            kv_dtype: options.kv_dtype,
+            kv_bytes: cache.bytes(),
             memory_limit: sizes.limit,
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
-            swap: tier_sizes(options, &kv, forward.block_bytes(), max_model_len)?,
+            swap: tier_sizes(options, num_blocks, forward.block_bytes(), max_model_len)?,
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             notices,
             weights: options.weights,
@@ -454,7 +456,7 @@ fn wanted(options: &EngineOptions, room: &StepLimits) -> TargetDefaults {
 /// cache, for what is on its way to the file.
 fn tier_sizes(
     options: &EngineOptions,
-    kv: &KvShape,
+    num_blocks: usize,
     block_bytes: usize,
     max_model_len: usize,
 ) -> Result<TierSizes, StartError> {
@@ -476,14 +478,14 @@ fn tier_sizes(
     }
     if options.handoff.as_ref().is_some_and(HandoffOptions::can_ask) {
         // What comes from others lands there.
-        host_slots = host_slots.max((kv.blocks / 4).max(1));
+        host_slots = host_slots.max((num_blocks / 4).max(1));
     }
     if options.handoff.as_ref().is_some_and(HandoffOptions::is_remote_only) {
         // The longest prompt has to be there as a whole.
-        host_slots = host_slots.max(max_model_len.div_ceil(kv.block_size));
+        host_slots = host_slots.max(max_model_len.div_ceil(options.block_size));
     }
     if disk_slots > 0 {
-        host_slots = host_slots.max((kv.blocks / 8).max(1));
+        host_slots = host_slots.max((num_blocks / 8).max(1));
     }
     let needed = host_slots as u64 * block_bytes as u64;
     if memory::available_bytes().is_some_and(|free| needed > free) {
@@ -642,7 +644,7 @@ impl Sizes {
             // Of a text nothing stays behind its step.
             Some(_) => options.max_num_batched_tokens.div_ceil(block_size) + options.max_num_seqs,
         };
-        let block_bytes = config.kv_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
+        let block_bytes = config.cache_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options.kv_dtype, block_size));
         let states = StateRoom::of(config, options);
         let weight_bytes = config.weight_bytes(options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
@@ -718,7 +720,7 @@ fn template(
 struct Loaded {
     forward: Box<dyn Forward>,
     draft: Option<LoadedDrafter>,
-    kv: KvShape,
+    cache: CacheShape,
     max_model_len: usize,
     notices: Vec<String>,
     arithmetic: AccumulationOrder,
@@ -766,7 +768,7 @@ fn load_model(
 fn boxed_encoder<B: Backend>(encoder: Encoder<B>, arithmetic: AccumulationOrder) -> Loaded {
     Loaded {
         draft: None,
-        kv: encoder.kv_shape(),
+        cache: encoder.cache_shape().clone(),
         max_model_len: encoder.max_model_len(),
         notices: encoder.notices().to_vec(),
         forward: Box::new(encoder),
@@ -784,13 +786,13 @@ fn boxed<B: Backend>(
     if let Some(writer) = runner.image_writer() {
         keep_image(writer);
     }
-    let kv = runner.kv_shape();
+    let cache = runner.cache_shape().clone();
     Ok(Loaded {
         draft: draft
-            .map(|draft| draft.load(&mut runner, checkpoint, load, kv.blocks))
+            .map(|draft| draft.load(&mut runner, checkpoint, load, cache.blocks()))
             .transpose()
             .map_err(wrong_drafter)?,
-        kv,
+        cache,
         max_model_len: runner.max_model_len(),
         notices: runner.notices().to_vec(),
         forward: Box::new(runner),

@@ -28,7 +28,7 @@ impl StateRoom {
     pub(crate) fn of(config: &ModelConfig, options: &EngineOptions) -> Option<StateRoom> {
         let bytes = 4 * config.state_numbers() as u64;
         let block_size = options.block_size;
-        let block_bytes = config.kv_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64;
+        let block_bytes = config.cache_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64;
         let interval = bytes.div_ceil(block_bytes).max(1) as usize * block_size;
         (bytes > 0).then_some(StateRoom { bytes, interval, seats: options.max_num_seqs, block_size })
     }

@@ -66,7 +66,7 @@ impl Extent {
 pub struct Rotation<'a, V> {
     /// Shape of a row.
     pub layout: HeadLayout,
-    /// Norms of queries and keys.
+    /// Norms of heads.
     pub head_norms: HeadNorms<'a, V>,
     /// See [`RotateAndStore::rope`](crate::RotateAndStore::rope).
     pub rope: Option<&'a RopeTable<V>>,
@@ -196,6 +196,9 @@ pub trait Backend: Device {
 
     /// `x = by * x`.
     fn scale(&self, by: f32, x: &mut Self::Rows, extent: Extent);
+
+    /// `x = x * by`: of each row of `by`, which are `by_width` wide, the numbers from `at` on. `x`: `extent`.
+    fn multiply(&self, x: &mut Self::Rows, extent: Extent, by_width_at: (&Self::Rows, usize, usize));
 
     /// `x = scale * y + x`, rounded once: for residual streams with scaled or post-normalized blocks.
     fn add_scaled(&self, y: &Self::Rows, scale: f32, x: &mut Self::Rows, extent: Extent);

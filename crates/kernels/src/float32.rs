@@ -317,10 +317,10 @@ impl HostBackend for Float32 {
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {
         let RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer } = args;
-        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
+        let HeadLayout { num_heads, head_dim, .. } = layout;
         for (row, (&position, &slot)) in qkv.chunks_exact_mut(layout.qkv_width()).zip(positions.iter().zip(slots)) {
             let (queries, rest) = row.split_at_mut(layout.keys_at());
-            let (keys, values) = rest.split_at_mut(num_kv_heads * head_dim);
+            let (keys, values) = rest.split_at_mut(layout.kv_width());
             let queries = &mut queries[..num_heads * head_dim];
             let norm = |heads: &mut [f32], weight: &[f32], eps: f32| {
                 let plain = heads.to_vec();
@@ -328,7 +328,14 @@ impl HostBackend for Float32 {
             };
             match head_norms {
                 HeadNorms::None => {}
-                HeadNorms::PerHead { q, k, eps } | HeadNorms::WholeWidth { q, k, eps } => {
+                HeadNorms::PerHead { q, k, v, eps } => {
+                    norm(queries, q, eps);
+                    norm(keys, k, eps);
+                    if let Some(v) = v {
+                        norm(values, v, eps);
+                    }
+                }
+                HeadNorms::WholeWidth { q, k, eps } => {
                     norm(queries, q, eps);
                     norm(keys, k, eps);
                 }
@@ -337,6 +344,9 @@ impl HostBackend for Float32 {
                 let (cos, sin) = rope.at(position as usize);
                 queries.chunks_exact_mut(head_dim).for_each(|head| rotate(head, cos, sin));
                 keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, cos, sin));
+            }
+            if layout.queries_only {
+                continue;
             }
             let at = kv.token_at(layer, slot as usize);
             let (to_keys, to_values) = kv.data[at..][..2 * keys.len()].split_at_mut(keys.len());

@@ -68,6 +68,11 @@ pub trait HostBackend: Device {
         x.iter_mut().for_each(|x| *x *= by);
     }
 
+    /// `x = x * by`, with the numbers of each row of `by` from `at` on: see [`multiply`](crate::pointwise::multiply).
+    fn multiply(&self, x: &mut [f32], width: usize, by_width_at: (&[f32], usize, usize)) {
+        crate::pointwise::multiply(x, width, by_width_at);
+    }
+
     /// `x = scale * y + x`, rounded once.
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]);
 
@@ -221,6 +226,11 @@ impl<H: HostBackend> Backend for H {
 
     fn scale(&self, by: f32, x: &mut Buffer<f32>, extent: Extent) {
         HostBackend::scale(self, by, &mut x[..extent.numbers()]);
+    }
+
+    fn multiply(&self, x: &mut Buffer<f32>, extent: Extent, (by, by_width, at): (&Buffer<f32>, usize, usize)) {
+        let by = &by[..extent.rows * by_width];
+        HostBackend::multiply(self, &mut x[..extent.numbers()], extent.width, (by, by_width, at));
     }
 
     fn add_scaled(&self, y: &Buffer<f32>, scale: f32, x: &mut Buffer<f32>, extent: Extent) {

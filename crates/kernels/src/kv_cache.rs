@@ -408,7 +408,7 @@ fn part_of(parts: &[KvPart], kv_head: usize) -> &KvPart {
 }
 
 /// Maximum head width, for buffers of fixed size.
-pub(crate) const MAX_HEAD_DIM: usize = 256;
+pub(crate) const MAX_HEAD_DIM: usize = 512;
 
 /// Stores tokens from several threads. Stores are relaxed atomics (plain moves on every CPU), so two rows with the same
 /// slot, which the caller must not pass, give a wrong answer but not undefined behaviour. For the lifetime of a writer

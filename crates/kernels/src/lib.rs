@@ -79,7 +79,7 @@ use std::ops::Range;
 
 /// Layout of the heads of one attention layer in a row of the fused q/k/v product:
 /// `[q head 0 .. q head num_heads | gates of the q heads, if any | k heads | v heads]`, each `head_dim` wide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadLayout {
     /// Query heads.
     pub num_heads: usize,
@@ -89,12 +89,19 @@ pub struct HeadLayout {
     pub head_dim: usize,
     /// Each number of the output has a gate, behind the queries: see [`Backend::gate_heads`].
     pub gated: bool,
+    /// A row has no keys and values: the layer reads those that another one stored (Gemma 3n: Gemma Team, 2025).
+    pub queries_only: bool,
 }
 
 impl HeadLayout {
     /// Width of a fused q/k/v row.
     pub fn qkv_width(&self) -> usize {
-        self.keys_at() + 2 * self.num_kv_heads * self.head_dim
+        self.keys_at() + 2 * self.kv_width()
+    }
+
+    /// Width of a row's keys, and of its values.
+    pub fn kv_width(&self) -> usize {
+        if self.queries_only { 0 } else { self.num_kv_heads * self.head_dim }
     }
 
     /// Where the keys begin in a fused row.
@@ -119,7 +126,7 @@ pub enum Out<'a, R: ?Sized = [f32]> {
     Gated(Activation, &'a mut R),
 }
 
-/// RMS norm of queries and keys before rotation; values are not normalized. `V`: a vector of a backend, or a slice.
+/// RMS norm of queries and keys before rotation, in some models of values too. `V`: a vector of a backend, or a slice.
 #[derive(Debug)]
 pub enum HeadNorms<'a, V: ?Sized = [f32]> {
     /// No norm.
@@ -130,6 +137,8 @@ pub enum HeadNorms<'a, V: ?Sized = [f32]> {
         q: &'a V,
         /// Weights for keys.
         k: &'a V,
+        /// Weights for values (Gemma 4), which do not rotate; `None`: they have no norm.
+        v: Option<&'a V>,
         /// Added under the root.
         eps: f32,
     },
@@ -157,7 +166,9 @@ impl<'a, V: ?Sized> HeadNorms<'a, V> {
     pub fn map<W: ?Sized>(self, weight: impl Fn(&'a V) -> &'a W) -> HeadNorms<'a, W> {
         match self {
             HeadNorms::None => HeadNorms::None,
-            HeadNorms::PerHead { q, k, eps } => HeadNorms::PerHead { q: weight(q), k: weight(k), eps },
+            HeadNorms::PerHead { q, k, v, eps } => {
+                HeadNorms::PerHead { q: weight(q), k: weight(k), v: v.map(weight), eps }
+            }
             HeadNorms::WholeWidth { q, k, eps } => HeadNorms::WholeWidth { q: weight(q), k: weight(k), eps },
         }
     }

@@ -551,6 +551,14 @@ pub fn add_gated(pool: Option<&Pool>, isa: Isa, gates: &[f32], y: &[f32], x: &mu
     });
 }
 
+/// `x = x * by`, with the numbers of each row of `by` from `at` on. `x`: `[rows, width]`, `by`: `[rows, by_width]`.
+pub fn multiply(x: &mut [f32], width: usize, (by, by_width, at): (&[f32], usize, usize)) {
+    assert!(at + width <= by_width && x.len() / width == by.len() / by_width, "no rows of one number");
+    for (x, by) in x.chunks_exact_mut(width).zip(by.chunks_exact(by_width)) {
+        x.iter_mut().zip(&by[at..]).for_each(|(x, &by)| *x *= by);
+    }
+}
+
 /// `x = cap * tanh(x / cap)` (Bello et al., 2016): bounds logits smoothly by `cap`.
 pub fn softcap(pool: Option<&Pool>, isa: Isa, cap: f32, x: &mut [f32]) {
     struct Numbers<'a>(f32, &'a mut [f32]);
@@ -595,7 +603,10 @@ pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>,
     let (heads, kv_heads) = (layout.num_heads, layout.num_kv_heads);
     match head_norms {
         HeadNorms::None => {}
-        HeadNorms::PerHead { q, k, .. } => assert_eq!((q.len(), k.len()), (layout.head_dim, layout.head_dim)),
+        HeadNorms::PerHead { q, k, v, .. } => {
+            let lengths = [q.len(), k.len(), v.map_or(k.len(), <[f32]>::len)];
+            assert_eq!(lengths, [layout.head_dim; 3]);
+        }
         HeadNorms::WholeWidth { q, k, .. } => {
             assert_eq!((q.len(), k.len()), (heads * layout.head_dim, kv_heads * layout.head_dim));
         }
@@ -630,11 +641,13 @@ impl RotateRow<'_> {
         let (queries, keys_values) = self.qkv.split_at_mut(self.layout.keys_at());
         let queries = &mut queries[..self.layout.q_width()];
         let (keys, values) = keys_values.split_at(keys_values.len() / 2);
-        let (q_norm, k_norm) = match self.head_norms {
-            HeadNorms::None => (Norm::None, Norm::None),
-            HeadNorms::PerHead { q, k, eps } => (Norm::Head(q, eps), Norm::Head(k, eps)),
+        let [q_norm, k_norm, v_norm] = match self.head_norms {
+            HeadNorms::None => [Norm::None, Norm::None, Norm::None],
+            HeadNorms::PerHead { q, k, v, eps } => {
+                [Norm::Head(q, eps), Norm::Head(k, eps), v.map_or(Norm::None, |v| Norm::Head(v, eps))]
+            }
             HeadNorms::WholeWidth { q, k, eps } => {
-                (Norm::Row(q, ops.inverse_rms(queries, eps)), Norm::Row(k, ops.inverse_rms(keys, eps)))
+                [Norm::Row(q, ops.inverse_rms(queries, eps)), Norm::Row(k, ops.inverse_rms(keys, eps)), Norm::None]
             }
         };
         let (cos, sin) = self.angles;
@@ -646,24 +659,24 @@ impl RotateRow<'_> {
             ops.rotate(&mut turned[..rotary_dim], cos, sin);
             query.copy_from_slice(turned);
         }
+        let mut normed = [0.0; MAX_HEAD_DIM];
+        let value_normed = &mut normed[..head_dim];
         for (kv_head, (key, value)) in keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim)).enumerate() {
             k_norm.apply(ops, kv_head, key, turned);
             ops.rotate(&mut turned[..rotary_dim], cos, sin);
+            v_norm.apply(ops, kv_head, value, value_normed);
             let place = KvPlace { layer: self.layer, slot: self.slot, kv_head };
             match self.cache.dtype() {
                 KvDtype::Bf16 => {
                     let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
                     ops.to_bf16(turned, &mut key_bits[..head_dim]);
-                    ops.to_bf16(value, &mut value_bits[..head_dim]);
+                    ops.to_bf16(value_normed, &mut value_bits[..head_dim]);
                     self.cache.store_bf16(place, &key_bits[..head_dim], &value_bits[..head_dim]);
                 }
                 KvDtype::Int8 => {
-                    let mut spread_value = [0.0; MAX_HEAD_DIM];
-                    let spread_value = &mut spread_value[..head_dim];
-                    spread_value.copy_from_slice(value);
                     ops.spread(turned);
-                    ops.spread(spread_value);
-                    self.cache.store_int8(place, turned, spread_value);
+                    ops.spread(value_normed);
+                    self.cache.store_int8(place, turned, value_normed);
                 }
             }
         }

@@ -48,6 +48,14 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are whole dimensions; true by default.
         truncate: bool,
     },
+    /// Frequencies of the first `turning` pairs divided by `factor`; the other pairs do not turn. Exponents are those of
+    /// the whole width (Gemma 4).
+    Proportional {
+        /// Pairs that turn, from the first.
+        turning: usize,
+        /// Divisor of their frequencies.
+        factor: f64,
+    },
     /// A searched divisor per frequency (LongRoPE: Ding et al., 2024; Phi-3), in two lists: for contexts up to the
     /// original and for longer ones. The longest sequence of the table selects the list once; the length of a running
     /// sequence does not, or its first tokens would be rotated by one list and the rest by the other, and an answer would
@@ -88,6 +96,9 @@ impl RopeScaling {
             }
             RopeScaling::None => plain.collect(),
             RopeScaling::Linear { factor } => plain.map(|freq| freq / factor).collect(),
+            RopeScaling::Proportional { turning, factor } => {
+                plain.enumerate().map(|(pair, freq)| if pair < turning { freq / factor } else { 0.0 }).collect()
+            }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => plain
                 .map(|freq| {
                     let turns = original_max_position as f64 * freq / (2.0 * PI);

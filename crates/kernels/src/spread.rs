@@ -2,7 +2,7 @@
 //! Ashkboos et al., 2024). The dot product of two rotated heads is that of the original heads.
 //!
 //! ```text
-//! run          elements rotated together: the largest power of two that divides the head's width, 16 to 256
+//! run          elements rotated together: the largest power of two that divides the head's width, 16 to 512
 //! spread       each element times +1 or -1, then butterflies at distances 1, 2, 4 .. of a run   (a, b) -> (a + b, a - b)
 //! gathered     the same steps, then the signs: returns the head times the run length, so stored scales are divided by it
 //! ```

@@ -39,7 +39,7 @@ const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_siz
     }
 }
 
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 12] = [
     shape(1, 1, 32, 32),
     shape(4, 2, 64, 32),
     shape(14, 2, 64, 64),
@@ -50,7 +50,8 @@ const SHAPES: [Shape; 11] = [
     shape(6, 1, 256, 32),
     shape(20, 1, 32, 64), // a group wider than a tile
     shape(5, 1, 80, 32),
-    shape(2, 2, 16, 32), // half a step is all
+    shape(2, 2, 16, 32),  // half a step is all
+    shape(4, 1, 512, 32), // Gemma 4's full layers
 ];
 
 impl Shape {
@@ -140,7 +141,7 @@ struct Step {
 impl Step {
     fn new(shape: Shape, batch: &[Rows<'_>], seed: u64) -> Step {
         let Shape { num_heads, num_kv_heads, head_dim, block_size, .. } = shape;
-        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false };
+        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false, queries_only: false };
         let mut random = Dice::new(seed);
         let needed = |rows: &Rows<'_>| (rows.start + rows.rows).div_ceil(block_size);
         let blocks = batch.iter().map(needed).sum::<usize>() + 3;
@@ -336,7 +337,7 @@ fn amx_returns_the_bits_of_the_definition() {
 fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
     let shape = Shape { dtype: KvDtype::Bf16, ..shape(16, 1, 32, 32) };
     let kv = KvCache::new(shape.cache(1, 1)).unwrap();
-    let layout = HeadLayout { num_heads: 16, num_kv_heads: 1, head_dim: 32, gated: false };
+    let layout = HeadLayout { num_heads: 16, num_kv_heads: 1, head_dim: 32, gated: false, queries_only: false };
     let qkv = vec![0.5; layout.qkv_width()];
     let span = |first_row, num_rows, start| AttentionSpan { first_row, num_rows, start, blocks: &[0] };
     let wrapping = [

@@ -93,7 +93,7 @@ fn attended(backend: &Float32, layout: HeadLayout, rule: AttentionRule, qkv: &[f
         let mut part = qkv[start * layout.qkv_width()..end * layout.qkv_width()].to_vec();
         let positions: Vec<u32> = (start as u32..end as u32).collect();
         let slots: Vec<u32> = positions.iter().map(|&p| blocks[p as usize / 32] * 32 + p % 32).collect();
-        let head_norms = HeadNorms::PerHead { q: &weights[..], k: &weights, eps: 1e-6 };
+        let head_norms = HeadNorms::PerHead { q: &weights[..], k: &weights, v: None, eps: 1e-6 };
         let args = RotateAndStore {
             qkv: &mut part,
             layout,
@@ -159,13 +159,13 @@ fn attended_exactly(layout: HeadLayout, rule: AttentionRule, qkv: &[f32]) -> Vec
 fn attention_is_right_and_the_same_everywhere() {
     let of_width = AttentionRule::of_width;
     let table = [
-        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false }, of_width(16)),
+        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false }, of_width(16)),
         (
-            HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80, gated: false },
+            HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80, gated: false, queries_only: false },
             AttentionRule { window: Some(7), ..of_width(80) },
         ),
         (
-            HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, gated: false },
+            HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, gated: false, queries_only: false },
             AttentionRule { softcap: Some(2.0), scale: 1.0, window: None, both_ways: false },
         ),
     ];
@@ -188,7 +188,7 @@ fn attention_is_right_and_the_same_everywhere() {
 
 #[test]
 fn attention_both_ways_is_right() {
-    let layout = HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 32, gated: false };
+    let layout = HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 32, gated: false, queries_only: false };
     for window in [None, Some(1), Some(9)] {
         let rule = AttentionRule { window, both_ways: true, ..AttentionRule::of_width(32) };
         let qkv = numbers(&mut Dice::new(9), 70 * layout.qkv_width());

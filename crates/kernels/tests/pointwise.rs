@@ -4,7 +4,7 @@ use crate::paths;
 
 use kernels::kv_cache::KvPlace;
 use kernels::layer_norm::{activate, layer_norm};
-use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap};
+use kernels::pointwise::{add_scaled, gated, multiply, rms_norm, rotate_and_store, softcap};
 use kernels::threads::Pool;
 use kernels::{
     Activation, HeadLayout, HeadNorms, Isa, KvCache, KvDtype, KvShape, Norm, RopeScaling, RopeTable, RotateAndStore,
@@ -177,13 +177,15 @@ fn a_softcap_is_a_stretched_tanh() {
 enum Norms {
     None,
     PerHead,
+    /// Of values too, without weights.
+    WithValues,
     WholeWidth,
 }
 
 /// Query heads, kv heads, width of a head, how many of its numbers rotate, norms, what the cache keeps.
 type Heads = (usize, usize, usize, usize, Norms, KvDtype);
 
-const HEADS: [Heads; 11] = {
+const HEADS: [Heads; 13] = {
     use KvDtype::*;
     [
         (4, 2, 64, 64, Norms::None, Bf16),
@@ -196,7 +198,9 @@ const HEADS: [Heads; 11] = {
         (4, 2, 80, 32, Norms::PerHead, Int8),
         (4, 4, 64, 64, Norms::WholeWidth, Bf16), // OLMo 2
         (6, 2, 80, 80, Norms::WholeWidth, Int8),
-        (4, 1, 64, 0, Norms::None, Bf16), // SmolLM3's layers without positions
+        (4, 1, 64, 0, Norms::None, Bf16),          // SmolLM3's layers without positions
+        (3, 1, 512, 512, Norms::WithValues, Bf16), // Gemma 4
+        (2, 2, 32, 32, Norms::WithValues, Int8),
     ]
 };
 
@@ -207,6 +211,7 @@ struct Batch {
     norms: Norms,
     q_norm: Vec<f32>,
     k_norm: Vec<f32>,
+    v_norm: Vec<f32>,
     positions: Vec<u32>,
     slots: Vec<u32>,
     rope: Option<RopeTable>,
@@ -219,7 +224,7 @@ const TOLERANCE: f64 = 6e-4;
 
 impl Batch {
     fn new((num_heads, num_kv_heads, head_dim, rotary_dim, norms, dtype): Heads, rows: usize) -> Batch {
-        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false };
+        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false, queries_only: false };
         let weights = |heads: usize| if norms == Norms::WholeWidth { heads * head_dim } else { head_dim };
         let table = || RopeTable::new(rotary_dim, 10_000.0, &RopeScaling::None, 500).unwrap();
         Batch {
@@ -228,6 +233,7 @@ impl Batch {
             norms,
             q_norm: numbers(31, weights(num_heads)),
             k_norm: numbers(32, weights(num_kv_heads)),
+            v_norm: vec![1.0; head_dim],
             positions: (0..rows as u32).map(|row| row * 37 % 500).collect(),
             slots: (0..rows as u32).map(|row| row * 29 % 256).collect(),
             rope: (rotary_dim > 0).then(table),
@@ -244,7 +250,8 @@ impl Batch {
             layout: self.layout,
             head_norms: match self.norms {
                 Norms::None => HeadNorms::None,
-                Norms::PerHead => HeadNorms::PerHead { q, k, eps },
+                Norms::PerHead => HeadNorms::PerHead { q, k, v: None, eps },
+                Norms::WithValues => HeadNorms::PerHead { q, k, v: Some(&self.v_norm), eps },
                 Norms::WholeWidth => HeadNorms::WholeWidth { q, k, eps },
             },
             rope: self.rope.as_ref(),
@@ -289,6 +296,13 @@ impl Batch {
         normed.chunks(head_dim).flat_map(turn).collect()
     }
 
+    /// A head's value as it is kept, in f64.
+    fn stored_value(&self, value: &[f32]) -> Vec<f64> {
+        let mean = value.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / value.len() as f64;
+        let scale = if self.norms == Norms::WithValues { 1.0 / (mean + EPS as f64).sqrt() } else { 1.0 };
+        value.iter().map(|&x| x as f64 * scale).collect()
+    }
+
     /// How far a stored number may be from the exact one, in a head whose largest magnitude is `absmax`. For int8, the
     /// rounding errors of all elements that it was spread over add up in it, with different signs.
     fn rounding(&self, x: f64, absmax: f64) -> f64 {
@@ -328,7 +342,7 @@ fn rotate_and_store_has_one_set_of_bits() {
 }
 
 #[test]
-fn queries_and_keys_are_normed_then_rotated_and_values_only_stored() {
+fn queries_and_keys_are_normed_then_rotated_and_values_normed_at_most() {
     for heads in HEADS {
         let batch = Batch::new(heads, 9);
         let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = batch.layout;
@@ -346,17 +360,18 @@ fn queries_and_keys_are_normed_then_rotated_and_values_only_stored() {
             for kv_head in 0..num_kv_heads {
                 let place = KvPlace { layer: 1, slot: batch.slots[row] as usize, kv_head };
                 let head = kv_head * head_dim..(kv_head + 1) * head_dim;
-                let (key, value) = (&key[head.clone()], &value[head]);
+                let (key, value) = (&key[head.clone()], batch.stored_value(&value[head]));
                 let absmax = key.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
                 for (d, &want) in key.iter().enumerate() {
                     let got = kv.key(place, d) as f64;
                     let tolerance = TOLERANCE + batch.rounding(want, absmax);
                     assert!((got - want).abs() <= tolerance, "{heads:?}: key {got} for {want}");
                 }
-                let absmax = value.iter().fold(0.0, |max: f64, &x| max.max(x.abs() as f64));
+                let absmax = value.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
                 for (d, &want) in value.iter().enumerate() {
-                    let (got, want) = (kv.value(place, d) as f64, want as f64);
-                    assert!((got - want).abs() <= batch.rounding(want, absmax), "{heads:?}: value {got} for {want}");
+                    let got = kv.value(place, d) as f64;
+                    let tolerance = 1e-6 * absmax + batch.rounding(want, absmax);
+                    assert!((got - want).abs() <= tolerance, "{heads:?}: value {got} for {want}");
                 }
             }
         }
@@ -390,5 +405,32 @@ fn tiny_keys_and_values_become_zero_in_the_cache() {
     for d in 0..16 {
         let want = if d % 2 == 0 { limit } else { 0.0 };
         assert_eq!((kv.key(place, d).to_bits(), kv.value(place, d).to_bits()), (want.to_bits(), want.to_bits()));
+    }
+}
+
+#[test]
+fn a_row_of_queries_alone_is_rotated_as_a_whole_one_and_stores_nothing() {
+    let whole = Batch::new((4, 2, 64, 64, Norms::PerHead, KvDtype::Bf16), 7);
+    let layout = HeadLayout { queries_only: true, ..whole.layout };
+    assert_eq!((layout.qkv_width(), layout.kv_width()), (layout.q_width(), 0));
+    let mut alone = Batch::new((4, 2, 64, 64, Norms::PerHead, KvDtype::Bf16), 7);
+    let rows = whole.qkv.chunks(whole.layout.qkv_width());
+    (alone.qkv, alone.layout) = (rows.flat_map(|row| &row[..layout.q_width()]).copied().collect(), layout);
+    let (expected, _) = whole.rotate_and_store(None, Isa::Scalar);
+    every_path("queries alone", |pool, isa| {
+        let (queries, kv) = alone.rotate_and_store(pool, isa);
+        assert_eq!(bits(&queries), bits(&expected));
+        assert!(alone.contents(&kv).iter().all(|&bits| bits == 0), "nothing is stored");
+        bits(&queries)
+    });
+}
+
+#[test]
+fn rows_are_multiplied_by_a_part_of_others() {
+    let (x, by) = (numbers(1, 3 * 20), numbers(2, 3 * 50));
+    let mut out = x.clone();
+    multiply(&mut out, 20, (&by, 50, 30));
+    for (i, (out, x)) in out.iter().zip(&x).enumerate() {
+        assert_eq!(*out, x * by[i / 20 * 50 + 30 + i % 20], "number {i}");
     }
 }

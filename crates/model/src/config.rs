@@ -9,6 +9,7 @@
 //! config.json ──fields──> family.rs: what the architecture fixes, reads, and assumes ──> ModelConfig: the arithmetic
 //! ```
 
+mod cache;
 mod encoder;
 mod family;
 pub(crate) mod fields;
@@ -16,6 +17,7 @@ mod layers;
 mod rope;
 mod shape;
 
+pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, Pooling, PositionTable};
 pub use family::{Family, HeadNorm, NormPlacement};
 pub use layers::{DeltaConfig, ExpertConfig, Mixer};
@@ -25,7 +27,7 @@ use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
-use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, KvShape, WeightClass};
+use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, WeightClass};
 use protocol::sampling::{SamplingParams, options};
 use serde_json::{Map, Value};
 
@@ -47,17 +49,17 @@ pub struct ModelConfig {
     pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the MLP.
+    /// Width of the MLP; layers may have wider ones: see [`LayerConfig::mlp_width`].
     pub intermediate_size: usize,
     /// Decoder layers.
     pub num_layers: usize,
     /// Layers behind these that draft further tokens, which no answer needs: see [`Feature`](crate::draft::Feature).
     pub num_next_token_layers: usize,
-    /// Query heads.
+    /// Of all layers but those that have heads of their own: see [`LayerConfig::heads`]. Query heads.
     pub num_heads: usize,
     /// Key/value heads; divides `num_heads` (grouped-query attention: Ainslie et al., 2023).
     pub num_kv_heads: usize,
-    /// Width of a head; a multiple of 16, at most 256.
+    /// Width of a head; a multiple of 16, at most 512.
     pub head_dim: usize,
     /// Rows of the embedding: token ids are below it.
     pub vocab_size: usize,
@@ -105,6 +107,10 @@ pub struct ModelConfig {
     pub attention_gate: bool,
     /// Biases on gate, up and down.
     pub mlp_bias: bool,
+    /// What a layer learns of a row's token besides the residual stream.
+    pub layer_input: Option<LayerInputConfig>,
+    /// The stream is multiplied by a stored number behind each layer.
+    pub layer_scalars: bool,
     /// Begin-of-text tokens; often one, may be none.
     pub bos_token_ids: Vec<u32>,
     /// End-of-text tokens; may be none here and given by [`GenerationDefaults`].
@@ -142,6 +148,23 @@ pub struct LayerConfig {
     pub rope: Option<usize>,
     /// Its MLP is a mixture of experts.
     pub has_experts: bool,
+    /// Width of its MLP, where that has no experts.
+    pub mlp_width: usize,
+    /// The heads of its attention.
+    pub heads: HeadLayout,
+    /// Its values are its keys before their norm and rotation.
+    pub values_are_keys: bool,
+    /// Where its keys and values are.
+    pub cache: CacheLayer,
+}
+
+/// A vector of each token for each layer, beside its embedding (Gemma 3n and Gemma 4: Gemma Team, 2025).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerInputConfig {
+    /// Numbers for a layer.
+    pub width: usize,
+    /// Rows of the table: tokens are below it.
+    pub vocab_size: usize,
 }
 
 impl ModelConfig {
@@ -158,14 +181,8 @@ impl ModelConfig {
     }
 
     /// A cache of its keys and values: those of the layers that have them.
-    pub fn kv_shape(&self, dtype: KvDtype, blocks: usize, block_size: usize) -> KvShape {
-        let &ModelConfig { num_kv_heads, head_dim, .. } = self;
-        KvShape { dtype, layers: self.cached_layers(), blocks, block_size, num_kv_heads, head_dim }
-    }
-
-    /// Layers whose keys and values are kept together: an encoder's are of use within their layer alone.
-    pub(crate) fn cached_layers(&self) -> usize {
-        if self.encoder.is_some() { 1 } else { self.num_attention_layers() }
+    pub fn cache_shape(&self, dtype: KvDtype, blocks: usize, block_size: usize) -> CacheShape {
+        cache::shape(&self.layers, (dtype, blocks, block_size))
     }
 
     /// Layers with keys and values.
@@ -207,7 +224,6 @@ impl ModelConfig {
         }
         let head_dim = head_dim(&fields, traits, hidden_size, num_heads)?;
         let max_position_embeddings = fields.size("max_position_embeddings", 1 << 27)?;
-        let (ropes, context_limit) = rope::ropes(&fields, traits, head_dim, max_position_embeddings)?;
         let (qkv_bias, o_bias) = match traits.attention_bias {
             AttentionBias::Never => (false, false),
             AttentionBias::Qkv => (true, false),
@@ -217,13 +233,21 @@ impl ModelConfig {
             }
         };
         let multipliers = Multipliers::read(&fields, traits, hidden_size, head_dim)?;
-        let (layers, experts) = (layers::layers(&fields, traits, num_layers)?, ExpertConfig::read(&fields, traits)?);
+        let experts = ExpertConfig::read(&fields, traits)?;
+        let gated = traits.attention_gate;
+        let heads = HeadLayout { num_heads, num_kv_heads, head_dim, gated, queries_only: false };
+        let mut layers = layers::layers(&fields, traits, num_layers, heads)?;
+        let widths = |windowed| layers.iter().filter(move |layer: &&LayerConfig| layer.window.is_some() == windowed);
+        let head_dim_of = |windowed| widths(windowed).next().map_or(head_dim, |layer| layer.heads.head_dim);
+        let head_dims = (head_dim_of(false), head_dim_of(true));
+        let (ropes, context_limit) = rope::ropes(&fields, traits, head_dims, max_position_embeddings)?;
         // Where all layers have experts, no field says how wide another MLP would be.
         let only_experts = experts.filter(|_| layers.iter().all(|layer| layer.has_experts));
         let intermediate_size = match (fields.optional_size("intermediate_size", MAX_WIDTH)?, only_experts) {
             (None, Some(experts)) => experts.intermediate_size,
             _ => fields.size("intermediate_size", MAX_WIDTH)?,
         };
+        layers::set_mlp_widths(&fields, &mut layers, intermediate_size)?;
         let activation = activation(&fields, traits)?;
         if activation != Activation::Silu && layers.iter().any(|layer| layer.mixer != Mixer::Attention) {
             return Err(fields.error("hidden_act", "linear attention has silu only"));
@@ -267,6 +291,8 @@ impl ModelConfig {
             mlp_bias: traits.mlp_bias && fields.flag("mlp_bias", false)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
+            layer_input: layers::layer_input(&fields, traits)?,
+            layer_scalars: traits.layer_scalars,
             encoder: None,
         })
     }
@@ -286,10 +312,21 @@ impl ModelConfig {
         self.deltas().map(|delta| delta.state_numbers()).sum()
     }
 
-    /// The heads of a fused q/k/v row.
-    pub fn heads(&self) -> HeadLayout {
-        let &ModelConfig { num_heads, num_kv_heads, head_dim, attention_gate: gated, .. } = self;
-        HeadLayout { num_heads, num_kv_heads, head_dim, gated }
+    /// The heads of the layers of attention.
+    pub(crate) fn attention_heads(&self) -> impl Iterator<Item = HeadLayout> {
+        self.layers.iter().filter(|layer| layer.mixer == Mixer::Attention).map(|layer| layer.heads)
+    }
+
+    /// Whether a layer with these heads norms its values.
+    pub(crate) fn has_value_norms(&self, heads: HeadLayout) -> bool {
+        self.head_norm == HeadNorm::WithValues && !heads.queries_only
+    }
+
+    /// The first of the layers behind which no key is stored: rows without logits need not go further. The number of
+    /// layers, less one for the rest of the last, in most models.
+    pub(crate) fn first_reading_layer(&self) -> usize {
+        let owns = |layer: &LayerConfig| layer.mixer != Mixer::Attention || !layer.heads.queries_only;
+        self.layers.iter().rposition(owns).map_or(0, |last| last + 1)
     }
 
     /// How a layer's attention weighs what it sees.
@@ -305,7 +342,7 @@ impl ModelConfig {
     /// Width of the widest MLP, experts counted one by one.
     pub fn widest_mlp(&self) -> usize {
         let experts = self.experts.filter(|_| self.layers.iter().any(|layer| layer.has_experts));
-        let dense = Some(self.intermediate_size).filter(|_| self.layers.iter().any(|layer| !layer.has_experts));
+        let dense = self.layers.iter().filter(|layer| !layer.has_experts).map(|layer| layer.mlp_width).max();
         experts.map(|experts| experts.intermediate_size.max(experts.shared_size)).max(dense).unwrap_or(0)
     }
 
@@ -325,9 +362,9 @@ impl ModelConfig {
     }
 
     fn layer_parameters_with(&self, counted: fn(&ExpertConfig) -> usize) -> u64 {
-        let (hidden, heads) = (self.hidden_size as u64, self.heads());
+        let hidden = self.hidden_size as u64;
         let mixer = |layer: &LayerConfig| match layer.mixer {
-            Mixer::Attention => hidden * (heads.qkv_width() + heads.q_width()) as u64,
+            Mixer::Attention => hidden * (layer.heads.qkv_width() + layer.heads.q_width()) as u64,
             Mixer::Delta(DeltaConfig { shape, .. }) => {
                 hidden * (shape.row_width() + 2 * shape.value_heads + shape.value_width()) as u64
             }
@@ -338,9 +375,16 @@ impl ModelConfig {
                 let shared = if experts.shared_size > 0 { 3 * experts.shared_size + 1 } else { 0 };
                 hidden * (experts.num_experts + counted + shared) as u64 // the router's first
             }
-            None => self.mlp_matrices() * hidden * self.intermediate_size as u64,
+            None => self.mlp_matrices() * hidden * layer.mlp_width as u64,
         };
-        self.layers.iter().map(|layer| mixer(layer) + mlp(layer)).sum()
+        // The projection of the embedding for a layer, the gate, the projection back.
+        let input = self.layer_input.map_or(0, |input| 3 * hidden * input.width as u64);
+        self.layers.iter().map(|layer| mixer(layer) + mlp(layer) + input).sum()
+    }
+
+    /// Weights of the table of vectors for layers, of which a token reads one row.
+    pub fn row_table_parameters(&self) -> u64 {
+        self.layer_input.map_or(0, |input| (input.vocab_size * input.width * self.num_layers) as u64)
     }
 
     /// About what the weights take in memory.
@@ -350,7 +394,7 @@ impl ModelConfig {
             WeightClass::Int8 => parameters,
             WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
         };
-        let tables = self.head.tables() * self.head_parameters();
+        let tables = self.head.tables() * self.head_parameters() + self.row_table_parameters();
         bytes(class, self.layer_parameters()) + bytes(roofline::embedding_class(class), tables)
     }
 
@@ -372,7 +416,7 @@ impl ModelConfig {
 
     /// Multiplications and additions of attention for one token that sees `context_len` tokens, all layers.
     pub fn attention_flops(&self, context_len: usize) -> u64 {
-        4 * self.num_attention_layers() as u64 * self.heads().q_width() as u64 * context_len as u64
+        4 * self.attention_heads().map(|heads| heads.q_width() as u64).sum::<u64>() * context_len as u64
     }
 
     /// Multiplications and additions of the states of one token, all layers.
@@ -401,13 +445,19 @@ fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String,
 
 /// Fields that would change the arithmetic in ways that this forward pass does not have.
 fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits) -> Result<(), LoadError> {
-    for (name, usual) in [("use_bidirectional_attention", false), ("is_causal", true)] {
+    // Gemma 4 says which part of a text with images looks both ways.
+    let of_images = fields.get("use_bidirectional_attention").is_some_and(|says| says == "vision");
+    let both_ways = (!of_images).then_some(("use_bidirectional_attention", false));
+    for (name, usual) in both_ways.into_iter().chain([("is_causal", true)]) {
         if fields.flag(name, usual)? != usual {
             return Err(fields.error(name, format!("{} is not supported; attention looks back only", !usual)));
         }
     }
     if let Some(limit) = fields.optional_float("clip_qkv", 0.0..=1e9)? {
         return Err(fields.error("clip_qkv", format!("{limit} is not supported; queries and keys are not clipped")));
+    }
+    if traits.uneven_layers.is_some() && fields.flag("enable_moe_block", false)? {
+        return Err(fields.error("enable_moe_block", "true is not supported: experts beside an MLP are not computed"));
     }
     if traits.attention_gate && !fields.flag("attn_output_gate", true)? {
         return Err(fields.error("attn_output_gate", "false is not supported; attention's output has gates here"));
@@ -466,6 +516,12 @@ impl Multipliers {
                 logits_softcap: cap("final_logit_softcapping", capped_scores.then_some(30.0))?,
                 ..plain
             },
+            Factors::Gemma4 => Multipliers {
+                attention_scale: 1.0,
+                embedding: (hidden_size as f32).sqrt(),
+                logits_softcap: cap("final_logit_softcapping", None)?,
+                ..plain
+            },
             Factors::Granite => Multipliers {
                 attention_scale: positive("attention_multiplier")?.unwrap_or(1.0) as f32,
                 embedding: positive("embedding_multiplier")?.unwrap_or(1.0) as f32,
@@ -491,11 +547,19 @@ fn head_dim(fields: &Fields<'_>, traits: &Traits, hidden_size: usize, num_heads:
         let problem = format!("{num_heads} heads of width {head_dim} are more than {MAX_WIDTH} wide");
         return Err(fields.error("num_attention_heads", problem));
     }
-    if head_dim % 16 != 0 || head_dim > 256 {
-        let field = if explicit.is_some() { "head_dim" } else { "num_attention_heads" };
-        return Err(fields.error(field, format!("heads of width {head_dim}; multiples of 16 up to 256 are supported")));
-    }
+    let field = if explicit.is_some() { "head_dim" } else { "num_attention_heads" };
+    check_head_dim(fields, field, head_dim)?;
     Ok(head_dim)
+}
+
+/// A width that the kernels have.
+fn check_head_dim(fields: &Fields<'_>, field: &str, head_dim: usize) -> Result<(), LoadError> {
+    match head_dim.is_multiple_of(16) && head_dim <= 512 {
+        true => Ok(()),
+        false => {
+            Err(fields.error(field, format!("heads of width {head_dim}; multiples of 16 up to 512 are supported")))
+        }
+    }
 }
 
 /// What `generation_config.json` proposes for requests that do not say otherwise. All optional.

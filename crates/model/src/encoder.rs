@@ -14,8 +14,9 @@
 //! Pooling happens on the host, in plain loops and in the order of the rows: it is a thousandth of a pass.
 
 use crate::batch::Batch;
-use crate::config::{Classifier, ClassifierForm, EncoderConfig, ModelConfig, NormPlacement, Pooling};
-use crate::forward::{Forward, LoadOptions, Logits, Progress, Ticket, kv_shape, max_model_len, rope_tables};
+use crate::config::{CacheShape, Classifier, ClassifierForm, EncoderConfig, ModelConfig, NormPlacement, Pooling};
+use crate::forward::{Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, max_model_len, rope_tables};
+use crate::kv::Caches;
 use crate::tensors::{Linear as LinearTensors, Vector, unread_error, visit};
 use crate::transformer::{Linear, Loader, out_of_memory};
 use checkpoint::weights::{RowOrder, Weights};
@@ -23,7 +24,7 @@ use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
 use kernels::{
-    AttentionLayer, AttentionSpan, Backend, DeviceInfo, DeviceLimits, Extent, HeadNorms, KvShape, Norm, Out, RopeTable,
+    AttentionLayer, AttentionSpan, Backend, DeviceInfo, DeviceLimits, Extent, HeadNorms, Norm, Out, RopeTable,
     Rotation, StepArrays, WeightClass,
 };
 use std::collections::HashSet;
@@ -36,8 +37,8 @@ pub struct Encoder<B: Backend> {
     backend: Arc<B>,
     config: ModelConfig,
     weights: EncoderWeights<B>,
-    kv: B::KvCache,
-    kv_shape: KvShape,
+    kv: Caches<B>,
+    cache_shape: CacheShape,
     scratch: Scratch<B>,
     /// `[max_rows, vector_width]`, of the last pass.
     vectors: Vec<f32>,
@@ -144,8 +145,8 @@ pub fn load_encoder<B: Backend>(
                    sentence-transformers";
         notices.push(why.to_string());
     }
-    let kv_shape = kv_shape(&config, options)?;
-    let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;
+    let cache_shape = cache_shape(&config, options)?;
+    let max_model_len = max_model_len(&config, options.max_model_len, &cache_shape, &mut notices)?;
     if max_model_len > options.max_rows {
         let problem = format!("{} rows; an encoder reads a text of {max_model_len} tokens at once", options.max_rows);
         return Err(LoadError::Option { option: "max_rows", problem });
@@ -154,7 +155,8 @@ pub fn load_encoder<B: Backend>(
     let bytes_total = tensors.check(&weights)?;
     let scratch = Scratch::new(&*backend, &config, options.max_rows, max_model_len)?;
     let ropes = rope_tables(&*backend, &config, max_model_len)?;
-    let kv = backend.kv_cache(kv_shape).map_err(|oom| out_of_memory(oom, "keys and values of a pass".to_string()))?;
+    let kv = Caches::new(&*backend, &cache_shape)
+        .map_err(|oom| out_of_memory(oom, "keys and values of a pass".to_string()))?;
     let mut bytes_done = 0;
     progress(Progress { bytes_done, bytes_total });
     let mut report = |bytes| {
@@ -181,7 +183,7 @@ pub fn load_encoder<B: Backend>(
         weights: encoder_weights,
         config,
         kv,
-        kv_shape,
+        cache_shape,
         scratch,
         pass: 0,
         num_vectors: 0,
@@ -452,7 +454,7 @@ impl<B: Backend> Scratch<B> {
         Ok(Scratch {
             x: rows(hidden)?,
             normed: rows(hidden)?,
-            qkv: rows(config.heads().qkv_width())?,
+            qkv: rows(config.layers.iter().map(|layer| layer.heads.qkv_width()).max().unwrap_or(0))?,
             attended: rows(hidden)?,
             activated: rows(config.intermediate_size)?,
             tail: [rows(tail)?, rows(tail)?],
@@ -465,8 +467,8 @@ impl<B: Backend> Scratch<B> {
 
 impl<B: Backend> Encoder<B> {
     /// Shape of the cache that holds keys and values of one layer.
-    pub fn kv_shape(&self) -> KvShape {
-        self.kv_shape
+    pub fn cache_shape(&self) -> &CacheShape {
+        &self.cache_shape
     }
 
     /// Longest text in tokens.
@@ -550,8 +552,8 @@ impl<B: Backend> Encoder<B> {
         pass.norm(&scratch.normed, &weights.embedding_norm, &mut scratch.x);
         for index in 0..weights.layers.len() {
             match config.norms {
-                NormPlacement::Before => pass.layer_normed_before(&step, index, scratch, kv),
-                _ => pass.layer_normed_after(&step, index, scratch, kv),
+                NormPlacement::Before => pass.layer_normed_before(&step, index, scratch, &mut kv.groups()[0]),
+                _ => pass.layer_normed_after(&step, index, scratch, &mut kv.groups()[0]),
             }
         }
         if let Some(last) = &weights.final_norm {
@@ -643,7 +645,7 @@ impl<B: Backend> Pass<'_, B> {
         kv: &mut B::KvCache,
     ) {
         let Pass { backend, config, weights, rows, .. } = *self;
-        let layout = config.heads();
+        let layout = config.layers[index].heads;
         weights.layers[index].qkv.apply(backend, input, rows, Out::Store(qkv));
         let rope = config.layers[index].rope.map(|rope| &weights.ropes[rope]);
         // Of the layer before, nothing is needed any more.
@@ -786,19 +788,19 @@ impl<B: Backend> Forward for Encoder<B> {
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
-        self.backend.copy_blocks(&mut self.kv, copies);
+        self.kv.copy_blocks(&self.backend, copies);
     }
 
     fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.backend.read_block(&self.kv, block, out);
+        self.kv.read_block(&self.backend, block, out);
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.backend.write_block(&mut self.kv, block, bytes);
+        self.kv.write_block(&self.backend, block, bytes);
     }
 
     fn block_bytes(&self) -> usize {
-        self.backend.block_bytes(&self.kv)
+        self.kv.block_bytes(&self.backend)
     }
 
     fn weight_bytes(&self) -> usize {
@@ -821,7 +823,7 @@ impl<B: Backend> Forward for Encoder<B> {
     }
 
     fn kv_bytes_per_token(&self) -> usize {
-        self.kv_shape.block_bytes() / self.kv_shape.block_size
+        self.cache_shape.block_bytes() / self.cache_shape.block_size()
     }
 
     fn describe(&self) -> String {

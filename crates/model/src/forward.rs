@@ -10,14 +10,15 @@
 
 use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
-use crate::config::ModelConfig;
+use crate::config::{CacheShape, ModelConfig};
+use crate::kv::Caches;
 use crate::tensors::Tensors;
 use crate::transformer::{Loader, Memory, Pass, Scratch, Tap, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, StateShape, WeightClass};
+use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, RopeTable, StateShape, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -282,8 +283,8 @@ pub struct Runner<B: Backend> {
     transformer: Transformer<B>,
     /// By slot.
     adapters: Vec<Option<Packed<B>>>,
-    kv: B::KvCache,
-    kv_shape: KvShape,
+    kv: Caches<B>,
+    cache_shape: CacheShape,
     states: B::States,
     scratch: Scratch<B>,
     taps: Vec<Tap<B>>,
@@ -337,8 +338,8 @@ fn load_on<B: Backend>(
     let mut weights = Weights::open(checkpoint)?;
     let config = config.with_head_of(&weights)?;
     let mut notices = Vec::new();
-    let kv_shape = kv_shape(&config, options)?;
-    let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;
+    let cache_shape = cache_shape(&config, options)?;
+    let max_model_len = max_model_len(&config, options.max_model_len, &cache_shape, &mut notices)?;
 
     if let Some(directory) = &options.image_directory {
         weights.use_image(directory, checkpoint, options.weights.name());
@@ -351,7 +352,7 @@ fn load_on<B: Backend>(
     let logits = backend.rows(options.max_logit_rows, config.vocab_size);
     let logits = logits.map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
     let ropes = rope_tables(&*backend, &config, max_model_len)?;
-    let kv = backend.kv_cache(kv_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
+    let kv = Caches::new(&*backend, &cache_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
 
     let state_numbers = config.state_numbers();
     let slots = if state_numbers > 0 { options.state_slots } else { 0 };
@@ -389,7 +390,7 @@ fn load_on<B: Backend>(
         transformer,
         adapters: (0..options.adapters.slots).map(|_| None).collect(),
         kv,
-        kv_shape,
+        cache_shape,
         states,
         scratch,
         taps: Vec::new(),
@@ -428,7 +429,7 @@ fn no_slot(slot: usize, slots: usize) -> LoadError {
     LoadError::Option { option: "max_loras", problem: format!("slot {slot} for an adapter, and there are {slots}") }
 }
 
-pub(crate) fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
+pub(crate) fn cache_shape(config: &ModelConfig, options: &LoadOptions) -> Result<CacheShape, LoadError> {
     let wrong = |option, problem| Err(LoadError::Option { option, problem });
     let block_size = options.block_size;
     if block_size == 0 || !block_size.is_multiple_of(32) || block_size > 1 << 16 {
@@ -437,7 +438,7 @@ pub(crate) fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<Kv
     if options.max_rows == 0 {
         return wrong("max_rows", "0; a step has at least one row".to_string());
     }
-    let one_block = config.kv_shape(options.kv_dtype, 1, block_size);
+    let one_block = config.cache_shape(options.kv_dtype, 1, block_size);
     let block_bytes = one_block.bytes();
     let blocks = match options.kv_blocks {
         KvBudget::Blocks(blocks) => blocks,
@@ -452,18 +453,18 @@ pub(crate) fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<Kv
     if blocks > most {
         return wrong("kv_blocks", format!("{blocks} blocks; at most {most} of {block_size} tokens are possible"));
     }
-    Ok(KvShape { blocks, ..one_block })
+    Ok(one_block.with_blocks(blocks))
 }
 
 /// The longest sequence: what was asked for, what the model was trained for, what the cache holds.
 pub(crate) fn max_model_len(
     config: &ModelConfig,
     asked: Option<usize>,
-    kv_shape: &KvShape,
+    cache_shape: &CacheShape,
     notices: &mut Vec<String>,
 ) -> Result<usize, LoadError> {
     let wrong = |problem| Err(LoadError::Option { option: "max_model_len", problem });
-    let cached = kv_shape.blocks * kv_shape.block_size;
+    let cached = cache_shape.blocks() * cache_shape.block_size();
     if let Some(asked) = asked {
         if asked == 0 {
             return wrong("0; a sequence has at least one token".to_string());
@@ -485,8 +486,8 @@ pub(crate) fn max_model_len(
 
 impl<B: Backend> Runner<B> {
     /// Shape of the cache: how many blocks there are to hand out.
-    pub fn kv_shape(&self) -> KvShape {
-        self.kv_shape
+    pub fn cache_shape(&self) -> &CacheShape {
+        &self.cache_shape
     }
 
     /// Longest sequence: positions are below it.
@@ -592,7 +593,7 @@ impl<B: Backend> Forward for Runner<B> {
         // Of a pass that panics nothing is left to read.
         (self.pass, self.num_rows, self.num_wanted, self.held) = (self.pass + 1, 0, 0, 0..0);
         let Runner { backend, config, transformer, adapters, kv, states, scratch, taps, .. } = self;
-        let memory = Memory { kv, states };
+        let memory = Memory { kv: kv.groups(), states };
         transformer.compute(&Pass { backend: &**backend, config, adapters }, batch, memory, scratch, taps);
         (self.num_rows, self.num_wanted) = (batch.num_rows(), batch.logit_rows.len());
         self.hold(0);
@@ -682,19 +683,19 @@ impl<B: Backend> Forward for Runner<B> {
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
-        self.backend.copy_blocks(&mut self.kv, copies);
+        self.kv.copy_blocks(&self.backend, copies);
     }
 
     fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.backend.read_block(&self.kv, block, out);
+        self.kv.read_block(&self.backend, block, out);
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.backend.write_block(&mut self.kv, block, bytes);
+        self.kv.write_block(&self.backend, block, bytes);
     }
 
     fn block_bytes(&self) -> usize {
-        self.backend.block_bytes(&self.kv)
+        self.kv.block_bytes(&self.backend)
     }
 
     fn read_state(&self, slot: u32, out: &mut [u8]) {
@@ -714,13 +715,13 @@ impl<B: Backend> Forward for Runner<B> {
     }
 
     fn kv_bytes_per_token(&self) -> usize {
-        self.kv_shape.block_bytes() / self.kv_shape.block_size
+        self.cache_shape.block_bytes() / self.cache_shape.block_size()
     }
 
     fn describe(&self) -> String {
         let config = &self.config;
         let class = self.options.weights.name();
-        let embedding = config.head.tables() * config.head_parameters();
+        let embedding = config.head.tables() * config.head_parameters() + config.row_table_parameters();
         format!(
             "{} {:.1} M, {} layers of {}, {class} weights in {:.1} MB, {}",
             config.family,

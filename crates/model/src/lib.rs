@@ -17,6 +17,7 @@ mod encoder;
 mod experts;
 pub mod export;
 pub mod forward;
+mod kv;
 pub mod sampler;
 mod tensors;
 mod transformer;

@@ -14,7 +14,9 @@ use kernels::{DeltaShape, MatrixShape, PackedMatrix, WeightClass};
 use roofline::embedding_class;
 use std::collections::HashSet;
 
-use crate::config::{DeltaConfig, ExpertConfig, Head, HeadNorm, ModelConfig, NormPlacement};
+use crate::config::{
+    DeltaConfig, ExpertConfig, Head, HeadNorm, LayerConfig, LayerInputConfig, ModelConfig, NormPlacement,
+};
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 
 /// A tensor `[len]`.
@@ -120,11 +122,37 @@ pub(crate) struct Layer {
     pub(crate) qkv_order: RowOrder,
     /// Of linear attention.
     pub(crate) delta: Option<Delta>,
-    /// Of queries and of keys.
-    pub(crate) head_norms: Option<(Vector, Vector)>,
+    /// Of queries, and of keys where the layer has any.
+    pub(crate) head_norms: Option<(Vector, Option<Vector>)>,
     pub(crate) o: Linear,
     pub(crate) mlp_norms: Norms<Vector>,
     pub(crate) feed: Feed,
+    /// Of the token's own input to this layer.
+    pub(crate) input: Option<LayerInput>,
+    /// A number `[1]` that the stream is multiplied by behind the layer.
+    pub(crate) scalar: Option<Vector>,
+}
+
+/// How a token's own input to a layer joins the stream.
+#[derive(Debug)]
+pub(crate) struct LayerInput {
+    /// `[width, hidden_size]`.
+    pub(crate) gate: Linear,
+    /// `[hidden_size, width]`.
+    pub(crate) out: Linear,
+    /// `[hidden_size]`.
+    pub(crate) norm: Vector,
+}
+
+/// What makes the inputs of a token to all layers.
+#[derive(Debug)]
+pub(crate) struct InputTable {
+    /// `[vocab_size, layers * width]`.
+    pub(crate) table: Linear,
+    /// `[layers * width, hidden_size]`, of the embedding.
+    pub(crate) projection: Linear,
+    /// `[width]`, of each layer's part of that.
+    pub(crate) norm: Vector,
 }
 
 impl Layer {
@@ -151,6 +179,7 @@ impl Layer {
                 matrices.extend(shared.iter().map(|shared| &shared.gate));
             }
         }
+        matrices.extend(self.input.iter().flat_map(|input| [&input.gate, &input.out]));
         matrices
     }
 
@@ -168,7 +197,8 @@ impl Layer {
     fn vectors(&self) -> Vec<&Vector> {
         let norms = [&self.attention_norms, &self.mlp_norms];
         let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
-        let heads = self.head_norms.iter().flat_map(|(q, k)| [q, k]);
+        let heads = self.head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]).flatten();
+        let norms = norms.chain(self.input.iter().map(|input| &input.norm)).chain(&self.scalar);
         norms.chain(heads).chain(self.delta.iter().flat_map(Delta::vectors)).collect()
     }
 }
@@ -283,6 +313,18 @@ impl<'c> Tensors<'c> {
         Vector { name: format!("{}norm.weight", self.prefix), len: self.config.hidden_size }
     }
 
+    /// What makes the layers' inputs, in models that have them.
+    pub(crate) fn inputs(&self) -> Option<InputTable> {
+        let config = self.config;
+        let LayerInputConfig { width, vocab_size } = config.layer_input?;
+        let (all, name) = (config.num_layers * width, |part: &str| format!("{}{part}", self.prefix));
+        Some(InputTable {
+            table: Linear::whole(&[(name("embed_tokens_per_layer"), vocab_size)], all, false),
+            projection: Linear::whole(&[(name("per_layer_model_projection"), all)], config.hidden_size, false),
+            norm: Vector { name: name("per_layer_projection_norm.weight"), len: width },
+        })
+    }
+
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves.
     pub(crate) fn head(&self) -> Option<Linear> {
         let config = self.config;
@@ -297,8 +339,8 @@ impl<'c> Tensors<'c> {
     /// The same under names that begin in another way.
     pub(crate) fn layer_named(&self, index: usize, prefix: &str) -> Layer {
         let config = self.config;
-        let (hidden, heads) = (config.hidden_size, config.heads());
-        let kv_width = config.num_kv_heads * config.head_dim;
+        let LayerConfig { heads, mlp_width, values_are_keys, .. } = config.layers[index];
+        let (hidden, kv_width) = (config.hidden_size, heads.kv_width());
         let name = |part: &str| format!("{prefix}{part}");
         let norm = |part: &str| Some(Vector { name: name(&format!("{part}.weight")), len: hidden });
         let (attention_norms, mlp_norms) = match config.norms {
@@ -317,18 +359,20 @@ impl<'c> Tensors<'c> {
         };
         let feed = match config.experts.filter(|_| config.layers[index].has_experts) {
             Some(experts) => self.experts(&experts, &name),
-            None => Feed::Dense(self.dense(&name)),
+            None => Feed::Dense(self.dense(&name, mlp_width)),
         };
         if let Some(delta) = config.layers[index].mixer.delta() {
             return linear_attention(delta, hidden, &name, attention_norms, mlp_norms, feed);
         }
         let qkv = match config.fused_projections {
             true => vec![(name("self_attn.qkv_proj"), heads.qkv_width())],
-            false => vec![
-                (name("self_attn.q_proj"), heads.keys_at()),
-                (name("self_attn.k_proj"), kv_width),
-                (name("self_attn.v_proj"), kv_width),
-            ],
+            false => {
+                let values = if values_are_keys { "self_attn.k_proj" } else { "self_attn.v_proj" };
+                let queries = (name("self_attn.q_proj"), heads.keys_at());
+                let keys_and_values = [(name("self_attn.k_proj"), kv_width), (name(values), kv_width)];
+                let own = keys_and_values.into_iter().filter(|_| !heads.queries_only);
+                std::iter::once(queries).chain(own).collect()
+            }
         };
         // Stored are a head's queries and their gates, then those of the next.
         let grouped = RowOrder::Grouped { groups: heads.num_heads, parts: [heads.head_dim, heads.head_dim, 0, 0] };
@@ -340,18 +384,29 @@ impl<'c> Tensors<'c> {
             delta: None,
             head_norms: match config.head_norm {
                 HeadNorm::None => None,
-                HeadNorm::PerHead => Some((head_norm("q_norm", config.head_dim), head_norm("k_norm", config.head_dim))),
-                HeadNorm::WholeWidth => Some((head_norm("q_norm", heads.q_width()), head_norm("k_norm", kv_width))),
+                HeadNorm::PerHead | HeadNorm::WithValues => {
+                    let keys = (!heads.queries_only).then(|| head_norm("k_norm", heads.head_dim));
+                    Some((head_norm("q_norm", heads.head_dim), keys))
+                }
+                HeadNorm::WholeWidth => {
+                    Some((head_norm("q_norm", heads.q_width()), Some(head_norm("k_norm", kv_width))))
+                }
             },
             o: Linear::whole(&[(name("self_attn.o_proj"), hidden)], heads.q_width(), config.o_bias),
             mlp_norms,
             feed,
+            input: config.layer_input.map(|LayerInputConfig { width, .. }| LayerInput {
+                gate: Linear::whole(&[(name("per_layer_input_gate"), width)], hidden, false),
+                out: Linear::whole(&[(name("per_layer_projection"), hidden)], width, false),
+                norm: Vector { name: name("post_per_layer_input_norm.weight"), len: hidden },
+            }),
+            scalar: config.layer_scalars.then(|| Vector { name: name("layer_scalar"), len: 1 }),
         }
     }
 
-    fn dense(&self, name: &dyn Fn(&str) -> String) -> Mlp {
+    fn dense(&self, name: &dyn Fn(&str) -> String, width: usize) -> Mlp {
         let config = self.config;
-        let (hidden, width) = (config.hidden_size, config.intermediate_size);
+        let hidden = config.hidden_size;
         let gate_up = match config.fused_projections {
             true => vec![(name("mlp.gate_up_proj"), 2 * width)],
             false => vec![(name("mlp.gate_proj"), width), (name("mlp.up_proj"), width)],
@@ -452,7 +507,16 @@ impl<'c> Tensors<'c> {
         let noted = name
             .rsplit_once('.')
             .is_some_and(|(module, note)| beside.contains(&note) && read.contains(&format!("{module}.weight")));
-        other_part || next_token || drafting || tied_head || rotation || noted
+        // Projections and norms of keys and values of layers that read those of others, as they are in old uploads.
+        let unused_keys = name.strip_prefix(self.prefix).and_then(|name| {
+            let (index, rest) = name.strip_prefix("layers.")?.split_once('.')?;
+            let layer = self.config.layers.get(index.parse::<usize>().ok()?)?;
+            let of_keys = ["k_proj.", "v_proj.", "k_norm."]
+                .iter()
+                .any(|part| rest.strip_prefix("self_attn.").is_some_and(|rest| rest.starts_with(part)));
+            Some(layer.heads.queries_only && of_keys)
+        });
+        other_part || unused_keys == Some(true) || next_token || drafting || tied_head || rotation || noted
     }
 
     fn unread(&self, weights: &Weights, mut unread: Vec<&str>) -> LoadError {
@@ -479,6 +543,9 @@ impl<'c> Tensors<'c> {
         visit(&[&self.embedding()], &[&self.final_norm()], &mut check)?;
         if let Some(head) = self.head() {
             visit(&[&head], &[], &mut check)?;
+        }
+        if let Some(InputTable { table, projection, norm }) = self.inputs() {
+            visit(&[&table, &projection], &[&norm], &mut check)?;
         }
         (0..self.config.num_layers).try_for_each(|index| self.layer(index).each(&mut check))
     }
@@ -524,6 +591,8 @@ fn linear_attention(
         o: Linear::whole(&[(name("out_proj"), hidden)], shape.value_width(), false),
         mlp_norms,
         feed,
+        input: None,
+        scalar: None,
     }
 }
 
@@ -560,6 +629,9 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
     let tensors = Tensors::usual(config);
     let tables = [Some(tensors.embedding()), tensors.head()];
     let mut bytes = vector(&tensors.final_norm());
+    if let Some(InputTable { table, projection, norm }) = tensors.inputs() {
+        bytes += matrix(&table, embedding_class(class))? + matrix(&projection, class)? + vector(&norm);
+    }
     for table in tables.iter().flatten() {
         bytes += matrix(table, embedding_class(class))?;
     }
@@ -569,6 +641,10 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
             bytes += matrix(linear, if layer.is_kept_wide(linear) { WeightClass::Bf16 } else { class })?;
         }
         bytes += layer.vectors().into_iter().map(vector).sum::<u64>();
+        // A number beside the layer is none of the backend's vectors; norms of values have ones for weights.
+        bytes -= layer.scalar.iter().map(vector).sum::<u64>();
+        let heads = config.layers[index].heads;
+        bytes += if config.has_value_norms(heads) { (heads.head_dim * size_of::<f32>()) as u64 } else { 0 };
     }
     Some(bytes)
 }

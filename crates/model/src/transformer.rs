@@ -23,14 +23,14 @@
 use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
-use crate::config::{DeltaConfig, HeadNorm, ModelConfig, NormPlacement};
+use crate::config::{DeltaConfig, HeadNorm, LayerConfig, ModelConfig, NormPlacement};
 use crate::experts::{ExpertScratch, Experts, SharedExpert};
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use kernels::{
-    AttentionLayer, AttentionRule, AttentionSpan, Backend, Convolution, DeltaRule, Extent, HeadNorms, Out, OutOfMemory,
-    RopeTable, Rotation, StateSpan, StepArrays, WeightClass, delta_rule,
+    AttentionLayer, AttentionRule, AttentionSpan, Backend, Convolution, DeltaRule, Extent, HeadLayout, HeadNorms, Out,
+    OutOfMemory, RopeTable, Rotation, StateSpan, StepArrays, WeightClass, delta_rule,
 };
 use roofline::embedding_class;
 use std::ops::Range;
@@ -40,6 +40,7 @@ use std::sync::Arc;
 pub(crate) struct Transformer<B: Backend> {
     /// `[vocab_size, hidden_size]`.
     pub(crate) embed: Arc<B::Matrix>,
+    inputs: Option<InputTable<B>>,
     stack: Stack<B>,
     /// `[hidden_size]`.
     pub(crate) final_norm: B::Vector,
@@ -78,12 +79,22 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) qkv: Linear<B>,
     /// Of linear attention.
     delta: Option<Delta<B>>,
-    /// q and k norm weights, `[head_dim]` each or `[heads * head_dim]`.
-    head_norms: Option<(B::Vector, B::Vector)>,
+    head_norms: Option<HeadWeights<B::Vector>>,
     /// `[hidden_size, num_heads * head_dim]`, or `[hidden_size, value_heads * value_dim]`.
     o: Linear<B>,
     mlp_norms: Norms<B::Vector>,
     mlp: MlpBlock<B>,
+    input: Option<LayerInput<B>>,
+    /// Multiplies the stream behind the layer.
+    scalar: f32,
+}
+
+/// Weights of the norms of q, of k and of v, `[head_dim]` each or `[heads * head_dim]`.
+struct HeadWeights<V> {
+    q: V,
+    /// `None` where the layer has no keys.
+    k: Option<V>,
+    v: Option<V>,
 }
 
 /// What linear attention has between its first and its last product.
@@ -130,7 +141,8 @@ impl<B: Backend> Delta<B> {
 
 /// What sequences leave between passes.
 pub(crate) struct Memory<'a, B: Backend> {
-    pub(crate) kv: &'a mut B::KvCache,
+    /// By group.
+    pub(crate) kv: &'a mut [B::KvCache],
     /// Of a model without states there are none.
     pub(crate) states: &'a mut B::States,
 }
@@ -195,7 +207,7 @@ impl<B: Backend> Mlp<B> {
             Some(gate_up) => {
                 self.gate_up.apply(pass.backend, input, rows, Out::Store(gate_up));
                 at.add(pass, Module::GateUp, input, gate_up);
-                let extent = Extent { rows, width: pass.config.intermediate_size };
+                let extent = Extent { rows, width: pass.config.layers[at.layer].mlp_width };
                 pass.backend.gate(pass.config.activation, gate_up, extent, activated);
             }
         }
@@ -252,6 +264,9 @@ pub(crate) struct Scratch<B: Backend> {
     spans: Vec<AttentionSpan<'static>>,
     /// Likewise. `None`: no layer has a state.
     state_spans: Option<Vec<StateSpan<'static>>>,
+    /// Rows that have logits as a step of their own; `None`: no layer is for them alone.
+    wanted_arrays: Option<WantedArrays>,
+    inputs: Option<InputScratch<B>>,
     /// Which rows have which adapter.
     lists: RowLists,
 }
@@ -279,7 +294,8 @@ impl<B: Backend> Scratch<B> {
         room: AdapterRoom,
     ) -> Result<(), LoadError> {
         if room.slots > 0 {
-            let gate_up = backend.rows(max_rows, 2 * config.intermediate_size);
+            let widest = config.layers.iter().map(|layer| layer.mlp_width).max().unwrap_or(0);
+            let gate_up = backend.rows(max_rows, 2 * widest);
             let of_rows = |oom| out_of_memory(oom, format!("adapters' activations of {max_rows} rows"));
             self.blocks.adapted = Some(gate_up.map_err(of_rows)?);
             self.lists = RowLists::with_room(max_rows, room.slots);
@@ -291,7 +307,8 @@ impl<B: Backend> Scratch<B> {
     pub(crate) fn new(backend: &B, config: &ModelConfig, max_rows: usize) -> Result<Scratch<B>, LoadError> {
         let of_rows = |oom: OutOfMemory| out_of_memory(oom, format!("activations of {max_rows} rows"));
         let rows = |width: usize| backend.rows(max_rows, width).map_err(of_rows);
-        let (hidden, heads) = (config.hidden_size, config.heads());
+        let (hidden, heads) = (config.hidden_size, config.attention_heads().collect::<Vec<_>>());
+        let widest_heads = |of: fn(&HeadLayout) -> usize| heads.iter().map(of).max().unwrap_or(0);
         let experts = config.experts.map(|experts| ExpertScratch::new(backend, &experts, hidden, max_rows));
         let blocks = BlockScratch {
             normed: rows(hidden)?,
@@ -301,10 +318,10 @@ impl<B: Backend> Scratch<B> {
             adapted: None,
         };
         let widest = |of: fn(DeltaConfig) -> usize| config.deltas().map(of).max().unwrap_or(0);
-        let attended = heads.q_width().max(widest(|delta| delta.shape.value_width()));
+        let attended = widest_heads(HeadLayout::q_width).max(widest(|delta| delta.shape.value_width()));
         Ok(Scratch {
             x: rows(hidden)?,
-            qkv: rows(heads.qkv_width().max(widest(|delta| delta.shape.row_width())))?,
+            qkv: rows(widest_heads(HeadLayout::qkv_width).max(widest(|delta| delta.shape.row_width())))?,
             gates: rows(widest(|delta| 2 * delta.shape.value_heads))?,
             attended: rows(attended)?,
             blocks,
@@ -312,6 +329,16 @@ impl<B: Backend> Scratch<B> {
             wanted_attended: rows(attended)?,
             spans: Vec::with_capacity(max_rows),
             state_spans: (config.state_numbers() > 0).then(|| Vec::with_capacity(max_rows)),
+            wanted_arrays: (config.first_reading_layer() < config.num_layers)
+                .then(|| WantedArrays::with_room(max_rows)),
+            inputs: match config.layer_input {
+                Some(input) => Some(InputScratch {
+                    rows: rows(config.num_layers * input.width)?,
+                    others: rows(config.num_layers * input.width)?,
+                    gates: rows(input.width)?,
+                }),
+                None => None,
+            },
             lists: RowLists::default(),
         })
     }
@@ -321,12 +348,56 @@ pub(crate) fn out_of_memory(oom: OutOfMemory, purpose: String) -> LoadError {
     LoadError::OutOfMemory { bytes: oom.bytes, purpose }
 }
 
+/// A pass's inputs as the backend has them.
+pub(crate) struct Steps<'a, B: Backend> {
+    pub(crate) all: B::Step<'a>,
+    /// The rows that have logits, where some layers are for them alone.
+    wanted: Option<B::Step<'a>>,
+}
+
+/// See [`Scratch::wanted_arrays`]; empty between passes.
+struct WantedArrays {
+    positions: Vec<u32>,
+    slots: Vec<u32>,
+    spans: Vec<AttentionSpan<'static>>,
+}
+
+impl WantedArrays {
+    fn with_room(max_rows: usize) -> WantedArrays {
+        let (positions, slots) = (Vec::with_capacity(max_rows), Vec::with_capacity(max_rows));
+        WantedArrays { positions, slots, spans: Vec::with_capacity(max_rows) }
+    }
+
+    /// Rows that follow each other in a sequence make one span.
+    fn fill<'b>(&mut self, batch: &'b Batch, spans: &mut Vec<AttentionSpan<'b>>) {
+        let WantedArrays { positions, slots, .. } = self;
+        positions.clear();
+        slots.clear();
+        let mut last = None;
+        for (index, &row) in batch.logit_rows.iter().enumerate() {
+            let of = batch.spans.partition_point(|span| span.first_row <= row) - 1;
+            let start = batch.positions[row as usize];
+            positions.push(start);
+            slots.push(batch.slots[row as usize]);
+            match spans.last_mut().filter(|_| last == row.checked_sub(1).map(|before| (of, before))) {
+                Some(span) => span.num_rows += 1,
+                None => {
+                    let table = &batch.spans[of].table;
+                    let blocks = &batch.block_tables[table.start as usize..table.end as usize];
+                    spans.push(AttentionSpan { first_row: index, num_rows: 1, start: start as usize, blocks });
+                }
+            }
+            last = Some((of, row));
+        }
+    }
+}
+
 /// Runs `work` on a step of the batch's arrays. Allocates nothing.
 pub(crate) fn in_step<B: Backend>(
     backend: &B,
     batch: &Batch,
     scratch: &mut Scratch<B>,
-    work: impl FnOnce(&B::Step<'_>, &mut Scratch<B>),
+    work: impl FnOnce(&Steps<'_, B>, &mut Scratch<B>),
 ) {
     let mut spans = recycle(std::mem::take(&mut scratch.spans));
     spans.extend(batch.spans.iter().map(|span| AttentionSpan {
@@ -346,7 +417,21 @@ pub(crate) fn in_step<B: Backend>(
     }
     scratch.lists.fill(batch);
     let listed = std::mem::take(&mut scratch.lists.listed);
-    let step = backend.begin(StepArrays {
+    let mut arrays = scratch.wanted_arrays.take();
+    let mut wanted_spans = arrays.as_mut().map(|arrays| recycle(std::mem::take(&mut arrays.spans)));
+    if let Some((arrays, spans)) = arrays.as_mut().zip(wanted_spans.as_mut()) {
+        arrays.fill(batch, spans);
+    }
+    let wanted = arrays.as_ref().zip(wanted_spans.as_deref()).map(|(arrays, spans)| StepArrays {
+        token_ids: &[],
+        positions: &arrays.positions,
+        slots: &arrays.slots,
+        spans,
+        states: &[],
+        wanted: &[],
+        listed: &listed,
+    });
+    let all = backend.begin(StepArrays {
         token_ids: &batch.token_ids,
         positions: &batch.positions,
         slots: &batch.slots,
@@ -355,8 +440,13 @@ pub(crate) fn in_step<B: Backend>(
         wanted: &batch.logit_rows,
         listed: &listed,
     });
-    work(&step, scratch);
-    drop(step);
+    let steps = Steps { all, wanted: wanted.map(|arrays| backend.begin(arrays)) };
+    work(&steps, scratch);
+    drop(steps);
+    scratch.wanted_arrays = arrays.map(|arrays| {
+        let spans = wanted_spans.map(recycle).unwrap_or_default();
+        WantedArrays { spans, ..arrays }
+    });
     scratch.spans = recycle(spans);
     scratch.state_spans = state_spans.map(recycle);
     scratch.lists.listed = listed;
@@ -374,11 +464,14 @@ impl<B: Backend> Transformer<B> {
         taps: &mut [Tap<B>],
     ) {
         let &Pass { backend, config, .. } = pass;
-        in_step(backend, batch, scratch, |step, scratch| {
+        in_step(backend, batch, scratch, |steps, scratch| {
             let rows = batch.num_rows();
-            backend.embed(step, &self.embed, &mut scratch.x);
+            backend.embed(&steps.all, &self.embed, &mut scratch.x);
             scale(backend, config.embedding_multiplier, &mut scratch.x, Extent { rows, width: config.hidden_size });
-            self.stack.run(pass, (step, batch), FirstLayerInput::Stream, scratch, memory, taps);
+            if let Some((table, inputs)) = self.inputs.as_ref().zip(scratch.inputs.as_mut()) {
+                table.apply(pass, &steps.all, (&scratch.x, rows), inputs);
+            }
+            self.stack.run(pass, (steps, batch), FirstLayerInput::Stream, scratch, memory, taps);
         });
     }
 
@@ -418,7 +511,8 @@ impl<B: Backend> Transformer<B> {
     /// Bytes of weights that a step reads whose rows go to every expert: everything but the embedding's unused rows.
     pub(crate) fn bytes_read(&self, backend: &B) -> usize {
         let head = backend.matrix_bytes(self.head());
-        self.stack.bytes(backend) + head + backend.vector_bytes(&self.final_norm)
+        let inputs = self.inputs.as_ref().map_or(0, |inputs| inputs.bytes_read(backend));
+        self.stack.bytes(backend) + head + backend.vector_bytes(&self.final_norm) + inputs
     }
 
     pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
@@ -431,7 +525,8 @@ impl<B: Backend> Transformer<B> {
 
     /// Bytes of all weights in memory.
     pub(crate) fn bytes(&self, backend: &B) -> usize {
-        self.bytes_read(backend) + self.head.as_ref().map_or(0, |_| backend.matrix_bytes(&self.embed))
+        let table = self.inputs.as_ref().map_or(0, |inputs| backend.matrix_bytes(&inputs.table));
+        self.bytes_read(backend) + table + self.head.as_ref().map_or(0, |_| backend.matrix_bytes(&self.embed))
     }
 }
 
@@ -462,10 +557,13 @@ pub(crate) enum FirstLayerInput {
 
 impl<B: Backend> Stack<B> {
     /// From the residual stream in `scratch` to keys, values and states in `memory` and the wanted rows of the stream.
+    ///
+    /// Once nothing further is kept of the rows, only the wanted ones go on: in the last layer behind its attention,
+    /// in models whose last layers read the keys of earlier ones through all of these.
     pub(crate) fn run(
         &self,
         pass: &Pass<'_, B>,
-        (step, batch): (&B::Step<'_>, &Batch),
+        (steps, batch): (&Steps<'_, B>, &Batch),
         entry: FirstLayerInput,
         scratch: &mut Scratch<B>,
         Memory { kv, states }: Memory<'_, B>,
@@ -473,30 +571,41 @@ impl<B: Backend> Stack<B> {
     ) {
         let &Pass { backend, config, .. } = pass;
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
-        let (hidden, layout) = (config.hidden_size, config.heads());
-        let Scratch { x, qkv, gates, attended, blocks, wanted_x, wanted_attended, lists, .. } = scratch;
-        // Which layer of the cache comes next, and where the next state begins in a slot.
-        let (mut cached, mut state) = (0, 0);
+        let hidden = config.hidden_size;
+        let Scratch { x, qkv, gates, attended, blocks, wanted_x, wanted_attended, lists, inputs, .. } = scratch;
+        let all_rows_until = taps.iter().map(|tap| tap.after).max().unwrap_or(0);
+        // Where the next state begins in a slot, and whether the wanted rows go on alone, in `wanted_x`.
+        let (mut state, mut alone) = (0, None);
         tap(pass, taps, 0, (x, rows));
         for (index, layer) in self.layers.iter().enumerate() {
-            let at = At { step, groups: &lists.groups, layer: index, narrow: false };
-            if index > 0 || entry == FirstLayerInput::Stream {
-                layer.project(pass, &at, (x, rows), blocks, (qkv, gates));
-            }
             let after = index + 1;
+            if alone.is_none() && index >= config.first_reading_layer().max(all_rows_until) {
+                if wanted == 0 {
+                    break; // the cache has all that these rows leave behind
+                }
+                backend.gather_wanted(&steps.all, x, hidden, wanted_x);
+                gather_inputs(pass, &steps.all, inputs);
+                alone = steps.wanted.as_ref();
+            }
+            let (step, rows) = alone.map_or((&steps.all, rows), |step| (step, wanted));
+            let stream = if alone.is_some() { &mut *wanted_x } else { &mut *x };
+            let at = At { step, groups: &lists.groups, layer: index, narrow: alone.is_some() };
+            if index > 0 || entry == FirstLayerInput::Stream {
+                layer.project(pass, &at, (&mut *stream, rows), blocks, (qkv, gates));
+            }
             // The last layer's other rows are not needed, unless they were asked for.
-            let narrow = after == self.layers.len() && taps.iter().all(|tap| tap.after != after);
+            let narrow = alone.is_none() && after == self.layers.len() && all_rows_until < after;
             let width = match &layer.delta {
                 None => {
-                    let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
+                    let LayerConfig { heads: layout, rope, cache, .. } = config.layers[index];
+                    let (rope, kv) = (rope.map(|rope| &self.ropes[rope]), &mut kv[cache.group]);
                     let head_norms = layer.head_norms(config);
-                    backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer: cached }, qkv, kv);
+                    backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer: cache.layer }, qkv, kv);
                     if narrow && wanted == 0 {
-                        break; // the cache has all that these rows leave behind
+                        break;
                     }
-                    let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: cached };
+                    let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: cache.layer };
                     attend(pass, (step, rows), how, (qkv, kv), attended);
-                    cached += 1;
                     layout.q_width()
                 }
                 Some(delta) => {
@@ -511,14 +620,17 @@ impl<B: Backend> Stack<B> {
             if narrow {
                 backend.gather_wanted(step, x, hidden, wanted_x);
                 backend.gather_wanted(step, attended, width, wanted_attended);
+                gather_inputs(pass, step, inputs);
                 let at = At { narrow, ..at };
-                layer.finish(pass, &at, (wanted_attended, wanted), blocks, wanted_x);
+                layer.finish(pass, &at, (wanted_attended, wanted), (blocks, inputs), wanted_x);
                 break;
             }
-            layer.finish(pass, &at, (attended, rows), blocks, x);
-            tap(pass, taps, after, (x, rows));
-            if after == self.layers.len() {
-                backend.gather_wanted(step, x, hidden, wanted_x);
+            layer.finish(pass, &at, (attended, rows), (blocks, inputs), stream);
+            if alone.is_none() {
+                tap(pass, taps, after, (x, rows));
+                if after == self.layers.len() {
+                    backend.gather_wanted(step, x, hidden, wanted_x);
+                }
             }
         }
     }
@@ -528,7 +640,10 @@ impl<B: Backend> Stack<B> {
         let layer = |layer: &Layer<B>| {
             let norms = [&layer.attention_norms, &layer.mlp_norms];
             let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
-            let vectors = norms.chain(layer.head_norms.iter().flat_map(|(q, k)| [q, k]));
+            let heads = layer.head_norms.iter();
+            let heads = heads.flat_map(|HeadWeights { q, k, v }| [Some(q), k.as_ref(), v.as_ref()]).flatten();
+            let vectors = norms.chain(heads).chain(layer.input.iter().map(|input| &input.norm));
+            let inputs = layer.input.iter().flat_map(|input| [&input.gate, &input.out]);
             let mlp = match &layer.mlp {
                 MlpBlock::Dense(mlp) => mlp.bytes(backend),
                 MlpBlock::Experts(mlp) => mlp.bytes_of_all(backend) + mlp.expert_bytes(backend),
@@ -536,6 +651,7 @@ impl<B: Backend> Stack<B> {
             layer.qkv.bytes(backend)
                 + layer.delta.as_ref().map_or(0, |delta| delta.bytes(backend))
                 + layer.o.bytes(backend)
+                + inputs.map(|linear| linear.bytes(backend)).sum::<usize>()
                 + mlp
                 + vectors.map(|vector| backend.vector_bytes(vector)).sum::<usize>()
         };
@@ -633,18 +749,22 @@ impl<B: Backend> Layer<B> {
         let eps = config.rms_norm_eps;
         match (&self.head_norms, config.head_norm) {
             (None, _) | (_, HeadNorm::None) => HeadNorms::None,
-            (Some((q, k)), HeadNorm::PerHead) => HeadNorms::PerHead { q, k, eps },
-            (Some((q, k)), HeadNorm::WholeWidth) => HeadNorms::WholeWidth { q, k, eps },
+            (Some(HeadWeights { q, k, v }), HeadNorm::PerHead | HeadNorm::WithValues) => {
+                HeadNorms::PerHead { q, k: k.as_ref().unwrap_or(q), v: v.as_ref(), eps }
+            }
+            (Some(HeadWeights { q, k, .. }), HeadNorm::WholeWidth) => {
+                HeadNorms::WholeWidth { q, k: k.as_ref().unwrap_or(q), eps }
+            }
         }
     }
 
-    /// The output projection and the MLP, each added to the residual stream `x`.
+    /// The output projection, the MLP and the layer's own input, each added to the residual stream `x`.
     fn finish(
         &self,
         pass: &Pass<'_, B>,
         at: &At<'_, '_, B>,
         (attended, rows): (&B::Rows, usize),
-        scratch: &mut BlockScratch<B>,
+        (scratch, inputs): (&mut BlockScratch<B>, &mut Option<InputScratch<B>>),
         x: &mut B::Rows,
     ) {
         let BlockScratch { normed, result, activated, experts, adapted } = scratch;
@@ -661,11 +781,102 @@ impl<B: Backend> Layer<B> {
             }
         }
         add_result(pass, &self.mlp_norms, result, normed, (x, rows));
+        if let Some((input, inputs)) = self.input.as_ref().zip(inputs.as_mut()) {
+            input.apply(pass, (at.layer, at.narrow), inputs, (result, normed), (x, rows));
+        }
+        scale(pass.backend, self.scalar, x, Extent { rows, width: pass.config.hidden_size });
+    }
+}
+
+/// A token's own input to a layer (Gemma 3n and 4: Gemma Team, 2025), which joins the stream behind the MLP:
+/// `x = x + norm(W (act(G x) * input))`.
+struct LayerInput<B: Backend> {
+    /// `[width, hidden_size]`.
+    gate: Linear<B>,
+    /// `[hidden_size, width]`.
+    out: Linear<B>,
+    norm: B::Vector,
+}
+
+/// What makes these inputs, for all layers at once: `(table[token] sqrt(width) + norm(P x / sqrt(hidden_size))) / sqrt(2)`
+/// of the embedding `x`.
+struct InputTable<B: Backend> {
+    /// `[vocab_size, layers * width]`.
+    table: B::Matrix,
+    /// `[layers * width, hidden_size]`.
+    projection: Linear<B>,
+    /// `[width]`.
+    norm: B::Vector,
+}
+
+/// Inputs of a pass's rows.
+struct InputScratch<B: Backend> {
+    /// `[max_rows, layers * width]`.
+    rows: B::Rows,
+    /// The same of the wanted rows, when they go on alone.
+    others: B::Rows,
+    /// `[max_rows, width]`.
+    gates: B::Rows,
+}
+
+/// The inputs of the wanted rows, for what follows.
+fn gather_inputs<B: Backend>(pass: &Pass<'_, B>, step: &B::Step<'_>, inputs: &mut Option<InputScratch<B>>) {
+    if let Some((input, InputScratch { rows, others, .. })) = pass.config.layer_input.zip(inputs.as_mut()) {
+        pass.backend.gather_wanted(step, rows, pass.config.num_layers * input.width, others);
+    }
+}
+
+impl<B: Backend> InputTable<B> {
+    /// Of the embedding's rows `x`.
+    fn apply(
+        &self,
+        pass: &Pass<'_, B>,
+        step: &B::Step<'_>,
+        (x, count): (&B::Rows, usize),
+        InputScratch { rows, others, .. }: &mut InputScratch<B>,
+    ) {
+        let &Pass { backend, config, .. } = pass;
+        let width = config.layer_input.map_or(0, |input| input.width);
+        let extent = Extent { rows: count, width: config.num_layers * width };
+        self.projection.apply(backend, x, count, Out::Store(rows));
+        backend.scale(1.0 / (config.hidden_size as f32).sqrt(), rows, extent);
+        backend.rms_norm(rows, 0..count * config.num_layers, &self.norm, config.rms_norm_eps, others);
+        backend.embed(step, &self.table, rows);
+        backend.scale((width as f32 / 2.0).sqrt(), rows, extent);
+        backend.add_scaled(others, std::f32::consts::FRAC_1_SQRT_2, rows, extent);
+    }
+
+    /// Of a token's row of the table nothing is counted.
+    fn bytes_read(&self, backend: &B) -> usize {
+        self.projection.bytes(backend) + backend.vector_bytes(&self.norm)
+    }
+}
+
+impl<B: Backend> LayerInput<B> {
+    fn apply(
+        &self,
+        pass: &Pass<'_, B>,
+        (layer, narrow): (usize, bool),
+        inputs: &mut InputScratch<B>,
+        (result, normed): (&mut B::Rows, &mut B::Rows),
+        (x, rows): (&mut B::Rows, usize),
+    ) {
+        let &Pass { backend, config, .. } = pass;
+        let width = config.layer_input.map_or(0, |input| input.width);
+        let InputScratch { rows: all, others, gates } = inputs;
+        let (extent, input) = (Extent { rows, width }, if narrow { others } else { all });
+        self.gate.apply(backend, x, rows, Out::Store(gates));
+        backend.activate(config.activation, gates, extent);
+        backend.multiply(gates, extent, (input, config.num_layers * width, layer * width));
+        self.out.apply(backend, gates, rows, Out::Store(result));
+        backend.rms_norm(result, 0..rows, &self.norm, config.rms_norm_eps, normed);
+        backend.add_scaled(normed, 1.0, x, Extent { rows, width: config.hidden_size });
     }
 }
 
 /// What a layer gets to know about its place.
 pub(crate) struct Place<'a, V> {
+    pub(crate) layout: HeadLayout,
     pub(crate) rope: Option<&'a RopeTable<V>>,
     pub(crate) rule: AttentionRule,
     pub(crate) positions: &'a [u32],
@@ -685,8 +896,8 @@ impl<B: Backend> Layer<B> {
     ) {
         let &Pass { backend, config, .. } = pass;
         let Scratch { qkv, gates, attended, blocks, .. } = scratch;
-        let &Place { rope, rule, positions, blocks: table } = place;
-        let (layout, rows) = (config.heads(), positions.len());
+        let &Place { layout, rope, rule, positions, blocks: table } = place;
+        let rows = positions.len();
         let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
         let from_zeros = &[StateSpan { first_row: 0, num_rows: rows, from: None, saves: &[] }];
         let step = backend.begin(StepArrays {
@@ -703,12 +914,13 @@ impl<B: Backend> Layer<B> {
         match &self.delta {
             None => {
                 let head_norms = self.head_norms(config);
+                let kv = &mut kv[0];
                 backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
                 attend(pass, (&step, rows), AttentionLayer { layout, rule, layer: 0 }, (qkv, kv), attended);
             }
             Some(delta) => delta.apply(pass, &step, 0, (qkv, gates), states, attended),
         }
-        self.finish(pass, &at, (attended, rows), blocks, x);
+        self.finish(pass, &at, (attended, rows), (blocks, &mut None), x);
     }
 
     /// Its matrices, in the order of packing.
@@ -727,6 +939,7 @@ impl<B: Backend> Layer<B> {
                 }
             }
         }
+        matrices.extend(self.input.iter_mut().flat_map(|input| [&mut input.gate.matrix, &mut input.out.matrix]));
         matrices
     }
 }
@@ -766,21 +979,39 @@ impl<B: Backend> Loader<'_, B> {
         ropes: Vec<RopeTable<B::Vector>>,
     ) -> Result<Transformer<B>, LoadError> {
         let embed = Arc::new(self.matrix(&tensors.embedding(), embedding_class(self.class))?);
+        let inputs = tensors.inputs().map(|inputs| self.inputs(&inputs)).transpose()?;
         let layers = (0..self.config.num_layers)
             .map(|index| {
                 let rotary_dim = self.config.layers[index].rope.map_or(0, |rope| ropes[rope].rotary_dim());
-                self.layer(tensors.layer(index), rotary_dim)
+                self.layer(tensors.layer(index), (self.config.layers[index].heads, rotary_dim))
             })
             .collect::<Result<_, _>>()?;
         let final_norm = self.norm(&tensors.final_norm())?;
         let head = tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?;
-        Ok(Transformer { embed, stack: Stack { layers, ropes }, final_norm, head: head.map(Arc::new) })
+        Ok(Transformer { embed, inputs, stack: Stack { layers, ropes }, final_norm, head: head.map(Arc::new) })
+    }
+
+    fn inputs(&mut self, inputs: &tensors::InputTable) -> Result<InputTable<B>, LoadError> {
+        Ok(InputTable {
+            table: self.matrix(&inputs.table, embedding_class(self.class))?,
+            projection: self.linear(&inputs.projection)?,
+            norm: self.norm(&inputs.norm)?,
+        })
+    }
+
+    fn layer_input(&mut self, input: &tensors::LayerInput) -> Result<LayerInput<B>, LoadError> {
+        let (gate, out) = (self.linear(&input.gate)?, self.linear(&input.out)?);
+        Ok(LayerInput { gate, out, norm: self.norm(&input.norm)? })
     }
 
     /// `rotary_dim`: how many numbers of a head rotate.
-    pub(crate) fn layer(&mut self, layer: tensors::Layer, rotary_dim: usize) -> Result<Layer<B>, LoadError> {
+    pub(crate) fn layer(
+        &mut self,
+        layer: tensors::Layer,
+        (heads, rotary_dim): (HeadLayout, usize),
+    ) -> Result<Layer<B>, LoadError> {
         let qkv = self.linear_in_order(&layer.qkv, layer.qkv_order)?;
-        self.layer_around(qkv, layer, rotary_dim)
+        self.layer_around(qkv, layer, (heads, rotary_dim))
     }
 
     /// The same of a layer whose first product is there.
@@ -788,20 +1019,13 @@ impl<B: Backend> Loader<'_, B> {
         &mut self,
         qkv: Linear<B>,
         layer: tensors::Layer,
-        rotary_dim: usize,
+        (heads, rotary_dim): (HeadLayout, usize),
     ) -> Result<Layer<B>, LoadError> {
         Ok(Layer {
             attention_norms: self.norms(&layer.attention_norms)?,
             qkv,
             delta: layer.delta.as_ref().map(|delta| self.delta(delta)).transpose()?,
-            head_norms: match &layer.head_norms {
-                Some((q_norm, k_norm)) => {
-                    let (mut q, mut k) = (self.factors(q_norm)?, self.factors(k_norm)?);
-                    balance(&mut q, &mut k, self.config.head_dim, rotary_dim);
-                    Some((self.placed(&q, &q_norm.name)?, self.placed(&k, &k_norm.name)?))
-                }
-                None => None,
-            },
+            head_norms: layer.head_norms.as_ref().map(|norms| self.head_norms(norms, heads, rotary_dim)).transpose()?,
             o: self.linear(&layer.o)?,
             mlp_norms: self.norms(&layer.mlp_norms)?,
             mlp: match &layer.feed {
@@ -813,6 +1037,34 @@ impl<B: Backend> Loader<'_, B> {
                     shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
                 }),
             },
+            input: layer.input.as_ref().map(|input| self.layer_input(input)).transpose()?,
+            scalar: match &layer.scalar {
+                Some(scalar) => self.weights.vector(&scalar.name, scalar.len)?[0],
+                None => 1.0,
+            },
+        })
+    }
+
+    /// Of queries, keys and values.
+    fn head_norms(
+        &self,
+        (q_norm, k_norm): &(tensors::Vector, Option<tensors::Vector>),
+        heads: HeadLayout,
+        rotary_dim: usize,
+    ) -> Result<HeadWeights<B::Vector>, LoadError> {
+        let mut q = self.factors(q_norm)?;
+        let mut k = k_norm.as_ref().map(|k_norm| self.factors(k_norm)).transpose()?;
+        // Keys that other layers read are for their queries too.
+        let shares = self.config.layers.iter().any(|layer| layer.heads.queries_only);
+        if let Some(k) = k.as_mut().filter(|_| !shares) {
+            balance(&mut q, k, heads.head_dim, rotary_dim);
+        }
+        let ones = self.config.has_value_norms(heads).then(|| vec![1.0; heads.head_dim]);
+        let placed = |numbers: &Vec<f32>| self.placed(numbers, &q_norm.name);
+        Ok(HeadWeights {
+            q: placed(&q)?,
+            k: k.as_ref().map(placed).transpose()?,
+            v: ones.as_ref().map(placed).transpose()?,
         })
     }
 

@@ -538,7 +538,7 @@ fn damaged_configurations() {
         &["num_key_value_heads", "does not divide"],
     );
     case("a ragged head", set("head_dim", json!(40)), &["head_dim", "multiples of 16"]);
-    case("a wide head", set("head_dim", json!(512)), &["head_dim", "up to 256"]);
+    case("a wide head", set("head_dim", json!(528)), &["head_dim", "up to 512"]);
     case("narrow heads by division", set("num_attention_heads", json!(4)), &["num_attention_heads", "multiples of 16"]);
     let wide = good_config().to_string().replace("\"num_attention_heads\":1", "\"num_attention_heads\":1024");
     case(
@@ -800,7 +800,7 @@ fn lengths_are_clamped_and_said_so() {
         files.set("config.json", config.to_string().into_bytes());
         let options = LoadOptions { max_model_len, kv_blocks, ..options(WeightClass::Bf16) };
         let runner = model::load(Reference::new(), &files.checkpoint(), &options, &mut |_| {}).unwrap();
-        (runner.max_model_len(), runner.kv_shape().blocks, runner.notices().to_vec())
+        (runner.max_model_len(), runner.cache_shape().blocks(), runner.notices().to_vec())
     };
     let blocks = KvBudget::Blocks;
     assert_eq!(loaded(good_config(), None, blocks(64)), (128, 64, vec![]));

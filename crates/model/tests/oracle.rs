@@ -3,14 +3,15 @@
 //!
 //! | weights | demanded of every recorded row |
 //! |---|---|
-//! | bf16 | the same best token; relative L2 error of all rows together at most 1e-2 |
+//! | bf16, computed in float32 | the same best token; relative L2 error of all rows together at most 1e-5 |
+//! | bf16 | the same best token; at most 1e-2 |
 //! | bf16, int8 keys and values | the same best token; at most 2e-2 |
 //! | int8 | relative L2 error at most 1e-1 (printed: `cargo test --test it oracle -- --nocapture`) |
 //! | int4 | the same, at most 0.35: random weights round worse than trained ones; a broken kernel is near 1 or above |
 //!
 //! Layers with a state end in a norm that raises what is nearly zero, errors too: with few small heads, bf16 of
-//! `transformers` itself is 1.5e-2 off. They may be off by half as much again as others (int4: 0.6), and are held
-//! against the logits in float32 besides, to 1e-5.
+//! `transformers` itself is 1.5e-2 off. They may be off by half as much again as others (int4: 0.6);
+//! with more than five layers, errors of int4 may reach 0.4.
 //!
 //! `Reference` and `Cpu` give the same bits.
 
@@ -96,13 +97,15 @@ fn every_family_agrees_with_transformers() {
         let narrow = [
             (WeightClass::Bf16, KvDtype::Int8, 2e-2),
             (WeightClass::Int8, KvDtype::Bf16, 1e-1),
-            (WeightClass::Int4, KvDtype::Bf16, if has_states { 0.4 } else { 0.35 }),
+            (WeightClass::Int4, KvDtype::Bf16, if has_states || config.num_layers > 5 { 0.4 } else { 0.35 }),
         ];
         let more = if has_states { 1.5 } else { 1.0 };
-        if has_states {
-            let options = |max_model_len| LoadOptions { max_model_len, ..options(WeightClass::Bf16) };
-            let exact =
-                |len| model::load(Float32::new(Some(1)).unwrap(), &checkpoint, &options(len), &mut |_| {}).unwrap();
+        let exact = |max_model_len| {
+            let options = LoadOptions { max_model_len, ..options(WeightClass::Bf16) };
+            model::load(Float32::new(Some(1)).unwrap(), &checkpoint, &options, &mut |_| {}).unwrap()
+        };
+        // Files in other types hold more digits than the logits were computed from.
+        if std::fs::read_to_string(directory.join("config.json")).unwrap().contains("\"bfloat16\"") {
             let (error, flips, _) = compare(exact, &prompts);
             println!("{name:18} float32: relative L2 error {error:.2e}");
             assert!(error <= 1e-5 && flips == 0, "{name} in float32: relative L2 error {error:.3e}, {flips} flips");

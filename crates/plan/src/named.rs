@@ -51,6 +51,7 @@ impl NamedModel {
             active_parameters: parameters,
             head_parameters: 0,
             tables: 0,
+            row_table_parameters: 0,
             ..nearest
         };
         NamedModel { name: name.to_string(), shape, assumed: Some(known) }

@@ -216,6 +216,7 @@ impl Published {
             expert_parameters: expert as u64,
             head_parameters: (vocab * hidden) as u64,
             tables: if self.tied { 1 } else { 2 },
+            row_table_parameters: 0,
             pair_flops: (layers * pair) as u64,
             decode_pair_flops: (layers * decode_pair) as u64,
             kv_values: (layers * kv) as u64,

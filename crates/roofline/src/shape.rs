@@ -23,6 +23,8 @@ pub struct ModelShape {
     pub head_parameters: u64,
     /// Vocabulary tables in memory: 1 if the head is the embedding, 0 if they are unknown apart from the layers.
     pub tables: u64,
+    /// Weights of tables beside the layers of which a pass reads one row a token: inputs of single layers.
+    pub row_table_parameters: u64,
     /// Attention operations of one prefill row and one key, over all layers.
     pub pair_flops: u64,
     /// Attention operations of one decode row and one key, over all layers. Differs from prefill for a latent cache
@@ -51,7 +53,7 @@ pub struct ModelShape {
 impl ModelShape {
     /// Number of weights in memory.
     pub fn parameters(&self) -> u64 {
-        self.layer_parameters + self.tables * self.head_parameters
+        self.layer_parameters + self.tables * self.head_parameters + self.row_table_parameters
     }
 
     /// Operations of one row in the layers' matrices, without attention and logits.
@@ -102,9 +104,10 @@ impl ModelShape {
         }
     }
 
-    /// Bytes of weights in memory that no pass reads: the embedding, if it is not the head.
+    /// Bytes of weights in memory that no pass reads as a whole: the embedding, if it is not the head, and tables of
+    /// inputs of layers.
     pub fn unread_bytes(&self, weights: WeightClass) -> u64 {
-        let tables = self.tables.saturating_sub(1) * self.head_parameters;
+        let tables = self.tables.saturating_sub(1) * self.head_parameters + self.row_table_parameters;
         (tables as f64 * weight_bytes(embedding_class(weights))) as u64
     }
 }

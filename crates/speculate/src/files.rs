@@ -86,7 +86,7 @@ impl DraftFiles {
 
     /// Bytes of a cache block.
     pub fn block_bytes(&self, dtype: KvDtype, block_size: usize) -> u64 {
-        let shape = self.config.as_ref().map(|config| config.kv_shape(dtype, 1, block_size));
+        let shape = self.config.as_ref().map(|config| config.cache_shape(dtype, 1, block_size));
         shape.map_or(0, |shape| shape.bytes() as u64)
     }
 

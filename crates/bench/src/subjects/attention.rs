@@ -71,7 +71,7 @@ impl Case {
 
     fn layout(&self) -> HeadLayout {
         let &Case([num_heads, num_kv_heads, head_dim], ..) = self;
-        HeadLayout { num_heads, num_kv_heads, head_dim, gated: false }
+        HeadLayout { num_heads, num_kv_heads, head_dim, gated: false, queries_only: false }
     }
 
     fn blocks_each(&self) -> usize {

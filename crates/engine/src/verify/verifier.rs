@@ -264,7 +264,7 @@ fn options_of(
     let config = ModelConfig::load(checkpoint).map_err(StartError::Load)?;
     // One more than there are, for validation leaves room for a token; a receipt that is too long is refused there.
     let len = (tokens + 1).clamp(2, config.context_limit.max(2));
-    let cache = config.kv_shape(kv_dtype, len.div_ceil(options.block_size), options.block_size);
+    let cache = config.cache_shape(kv_dtype, len.div_ceil(options.block_size), options.block_size);
     Ok(EngineOptions {
         weights,
         as_stored: *as_stored,

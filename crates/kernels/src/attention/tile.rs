@@ -22,8 +22,8 @@ use std::ops::Range;
 pub(super) const ROWS: usize = 16;
 
 /// Row stride of scratch memory in elements: not a power of two, so that a column of rows spreads over the cache's sets.
-pub(crate) const STRIDE: usize = SPLIT + LANES;
-const _: () = assert!(MAX_HEAD_DIM <= SPLIT);
+pub(crate) const STRIDE: usize = MAX_HEAD_DIM + LANES;
+const _: () = assert!(SPLIT <= MAX_HEAD_DIM);
 
 /// Pages of values, and pairs of key groups, in a split.
 const PAGES: usize = SPLIT / VALUE_PAGE;
@@ -77,7 +77,7 @@ impl Tile {
     }
 }
 
-/// Scratch of one thread: about 120 KiB, of which a tile with heads of 128 touches 40.
+/// Scratch of one thread: about 230 KiB, of which a tile with heads of 128 touches 40.
 #[repr(C, align(64))]
 pub(super) struct Scratch {
     /// Queries, rounded to bf16.

@@ -2,7 +2,7 @@
 
 use super::files::{Adapter, Pair};
 use super::rows::RowGroup;
-use crate::config::{Mixer, ModelConfig};
+use crate::config::{LayerConfig, Mixer, ModelConfig};
 use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
@@ -34,20 +34,21 @@ impl Module {
     pub(crate) const ALL: [Module; 4] = [Module::Qkv, Module::O, Module::GateUp, Module::Down];
 
     /// Numbers of a row that it reads, and of one that it makes.
-    pub(crate) fn widths(self, config: &ModelConfig) -> (usize, usize) {
-        let (hidden, heads) = (config.hidden_size, config.heads());
+    pub(crate) fn widths(self, config: &ModelConfig, layer: usize) -> (usize, usize) {
+        let LayerConfig { heads, mlp_width, .. } = config.layers[layer];
+        let hidden = config.hidden_size;
         match self {
             Module::Qkv => (hidden, heads.qkv_width()),
             Module::O => (heads.q_width(), hidden),
-            Module::GateUp => (hidden, 2 * config.intermediate_size),
-            Module::Down => (config.intermediate_size, hidden),
+            Module::GateUp => (hidden, 2 * mlp_width),
+            Module::Down => (mlp_width, hidden),
         }
     }
 
     /// The rows of the parts in which a checkpoint keeps it.
-    fn parts(self, config: &ModelConfig) -> ([usize; 3], usize) {
-        let (_, width) = self.widths(config);
-        let kv = config.num_kv_heads * config.head_dim;
+    fn parts(self, config: &ModelConfig, layer: usize) -> ([usize; 3], usize) {
+        let (_, width) = self.widths(config, layer);
+        let kv = config.layers[layer].heads.kv_width();
         match self {
             Module::Qkv if !config.fused_projections => ([width - 2 * kv, kv, kv], 3),
             Module::GateUp if !config.fused_projections => ([width / 2, width / 2, 0], 2),
@@ -68,22 +69,14 @@ pub(crate) struct Packed<B: Backend> {
 
 impl<B: Backend> Packed<B> {
     pub(crate) fn of(backend: &B, config: &ModelConfig, adapter: &Adapter) -> Result<Packed<B>, LoadError> {
-        let product = |pairs: &[Pair], module: Module| {
-            if pairs.is_empty() {
-                return Ok(None);
-            }
-            low_rank(backend, config, pairs, module).map(Some)
+        let layer = |(index, pairs): (usize, &[Vec<Pair>; 4])| {
+            let product = |module: Module| match &pairs[module as usize][..] {
+                [] => Ok(None),
+                pairs => low_rank(backend, pairs, module, module.widths(config, index)).map(Some),
+            };
+            Ok([product(Module::Qkv)?, product(Module::O)?, product(Module::GateUp)?, product(Module::Down)?])
         };
-        let layer = |pairs: &[Vec<Pair>; 4]| {
-            let [qkv, o, gate_up, down] = pairs;
-            Ok([
-                product(qkv, Module::Qkv)?,
-                product(o, Module::O)?,
-                product(gate_up, Module::GateUp)?,
-                product(down, Module::Down)?,
-            ])
-        };
-        Ok(Packed { layers: adapter.layers.iter().map(layer).collect::<Result<_, LoadError>>()? })
+        Ok(Packed { layers: adapter.layers.iter().enumerate().map(layer).collect::<Result<_, LoadError>>()? })
     }
 
     fn product(&self, layer: usize, module: Module) -> Option<&B::LowRank> {
@@ -136,11 +129,11 @@ impl fmt::Debug for AdapterPacker {
 
 fn low_rank<B: Backend>(
     backend: &B,
-    config: &ModelConfig,
     pairs: &[Pair],
     module: Module,
+    (in_features, out_features): (usize, usize),
 ) -> Result<B::LowRank, LoadError> {
-    let ((in_features, out_features), order) = (module.widths(config), module.order());
+    let order = module.order();
     let rank = pairs.iter().map(|pair| pair.rank).sum();
     let a = |mut row: usize, to: &mut [f32]| {
         for pair in pairs {
@@ -173,8 +166,8 @@ fn low_rank<B: Backend>(
 
 /// Bytes in memory of an adapter of all projections with this rank at most; `None` where that is absurd.
 pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
-    let of_module = |module: Module| {
-        let ((in_features, out_features), (parts, count)) = (module.widths(config), module.parts(config));
+    let of_module = |module: Module, layer: usize| {
+        let ((in_features, out_features), (parts, count)) = (module.widths(config, layer), module.parts(config, layer));
         let shape = LowRankShape { in_features, rank: rank.checked_mul(count)?, out_features };
         // A part that is not the first may begin within a pair of numbers, if the rank of one before it is odd.
         let more = if count > 1 { 2 } else { 0 };
@@ -189,9 +182,14 @@ pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
         };
         LowRank::bytes_of(shape, &reads).map(|bytes| bytes as u64)
     };
-    let of_module = Module::ALL.map(of_module);
+    // Most layers are like the one before.
+    let (mut alike, mut bytes_of) = (None, [None; 4]);
     let mut all = 0u64;
-    for layer in &config.layers {
+    for (index, layer) in config.layers.iter().enumerate() {
+        if alike != Some((layer.heads, layer.mlp_width)) {
+            bytes_of = Module::ALL.map(|module| of_module(module, index));
+            alike = Some((layer.heads, layer.mlp_width));
+        }
         for module in Module::ALL {
             let is_adapted = match module {
                 Module::Qkv => layer.mixer == Mixer::Attention && !config.attention_gate,
@@ -199,7 +197,7 @@ pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
                 Module::GateUp | Module::Down => !layer.has_experts,
             };
             if is_adapted {
-                all = all.checked_add(of_module[module as usize]?)?;
+                all = all.checked_add(bytes_of[module as usize]?)?;
             }
         }
     }
@@ -212,7 +210,8 @@ impl AdapterRoom {
         if self.slots == 0 {
             return Some(0);
         }
-        let gate_up = (max_rows as u64).checked_mul(8 * config.intermediate_size as u64)?;
+        let widest = config.layers.iter().map(|layer| layer.mlp_width as u64).max().unwrap_or(0);
+        let gate_up = (max_rows as u64).checked_mul(8 * widest)?;
         adapter_bytes(config, self.max_rank)?.checked_mul(self.slots as u64)?.checked_add(gate_up)
     }
 }

@@ -10,10 +10,11 @@
 use super::fields::{Fields, parse_object, quoted};
 use super::rope::RopeConfig;
 use super::{
-    CONFIG, Family, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES, MAX_WIDTH, Mixer, ModelConfig, NormPlacement,
+    CONFIG, CacheLayer, Family, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES, MAX_WIDTH, Mixer, ModelConfig,
+    NormPlacement, check_head_dim,
 };
 use checkpoint::{Checkpoint, LoadError};
-use kernels::{Activation, AttentionRule, RopeScaling};
+use kernels::{Activation, AttentionRule, HeadLayout, RopeScaling};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 
@@ -177,10 +178,7 @@ impl Sizes {
             return Err(fields.error("num_attention_heads", problem));
         }
         let head_dim = hidden_size / num_heads;
-        if !head_dim.is_multiple_of(16) || head_dim > 256 {
-            let problem = format!("heads of width {head_dim}; multiples of 16 up to 256 are supported");
-            return Err(fields.error("num_attention_heads", problem));
-        }
+        check_head_dim(fields, "num_attention_heads", head_dim)?;
         Ok(Sizes {
             hidden_size,
             num_layers: fields.size("num_hidden_layers", 1024)?,
@@ -194,6 +192,7 @@ impl Sizes {
 
 /// An encoder of this shape; what the families differ in is put in by them.
 fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConfig) -> Result<ModelConfig, LoadError> {
+    let layers = vec![layer(&sizes); sizes.num_layers];
     let Sizes { hidden_size, num_layers, num_heads, head_dim, intermediate_size, max_position_embeddings } = sizes;
     Ok(ModelConfig {
         family,
@@ -207,7 +206,8 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         vocab_size: fields.size("vocab_size", 1 << 24)?,
         max_position_embeddings,
         context_limit: max_position_embeddings,
-        layers: vec![LayerConfig { window: None, rope: None, has_experts: false, mixer: Mixer::Attention }; num_layers],
+        // Keys and values are of use within their layer alone: one place serves all.
+        layers,
         ropes: Vec::new(),
         experts: None,
         norms: NormPlacement::After,
@@ -227,10 +227,27 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         o_bias: true,
         attention_gate: false,
         mlp_bias: true,
+        layer_input: None,
+        layer_scalars: false,
         bos_token_ids: Vec::new(),
         eos_token_ids: Vec::new(),
         encoder: Some(encoder),
     })
+}
+
+/// A layer that sees everything. Keys and values are of use within their layer alone, so one place serves all.
+fn layer(sizes: &Sizes) -> LayerConfig {
+    let &Sizes { num_heads, head_dim, intermediate_size, .. } = sizes;
+    LayerConfig {
+        window: None,
+        rope: None,
+        has_experts: false,
+        mixer: Mixer::Attention,
+        mlp_width: intermediate_size,
+        heads: HeadLayout { num_heads, num_kv_heads: num_heads, head_dim, ..HeadLayout::default() },
+        values_are_keys: false,
+        cache: CacheLayer::default(),
+    }
 }
 
 /// BERT (Devlin et al., 2018), RoBERTa (Liu et al., 2019), XLM-RoBERTa (Conneau et al., 2019).
@@ -315,11 +332,11 @@ fn modern_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadErr
     ];
     // Half of it lies on each side, and the token between.
     let window = fields.optional_integer("local_attention", 2..=1 << 20)?.unwrap_or(128) as usize / 2 + 1;
+    let of_all = layer(&sizes);
     let layer = |&is_global: &bool| LayerConfig {
         window: (!is_global).then_some(window),
         rope: Some(usize::from(!is_global)),
-        has_experts: false,
-        mixer: Mixer::Attention,
+        ..of_all
     };
     let (norm_bias, attention_bias) = (fields.flag("norm_bias", false)?, fields.flag("attention_bias", false)?);
     let pooling = match fields.text("classifier_pooling")? {

@@ -24,6 +24,8 @@ pub enum Family {
     Gemma2,
     /// Gemma 3, its text part (Gemma Team, 2025).
     Gemma3,
+    /// Gemma 4, its text part (Gemma Team, 2026).
+    Gemma4,
     /// Phi-3, Phi-3.5 and Phi-4, mini and medium (Abdin et al., 2024).
     Phi3,
     /// OLMo 2 (Team OLMo, 2025).
@@ -98,6 +100,8 @@ pub enum HeadNorm {
     None,
     /// Each head by itself.
     PerHead,
+    /// The same, and values too, which have no weights.
+    WithValues,
     /// All heads of a row.
     WholeWidth,
 }
@@ -127,8 +131,8 @@ pub(super) enum Windows {
     AllIfAsked,
     /// With `use_sliding_window`, those without rotation.
     UnrotatedIfAsked,
-    /// All but every n-th: `sliding_window_pattern`, or this.
-    AllButEvery { pattern: usize },
+    /// All but every n-th: `sliding_window_pattern`, or this. Of this width when the field is absent.
+    AllButEvery { pattern: usize, absent: usize },
 }
 
 /// Factors on the way through the layers.
@@ -139,6 +143,8 @@ pub(super) enum Factors {
     /// Embeddings times the root of `hidden_size`, scores divided by the root of `query_pre_attn_scalar`, capped
     /// logits, and capped scores in one of them.
     Gemma { capped_scores: bool },
+    /// Embeddings times the root of `hidden_size`, scores as they are, capped logits if a field says so.
+    Gemma4,
     /// `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`.
     Granite,
 }
@@ -198,6 +204,11 @@ pub(super) struct Traits {
     pub(super) attention_gate: bool,
     /// Some layers are linear attention, which have their projections so.
     pub(super) delta: Option<DeltaProjections>,
+    /// Layers without a window have heads of their own, layers at the end may read the keys of others, and a layer may
+    /// have an input of its own, this wide if no field says so: the fields of Gemma 4.
+    pub(super) uneven_layers: Option<usize>,
+    /// The stream is multiplied by a number behind each layer.
+    pub(super) layer_scalars: bool,
     /// Layers with a window have a rotation of their own, unstretched, and this base when the field is absent.
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
@@ -239,6 +250,8 @@ const LLAMA: Traits = Traits {
     rotary_share: 1.0,
     attention_gate: false,
     delta: None,
+    uneven_layers: None,
+    layer_scalars: false,
     local_theta: None,
     unrotated_layers: false,
     unrotated_beside_windows: false,
@@ -292,7 +305,7 @@ const GEMMA2: Traits = Traits {
     mlp_bias: false,
     norms: NormPlacement::Around,
     norms_around_zero: true,
-    windows: Windows::AllButEvery { pattern: 2 },
+    windows: Windows::AllButEvery { pattern: 2, absent: 4096 },
     factors: Factors::Gemma { capped_scores: true },
     activation: Activation::GeluTanh,
     head_dim: Some(256),
@@ -306,12 +319,47 @@ const GEMMA3: Traits = Traits {
     base: "Gemma3TextModel",
     model_type: "gemma3_text",
     head_norm: HeadNorm::PerHead,
-    windows: Windows::AllButEvery { pattern: 6 },
+    windows: Windows::AllButEvery { pattern: 6, absent: 4096 },
     factors: Factors::Gemma { capped_scores: false },
     theta: 1e6,
     local_theta: Some(1e4),
     ..GEMMA2
 };
+
+const GEMMA4: Traits = Traits {
+    family: Family::Gemma4,
+    architecture: "Gemma4ForCausalLM",
+    base: "Gemma4TextModel",
+    model_type: "gemma4_text",
+    norms_around_zero: false,
+    head_norm: HeadNorm::WithValues,
+    factors: Factors::Gemma4,
+    windows: Windows::AllButEvery { pattern: 6, absent: 512 },
+    rotary_share: 0.25,
+    uneven_layers: Some(256),
+    layer_scalars: true,
+    ..GEMMA3
+};
+
+/// The 12B: the same layers, without inputs of their own.
+const GEMMA4_UNIFIED: Traits = Traits {
+    architecture: "Gemma4UnifiedForCausalLM",
+    base: "Gemma4UnifiedTextModel",
+    model_type: "gemma4_unified_text",
+    windows: Windows::AllButEvery { pattern: 6, absent: 1024 },
+    uneven_layers: Some(0),
+    ..GEMMA4
+};
+
+const GEMMA4_ASSUMED: &[(&str, u64)] = &[
+    ("hidden_size", 2304),
+    ("intermediate_size", 9216),
+    ("num_hidden_layers", 30),
+    ("num_attention_heads", 8),
+    ("num_key_value_heads", 4),
+    ("max_position_embeddings", 131_072),
+    ("vocab_size", 262_144),
+];
 
 const OLMO2: Traits = Traits {
     family: Family::Olmo2,
@@ -360,7 +408,7 @@ const QWEN35_MOE: Traits = Traits {
     ..QWEN35
 };
 
-pub(super) const ARCHITECTURES: [Traits; 26] = [
+pub(super) const ARCHITECTURES: [Traits; 30] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -430,6 +478,23 @@ pub(super) const ARCHITECTURES: [Traits; 26] = [
         }),
         ..GEMMA3
     },
+    GEMMA4,
+    // It sees and hears, and is used for its text here.
+    Traits {
+        architecture: "Gemma4ForConditionalGeneration",
+        base: "Gemma4Model",
+        model_type: "gemma4",
+        text_part: Some(TextPart { model_type: GEMMA4.model_type, assumed: GEMMA4_ASSUMED }),
+        ..GEMMA4
+    },
+    GEMMA4_UNIFIED,
+    Traits {
+        architecture: "Gemma4UnifiedForConditionalGeneration",
+        base: "Gemma4UnifiedModel",
+        model_type: "gemma4_unified",
+        text_part: Some(TextPart { model_type: GEMMA4_UNIFIED.model_type, assumed: GEMMA4_ASSUMED }),
+        ..GEMMA4_UNIFIED
+    },
     Traits {
         family: Family::Phi3,
         architecture: "Phi3ForCausalLM",
@@ -447,7 +512,7 @@ pub(super) const ARCHITECTURES: [Traits; 26] = [
         architecture: "Olmo3ForCausalLM",
         base: "Olmo3Model",
         model_type: "olmo3",
-        windows: Windows::AllButEvery { pattern: 4 },
+        windows: Windows::AllButEvery { pattern: 4, absent: 4096 },
         theta: 5e5,
         local_theta: Some(5e5),
         ..OLMO2
@@ -468,7 +533,7 @@ pub(super) const ARCHITECTURES: [Traits; 26] = [
         model_type: "exaone4",
         attention_bias: AttentionBias::Never,
         head_norm: HeadNorm::PerHead,
-        windows: Windows::AllButEvery { pattern: 4 },
+        windows: Windows::AllButEvery { pattern: 4, absent: 4096 },
         unrotated_beside_windows: true,
         ..OLMO2
     },

@@ -2,11 +2,11 @@
 
 use super::family::{DeltaProjections, ExpertFields, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
-use super::{LayerConfig, MAX_WIDTH};
+use super::{CacheLayer, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_head_dim};
 use checkpoint::LoadError;
 use kernels::convolution::MAX_TAPS;
 use kernels::delta_rule::MAX_WIDTH as MAX_HEAD;
-use kernels::{DeltaShape, RoutingRule};
+use kernels::{DeltaShape, HeadLayout, RoutingRule};
 use serde_json::Value;
 
 /// The experts of a mixture: MLPs of which every token passes through a few.
@@ -133,16 +133,23 @@ const MAX_EXPERTS: usize = 1024;
 /// What transformers assumes of `max_window_layers` and of `sliding_window` when they are absent.
 const FIRST_WINDOWED: usize = 28;
 const WINDOW: usize = 4096;
+/// Layers at the end that read the keys and values of earlier ones.
+const SHARED: &str = "num_kv_shared_layers";
 
-/// `[num_layers]`.
-pub(super) fn layers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<LayerConfig>, LoadError> {
+/// `[num_layers]`; `heads` are those of most layers.
+pub(super) fn layers(
+    fields: &Fields<'_>,
+    traits: &Traits,
+    num_layers: usize,
+    heads: HeadLayout,
+) -> Result<Vec<LayerConfig>, LoadError> {
     let rotated = rotated(fields, traits, num_layers)?;
     let windowed = windowed(fields, traits, &rotated)?;
     let window = window(fields, traits)?;
     let experts = with_experts(fields, traits, num_layers)?;
     let mixers = mixers(fields, traits, num_layers)?;
     let layers = rotated.into_iter().zip(windowed).zip(experts).zip(mixers);
-    Ok(layers
+    let mut layers: Vec<LayerConfig> = layers
         .map(|(((rotated, windowed), has_experts), mixer)| {
             let rotated = rotated && (windowed || window.is_none() || !traits.unrotated_beside_windows);
             let rotated = rotated && mixer == Mixer::Attention;
@@ -151,9 +158,111 @@ pub(super) fn layers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) ->
                 window: window.filter(|_| windowed),
                 rope: rotated.then_some(usize::from(windowed && traits.local_theta.is_some())),
                 has_experts,
+                mlp_width: 0,
+                heads,
+                values_are_keys: false,
+                cache: CacheLayer::default(),
             }
         })
-        .collect())
+        .collect();
+    if traits.uneven_layers.is_some() {
+        set_heads(fields, &mut layers)?;
+    }
+    let first_shared = num_layers - shared_layers(fields, traits, num_layers)?;
+    for layer in &mut layers[first_shared..] {
+        (layer.heads.queries_only, layer.values_are_keys) = (true, false);
+    }
+    let source = |layers: &[LayerConfig], index: usize| {
+        let alike = |layer: &LayerConfig| layer.window == layers[index].window;
+        layers[..first_shared].iter().rposition(alike).filter(|_| index >= first_shared)
+    };
+    if let Some(index) = (first_shared..num_layers).find(|&index| source(&layers, index).is_none()) {
+        let problem = format!("layer {index} is to read the keys of an earlier one of its kind, and there is none");
+        return Err(fields.error(SHARED, problem));
+    }
+    cache::place(&mut layers, source);
+    Ok(layers)
+}
+
+/// Layers at the end without keys and values of their own.
+fn shared_layers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<usize, LoadError> {
+    if traits.uneven_layers.is_none() {
+        return Ok(0);
+    }
+    let shared = fields.optional_integer(SHARED, 0..=1024)?.unwrap_or(0) as usize;
+    match shared < num_layers {
+        true => Ok(shared),
+        false => Err(fields.error(SHARED, format!("{shared} of {num_layers} layers; the first needs keys of its own"))),
+    }
+}
+
+/// Layers without a window have heads of their own (Gemma 4): as transformers writes them now, layer by layer, or as
+/// they were published.
+fn set_heads(fields: &Fields<'_>, layers: &mut [LayerConfig]) -> Result<(), LoadError> {
+    let values_are_keys = fields.flag("attention_k_eq_v", false)?;
+    let listed = fields.object("per_layer_config")?;
+    let head_dim = fields.optional_size("global_head_dim", 1024)?.unwrap_or(512);
+    let kv_heads = fields.optional_size("num_global_key_value_heads", 1024)?.filter(|_| values_are_keys);
+    for (index, layer) in layers.iter_mut().enumerate().filter(|(_, layer)| layer.window.is_none()) {
+        layer.values_are_keys = values_are_keys;
+        let HeadLayout { num_heads, head_dim: usual, num_kv_heads: usual_kv, .. } = layer.heads;
+        let own = listed.as_ref().map(|listed| listed.object(&index.to_string())).transpose()?.flatten();
+        let (place, names) = match &own {
+            Some(own) => (own, ["head_dim", "num_key_value_heads"]),
+            None => (fields, ["global_head_dim", "num_global_key_value_heads"]),
+        };
+        let (width, kv) = match (&own, &listed) {
+            (Some(own), _) => (own.optional_size(names[0], 1024)?, own.optional_size(names[1], 1024)?),
+            (None, Some(_)) => (None, None),
+            (None, None) => (Some(head_dim), kv_heads),
+        };
+        let (head_dim, num_kv_heads) = (width.unwrap_or(usual), kv.unwrap_or(usual_kv));
+        check_head_dim(place, names[0], head_dim)?;
+        if !num_heads.is_multiple_of(num_kv_heads) || num_heads * head_dim > MAX_WIDTH {
+            let problem = format!("{num_kv_heads} for {num_heads} query heads of width {head_dim}");
+            return Err(place.error(names[1], problem));
+        }
+        (layer.heads.head_dim, layer.heads.num_kv_heads) = (head_dim, num_kv_heads);
+    }
+    Ok(())
+}
+
+/// Widths of the layers' MLPs: twice the usual one where layers read other layers' keys and a field says so.
+pub(super) fn set_mlp_widths(
+    fields: &Fields<'_>,
+    layers: &mut [LayerConfig],
+    intermediate_size: usize,
+) -> Result<(), LoadError> {
+    let wide = 2 * intermediate_size;
+    let doubled = layers.iter().any(|layer| layer.heads.queries_only) && fields.flag("use_double_wide_mlp", false)?;
+    if doubled && wide > MAX_WIDTH {
+        let problem = format!("{intermediate_size}, doubled by use_double_wide_mlp, is more than {MAX_WIDTH}");
+        return Err(fields.error("intermediate_size", problem));
+    }
+    for layer in layers {
+        layer.mlp_width = if doubled && layer.heads.queries_only { wide } else { intermediate_size };
+    }
+    Ok(())
+}
+
+/// What layers learn of a token beside the stream.
+pub(super) fn layer_input(fields: &Fields<'_>, traits: &Traits) -> Result<Option<LayerInputConfig>, LoadError> {
+    const WIDTH: &str = "hidden_size_per_layer_input";
+    const VOCABULARY: &str = "vocab_size_per_layer_input";
+    let Some(absent) = traits.uneven_layers.filter(|&absent| absent > 0) else { return Ok(None) };
+    let width = match fields.map.contains_key(WIDTH) {
+        true => fields.optional_integer(WIDTH, 0..=1 << 16)?.unwrap_or(0) as usize,
+        false => absent,
+    };
+    if width == 0 {
+        return Ok(None);
+    }
+    let tokens = fields.size("vocab_size", 1 << 24)?;
+    let vocab_size = fields.optional_size(VOCABULARY, 1 << 24)?.unwrap_or(262_144);
+    if vocab_size < tokens {
+        return Err(fields.error(VOCABULARY, format!("{vocab_size} is less than vocab_size = {tokens}")));
+    }
+    Ok(Some(LayerInputConfig { width, vocab_size }))
 }
 
 /// Attention, or linear attention where `layer_types` lists it; without a list, all but every n-th layer.
@@ -213,7 +322,11 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
     if asked_for && !fields.flag("use_sliding_window", false)? {
         return Ok(none);
     }
-    if let Some(listed) = listed {
+    if let Some(mut listed) = listed {
+        // As transformers reads a list of such layers that ends otherwise.
+        if let Some(last) = listed.last_mut().filter(|_| traits.uneven_layers.is_some()) {
+            *last = false;
+        }
         return Ok(listed);
     }
     Ok(match traits.windows {
@@ -225,9 +338,11 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
             (0..num_layers).map(|layer| layer >= first).collect()
         }
         Windows::UnrotatedIfAsked => rotated.iter().map(|rotated| !rotated).collect(),
-        Windows::AllButEvery { pattern } => {
+        Windows::AllButEvery { pattern, .. } => {
             let pattern = fields.optional_size("sliding_window_pattern", 1 << 20)?.unwrap_or(pattern);
-            (1..=num_layers).map(|layer| layer % pattern != 0).collect()
+            let last_sees_all = traits.uneven_layers.is_some();
+            let windowed = |layer| layer % pattern != 0 && !(last_sees_all && layer == num_layers);
+            (1..=num_layers).map(windowed).collect()
         }
     })
 }
@@ -239,6 +354,7 @@ fn window(fields: &Fields<'_>, traits: &Traits) -> Result<Option<usize>, LoadErr
     }
     let absent = match traits.windows {
         Windows::All { absent } => absent,
+        Windows::AllButEvery { absent, .. } => Some(absent),
         _ => Some(WINDOW),
     };
     Ok(fields.optional_size("sliding_window", 1 << 27)?.or(absent))

@@ -25,7 +25,8 @@ pub struct RopeConfig {
 pub(super) fn ropes(
     fields: &Fields<'_>,
     traits: &Traits,
-    head_dim: usize,
+    // Of layers without a window, and of those with one.
+    (head_dim, local_head_dim): (usize, usize),
     max_position_embeddings: usize,
 ) -> Result<(Vec<RopeConfig>, usize), LoadError> {
     // Of both, transformers takes the older name.
@@ -54,7 +55,7 @@ pub(super) fn ropes(
         return Err(sliding.error("rope_type", problem));
     }
     let theta = theta.unwrap_or(local_theta);
-    let local = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: head_dim };
+    let local = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: local_head_dim };
     // Here the length that is stated counts the stretching.
     Ok((vec![full, local], max_position_embeddings))
 }
@@ -80,6 +81,9 @@ fn read(
         Some(theta) => theta,
         None => fields.optional_float("rope_theta", THETA)?.unwrap_or(traits.theta),
     };
+    if let Some(scaling) = proportional(traits, rope.as_ref(), head_dim)? {
+        return Ok((RopeConfig { theta, scaling, rotary_dim: head_dim }, max_position_embeddings));
+    }
     let rotary_dim = rotary_dim(fields, traits, rope.as_ref(), head_dim)?;
     let plain = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim };
     let Some(rope) = rope else { return Ok((plain, max_position_embeddings)) };
@@ -157,10 +161,34 @@ fn read(
             Ok((RopeConfig { scaling, ..plain }, max_position_embeddings))
         }
         other => {
-            let problem = format!("{} is not supported; default, linear, llama3, yarn and longrope are", quoted(other));
+            let problem = format!(
+                "{} is not supported; default, linear, llama3, yarn, longrope and proportional are",
+                quoted(other)
+            );
             Err(rope.error("rope_type", problem))
         }
     }
+}
+
+/// A share of a head's pairs turns, with the frequencies of the whole head, where the rotation says so, or says nothing
+/// in a family of which that is assumed.
+fn proportional(traits: &Traits, rope: Option<&Fields<'_>>, head_dim: usize) -> Result<Option<RopeScaling>, LoadError> {
+    let kind = rope.map(|rope| rope.text("rope_type")).transpose()?.flatten();
+    let is_so = match (kind, rope) {
+        (Some(kind), _) => kind == "proportional",
+        (None, rope) => rope.is_none() && traits.uneven_layers.is_some(),
+    };
+    if !is_so {
+        return Ok(None);
+    }
+    let (share, factor) = match rope {
+        Some(rope) => {
+            (rope.optional_float("partial_rotary_factor", 0.0..=1.0)?, rope.optional_float("factor", FACTOR)?)
+        }
+        None => (Some(traits.rotary_share), None),
+    };
+    let turning = (share.unwrap_or(1.0) * head_dim as f64 / 2.0) as usize;
+    Ok(Some(RopeScaling::Proportional { turning, factor: factor.unwrap_or(1.0) }))
 }
 
 /// How many numbers of a head turn: all, or the share that `partial_rotary_factor` states, here or there.

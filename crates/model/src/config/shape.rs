@@ -1,5 +1,6 @@
 //! A configuration as planning sees it: parameters, operations of a pair, numbers in the cache.
 
+use kernels::KvDtype;
 use roofline::{Mixture, ModelShape};
 
 use super::{ExpertConfig, Mixer, ModelConfig};
@@ -7,7 +8,6 @@ use super::{ExpertConfig, Mixer, ModelConfig};
 impl ModelConfig {
     /// What planning needs to know of it.
     pub fn shape(&self) -> ModelShape {
-        let heads = self.heads();
         let mut windows: Vec<(Option<usize>, usize)> = Vec::new();
         for layer in self.layers.iter().filter(|layer| layer.mixer == Mixer::Attention) {
             match windows.iter_mut().find(|(window, _)| *window == layer.window) {
@@ -20,18 +20,23 @@ impl ModelConfig {
         let each = |experts: ExpertConfig| 3 * experts.num_experts * experts.intermediate_size * self.hidden_size;
         // The residual stream, a block's input and output, queries, keys and values, what attention gives, the MLP.
         let delta = self.deltas().map(|delta| delta.shape.row_width() + delta.shape.value_width()).max().unwrap_or(0);
-        let mixer = (heads.qkv_width() + heads.q_width()).max(delta);
-        let widths = 3 * self.hidden_size + mixer + 3 * self.widest_mlp();
-        let kv_heads = self.cached_layers() * self.num_kv_heads;
+        let attention = self.attention_heads().map(|heads| heads.qkv_width() + heads.q_width()).max().unwrap_or(0);
+        // Of each row the inputs of all layers lie ready, twice.
+        let inputs = self.layer_input.map_or(0, |input| (2 * self.num_layers + 1) * input.width);
+        let widths = 3 * self.hidden_size + attention.max(delta) + 3 * self.widest_mlp() + inputs;
+        let cache = self.cache_shape(KvDtype::Bf16, 1, 32).groups;
+        let kv_heads: usize = cache.iter().map(|group| group.layers * group.num_kv_heads).sum();
+        let kv_values: usize = cache.iter().map(|group| 2 * group.layers * group.num_kv_heads * group.head_dim).sum();
         ModelShape {
             layer_parameters: self.layer_parameters(),
             active_parameters: self.active_layer_parameters(),
             expert_parameters: experts.map_or(0, |experts| (with_experts * each(experts)) as u64),
             head_parameters: self.head_parameters(),
             tables: self.head.tables(),
+            row_table_parameters: self.row_table_parameters(),
             pair_flops: self.attention_flops(1),
             decode_pair_flops: self.attention_flops(1),
-            kv_values: 2 * (kv_heads * self.head_dim) as u64,
+            kv_values: kv_values as u64,
             kv_heads: kv_heads as u64,
             state_numbers: self.state_numbers() as u64,
             state_flops: self.state_flops(),

@@ -16,13 +16,14 @@ use super::{Columns, Needs, Reader, Target, bytes_of, checked_ids, config_of, sc
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::forward::{Forward, Limits, Runner, Shared, rope_tables};
+use crate::kv::Caches;
 use crate::tensors::{Tensors, Vector};
 use crate::transformer::{
     FirstLayerInput, Linear, Loader, Memory, Pass, Scratch, Stack, copy, head_logits, in_step, out_of_memory,
 };
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::{Backend, Extent, KvShape, MatrixShape, Out, StateShape, WeightClass};
+use kernels::{Backend, Extent, MatrixShape, Out, StateShape, WeightClass};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -189,7 +190,7 @@ struct Network<B: Backend> {
     /// Its own rows go on as the head reads them.
     norm_output: bool,
     head: Head<B>,
-    kv: B::KvCache,
+    kv: Caches<B>,
     /// Of no slot: its layers have none.
     states: B::States,
     scratch: Scratch<B>,
@@ -286,15 +287,16 @@ impl<B: Backend> Network<B> {
         let mut stack = Stack { layers: Vec::new(), ropes };
         for (index, layer) in layers.into_iter().enumerate() {
             let rotary_dim = config.layers[index].rope.map_or(0, |rope| stack.ropes[rope].rotary_dim());
+            let heads = config.layers[index].heads;
             let layer = match &joint {
-                Some(_) => loader.layer(layer, rotary_dim)?,
+                Some(_) => loader.layer(layer, (heads, rotary_dim))?,
                 None => {
                     let (parts, width) = plan.wide_projection(&layer.qkv);
                     let mut half = |index| reader.columns(&parts, width, Columns { index, count: 2 });
                     let (embedding, feature) = (half(0)?, half(1)?);
                     joint = Some(Joint::Attention { feature, norm_before_residual: plan.norm_before_residual });
                     let bias = loader.bias(&layer.qkv, RowOrder::AsStored)?;
-                    loader.layer_around(Linear { matrix: embedding, bias }, layer, rotary_dim)?
+                    loader.layer_around(Linear { matrix: embedding, bias }, layer, (heads, rotary_dim))?
                 }
             };
             stack.layers.push(layer);
@@ -344,13 +346,8 @@ impl<B: Backend> Network<B> {
         // The files of a next-token layer are the target's, which has checked them.
         reader.finish(|name| *kind == Kind::Mtp && !name.starts_with(plan.prefix) || is_extra(name))?;
 
-        let kv_shape = KvShape {
-            layers: config.num_layers,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-            ..target.kv_shape()
-        };
-        let kv = backend.kv_cache(kv_shape);
+        let (of_target, kv_dtype) = (target.cache_shape(), target.cache_shape().groups[0].dtype);
+        let kv = Caches::new(&*backend, &config.cache_shape(kv_dtype, of_target.blocks(), of_target.block_size()));
         let kv = kv.map_err(|oom| out_of_memory(oom, "the drafter's KV cache".to_string()))?;
         let states = backend.states(StateShape::default());
         let states = states.map_err(|oom| out_of_memory(oom, "no states".to_string()))?;
@@ -464,7 +461,8 @@ impl<B: Backend> Passes for Network<B> {
         let (count, eps) = (batch.num_rows(), config.rms_norm_eps);
         let extent = Extent { rows: count, width: config.hidden_size };
         let pass = Pass { backend, config, adapters: &[] };
-        in_step(backend, batch, scratch, |step, scratch| {
+        in_step(backend, batch, scratch, |steps, scratch| {
+            let step = &steps.all;
             let Rows { given, given_normed, feature, feature_normed, embedding, embedding_normed, .. } = own;
             // The feature, and its norm.
             let (numbers, is_tapped) = match features {
@@ -509,7 +507,7 @@ impl<B: Backend> Passes for Network<B> {
                     FirstLayerInput::Stream
                 }
             };
-            self.stack.run(&pass, (step, batch), entry, scratch, Memory { kv, states }, &mut []);
+            self.stack.run(&pass, (steps, batch), entry, scratch, Memory { kv: kv.groups(), states }, &mut []);
         });
         let wanted = batch.logit_rows.len();
         if wanted > 0 {
@@ -533,19 +531,19 @@ impl<B: Backend> Passes for Network<B> {
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
-        self.backend.copy_blocks(&mut self.kv, copies);
+        self.kv.copy_blocks(&self.backend, copies);
     }
 
     fn block_bytes(&self) -> usize {
-        self.backend.block_bytes(&self.kv)
+        self.kv.block_bytes(&self.backend)
     }
 
     fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.backend.read_block(&self.kv, block, out);
+        self.kv.read_block(&self.backend, block, out);
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.backend.write_block(&mut self.kv, block, bytes);
+        self.kv.write_block(&self.backend, block, bytes);
     }
 
     fn weight_bytes(&self) -> usize {

@@ -15,6 +15,7 @@ use super::recipe::{
     Narrow, Reason, Target, Unit, Verdict, judge, judged_alone, limit, quantize, restored, rounded, units,
 };
 use super::{Export, ExportError, Work};
+use crate::config::LayerConfig;
 use crate::tensors::Tensors;
 use crate::transformer::{Layer, Loader, Memory, Pass, Place, Scratch};
 use checkpoint::LoadError;
@@ -85,7 +86,8 @@ pub(super) struct Calibrator<'e> {
     positions: Vec<u32>,
     table: Vec<u32>,
     ropes: Vec<RopeTable>,
-    kv: Float32Cache,
+    /// By group.
+    kv: Vec<Float32Cache>,
     /// Of no slot: a window begins a sequence.
     states: States,
     scratch: Scratch<Observed>,
@@ -107,15 +109,10 @@ impl<'e> Calibrator<'e> {
         let backend = Observed { exact, recorder: Observer::default() };
         let longest = windows.iter().map(Vec::len).max().unwrap_or(0);
         let blocks = longest.div_ceil(BLOCK_SIZE);
-        let shape = KvShape {
-            dtype: KvDtype::Bf16,
-            layers: 1,
-            blocks,
-            block_size: BLOCK_SIZE,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-        };
-        let kv = backend.kv_cache(shape).map_err(memory)?;
+        // A layer is computed by itself.
+        let groups = config.cache_shape(KvDtype::Bf16, blocks, BLOCK_SIZE).groups.into_iter();
+        let kv = groups.map(|group| backend.kv_cache(KvShape { layers: 1, ..group }));
+        let kv = kv.collect::<Result<_, _>>().map_err(memory)?;
         let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, longest));
         let ropes = ropes.collect::<Result<Vec<_>, _>>().map_err(memory)?;
         let embedding = Tensors::of(config, weights).embedding();
@@ -230,7 +227,8 @@ impl<'e> Calibrator<'e> {
             progress: &mut |_| (),
         };
         let rotary_dim = config.layers[index].rope.map_or(0, |rope| self.ropes[rope].rotary_dim());
-        let layer = loader.layer(Tensors::of(config, weights).layer(index), rotary_dim)?;
+        let layer =
+            loader.layer(Tensors::of(config, weights).layer(index), (config.layers[index].heads, rotary_dim))?;
         Ok((layer, loader.names))
     }
 
@@ -303,16 +301,18 @@ impl<'e> Calibrator<'e> {
     fn apply(&mut self, layer: &Layer<Observed>, index: usize, x: &mut [f32]) {
         let config = &self.export.config;
         let pass = Pass { backend: &self.backend, config, adapters: &[] };
-        let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
+        let LayerConfig { heads: layout, rope, cache, .. } = config.layers[index];
+        let rope = rope.map(|rope| &self.ropes[rope]);
         let rows = x.len() / config.hidden_size;
         let place = Place {
+            layout,
             rope,
             rule: config.attention_rule(index),
             positions: &self.positions[..rows],
             blocks: &self.table[..rows.div_ceil(BLOCK_SIZE)],
         };
         self.rows[..x.len()].copy_from_slice(x);
-        let memory = Memory { kv: &mut self.kv, states: &mut self.states };
+        let memory = Memory { kv: &mut self.kv[cache.group..=cache.group], states: &mut self.states };
         layer.apply(&pass, &place, &mut self.rows, memory, &mut self.scratch);
         x.copy_from_slice(&self.rows[..x.len()]);
     }

@@ -161,7 +161,7 @@ impl Plan {
             }
             let norms = [layer.attention_norms, layer.mlp_norms].into_iter().flat_map(|n| [n.before, n.after]);
             norms.flatten().for_each(|norm| plan.vector(norm));
-            layer.head_norms.into_iter().flat_map(|(q, k)| [q, k]).for_each(|norm| plan.vector(norm));
+            layer.head_norms.into_iter().flat_map(|(q, k)| [Some(q), k]).flatten().for_each(|norm| plan.vector(norm));
         }
         Ok(plan)
     }
@@ -291,6 +291,7 @@ fn rope_settings(
         }
         RopeScaling::Yarn { .. } => no_word("these settings of yarn"),
         RopeScaling::LongRope { .. } => no_word("longrope in this family"),
+        RopeScaling::Proportional { .. } => no_word("proportional rotation"),
     }
 }
 

@@ -32,7 +32,7 @@ mod vocabulary;
 
 pub use recipe::{Kept, Reason, limit};
 
-use crate::config::ModelConfig;
+use crate::config::{LayerConfig, ModelConfig};
 use crate::forward::Progress;
 use crate::tensors::Tensors;
 use checkpoint::weights::Weights;
@@ -170,6 +170,12 @@ impl<'c> Export<'c> {
         }
         check_fields(checkpoint)?;
         let config = ModelConfig::load(checkpoint)?;
+        let uneven = |layer: &LayerConfig| layer.heads.queries_only || layer.values_are_keys;
+        if config.layer_input.is_some() || config.layers.iter().any(uneven) {
+            let problem =
+                format!("{}: layers that share keys or have inputs of their own are not written", config.family);
+            return Err(ExportError::Refused(problem));
+        }
         let weights = Weights::open(checkpoint)?;
         let config = config.with_head_of(&weights)?;
         Tensors::of(&config, &weights).check(&weights)?;

@@ -23,8 +23,8 @@ pub(crate) struct Files {
 
 /// The modules of a dense layer, apart or fused, with the numbers that each reads and makes.
 pub(crate) fn modules(config: &ModelConfig) -> Vec<(&'static str, usize, usize)> {
-    let (hidden, heads, width) = (config.hidden_size, config.heads(), config.intermediate_size);
-    let kv = config.num_kv_heads * config.head_dim;
+    let (hidden, heads, width) = (config.hidden_size, config.layers[0].heads, config.intermediate_size);
+    let kv = heads.kv_width();
     let mut modules = match config.fused_projections {
         true => vec![("self_attn.qkv_proj", hidden, heads.qkv_width()), ("mlp.gate_up_proj", hidden, 2 * width)],
         false => vec![

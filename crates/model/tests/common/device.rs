@@ -380,11 +380,11 @@ impl Backend for Remote {
 
     fn rotate_and_store(&self, step: &Place, how: Rotation<'_, Place>, qkv: &mut Place, kv: &mut RemoteCache) {
         let Rotation { layout, head_norms, rope, layer } = how;
-        // Norms: whether of whole rows, q, k, eps. Tables: the numbers' place, beside what the host knows of them.
+        // Norms: whether of whole rows, q, k, v, eps. Tables: the numbers' place, beside what the host knows of them.
         let head_norms = match head_norms {
             HeadNorms::None => None,
-            HeadNorms::PerHead { q, k, eps } => Some((false, q.0, k.0, eps)),
-            HeadNorms::WholeWidth { q, k, eps } => Some((true, q.0, k.0, eps)),
+            HeadNorms::PerHead { q, k, v, eps } => Some((false, q.0, k.0, v.map(|v| v.0), eps)),
+            HeadNorms::WholeWidth { q, k, eps } => Some((true, q.0, k.0, None, eps)),
         };
         let Ok(rope) = rope.map(|rope| rope.try_map(|numbers| Ok::<_, Infallible>(numbers.0))).transpose();
         let (step, qkv, kv) = (step.0, qkv.0, kv.0);
@@ -394,8 +394,10 @@ impl Backend for Remote {
                 let vector = |place: usize| &*arena.vectors[&place];
                 let head_norms = match head_norms {
                     None => HeadNorms::None,
-                    Some((false, q, k, eps)) => HeadNorms::PerHead { q: vector(q), k: vector(k), eps },
-                    Some((true, q, k, eps)) => HeadNorms::WholeWidth { q: vector(q), k: vector(k), eps },
+                    Some((false, q, k, v, eps)) => {
+                        HeadNorms::PerHead { q: vector(q), k: vector(k), v: v.map(vector), eps }
+                    }
+                    Some((true, q, k, _, eps)) => HeadNorms::WholeWidth { q: vector(q), k: vector(k), eps },
                 };
                 let rope = rope.map(|rope| rope.try_map(|&place| reference.vector(vector(place))).unwrap());
                 let how = Rotation { layout, head_norms, rope: rope.as_ref(), layer };
@@ -477,6 +479,13 @@ impl Backend for Remote {
     fn scale(&self, by: f32, x: &mut Place, extent: Extent) {
         let x = x.0;
         self.ask(move |reference, arena| reference.scale(by, arena.rows.get_mut(&x).unwrap(), extent));
+    }
+
+    fn multiply(&self, x: &mut Place, extent: Extent, (by, by_width, at): (&Place, usize, usize)) {
+        let (by, x) = (by.0, x.0);
+        self.ask(move |reference, arena| {
+            arena.change(x, |arena, x| Backend::multiply(reference, x, extent, (&arena.rows[&by], by_width, at)));
+        });
     }
 
     fn add_scaled(&self, y: &Place, scale: f32, x: &mut Place, extent: Extent) {
