@@ -92,7 +92,7 @@ fn attend_once(attend: &mut Attend) {
     let Attend { cpu, kv, blocks, qkv, out, rows } = attend;
     let span = AttentionSpan { first_row: 0, num_rows: *rows, start: CONTEXT - *rows, blocks };
     let rule = AttentionRule::of_width(LAYOUT.head_dim);
-    cpu.attend(Attention { qkv, layout: LAYOUT, rule, spans: &[span], layer: 0 }, kv, out);
+    cpu.attend(Attention { qkv, layout: LAYOUT, rule, sinks: None, spans: &[span], layer: 0 }, kv, out);
 }
 
 #[library_benchmark]

@@ -74,16 +74,26 @@ pub struct Rotation<'a, V> {
     pub layer: usize,
 }
 
-/// Attention of one layer.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionLayer {
+/// Attention of one layer. `V`: the backend's vectors.
+#[derive(Debug)]
+pub struct AttentionLayer<'a, V> {
     /// Shape of a q/k/v row.
     pub layout: HeadLayout,
     /// Mask and score function.
     pub rule: AttentionRule,
+    /// See [`Attention::sinks`](crate::Attention::sinks).
+    pub sinks: Option<&'a V>,
     /// Layer index in the cache.
     pub layer: usize,
 }
+
+impl<V> Clone for AttentionLayer<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for AttentionLayer<'_, V> {}
 
 /// The operations of a transformer. [`Reference`](crate::Reference) is their definition; every implementation returns
 /// the same bits. Backends with rows in host memory implement [`HostBackend`](crate::HostBackend) instead.
@@ -158,7 +168,7 @@ pub trait Backend: Device {
     fn attend(
         &self,
         step: &Self::Step<'_>,
-        how: AttentionLayer,
+        how: AttentionLayer<'_, Self::Vector>,
         qkv: &Self::Rows,
         kv: &Self::KvCache,
         out: &mut Self::Rows,

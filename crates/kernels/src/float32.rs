@@ -356,7 +356,7 @@ impl HostBackend for Float32 {
     }
 
     fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
-        let Attention { qkv, layout, rule, spans, layer } = args;
+        let Attention { qkv, layout, rule, sinks, spans, layer } = args;
         let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
         assert!(head_dim <= MAX_HEAD_DIM, "{layout:?}");
         let (width, block_size) = (layout.q_width(), kv.shape.block_size);
@@ -377,7 +377,8 @@ impl HostBackend for Float32 {
                 // SAFETY: each row and head is one task's.
                 let out = unsafe { out.part(to..to + head_dim) };
                 let seen = rule.seen(position, span.start + span.num_rows);
-                dispatch(self.isa, AttendRow { query: &qkv[at..][..head_dim], rule, seen, token, out });
+                let sink = sinks.map(|sinks| sinks[head]);
+                dispatch(self.isa, AttendRow { query: &qkv[at..][..head_dim], rule, sink, seen, token, out });
             });
         }
     }
@@ -615,6 +616,8 @@ impl<F: FnMut(usize, usize, f32)> Kernel for Products<'_, F> {
 struct AttendRow<'a, F> {
     query: &'a [f32],
     rule: AttentionRule,
+    /// A logit without a value.
+    sink: Option<f32>,
     /// Positions visible to the row.
     seen: Range<usize>,
     /// Key and value of this head at a position.
@@ -625,7 +628,7 @@ struct AttendRow<'a, F> {
 impl<'k, F: Fn(usize) -> (&'k [f32], &'k [f32])> AttendRow<'_, F> {
     #[inline(always)]
     fn each(self, ops: impl Ops) {
-        let AttendRow { query, rule, seen, token, out } = self;
+        let AttendRow { query, rule, sink, seen, token, out } = self;
         let mut product = [[0.0; BLOCK.1]; BLOCK.0];
         let mut scores = Vec::with_capacity(seen.len());
         for position in seen.clone() {
@@ -636,7 +639,8 @@ impl<'k, F: Fn(usize) -> (&'k [f32], &'k [f32])> AttendRow<'_, F> {
                 None => score,
             });
         }
-        let max = scores.iter().fold(f32::NEG_INFINITY, |max, &score| if max > score { max } else { score });
+        let lowest = sink.unwrap_or(f32::NEG_INFINITY);
+        let max = scores.iter().fold(lowest, |max, &score| if max > score { max } else { score });
         let mut lanes = [0.0; LANES];
         for (j, score) in scores.iter_mut().enumerate() {
             *score = simd::exp(*score - max);
@@ -646,7 +650,7 @@ impl<'k, F: Fn(usize) -> (&'k [f32], &'k [f32])> AttendRow<'_, F> {
         for (position, &weight) in seen.zip(&scores) {
             ops.add_scaled(weight, token(position).1, out);
         }
-        let sum = simd::sum(lanes);
+        let sum = simd::sum(lanes) + sink.map_or(0.0, |sink| simd::exp(sink - max));
         out.iter_mut().for_each(|out| *out /= sum);
     }
 }

@@ -177,15 +177,16 @@ impl<H: HostBackend> Backend for H {
     fn attend(
         &self,
         step: &StepArrays<'_>,
-        how: AttentionLayer,
+        how: AttentionLayer<'_, Buffer<f32>>,
         qkv: &Buffer<f32>,
         kv: &Self::KvCache,
         out: &mut Buffer<f32>,
     ) {
-        let AttentionLayer { layout, rule, layer } = how;
+        let AttentionLayer { layout, rule, sinks, layer } = how;
         let (rows, spans) = (step.positions.len(), step.spans);
         let (qkv, out) = (&qkv[..rows * layout.qkv_width()], &mut out[..rows * layout.q_width()]);
-        HostBackend::attend(self, Attention { qkv, layout, rule, spans, layer }, kv, out);
+        let sinks = sinks.map(|sinks| &sinks[..]);
+        HostBackend::attend(self, Attention { qkv, layout, rule, sinks, spans, layer }, kv, out);
     }
 
     fn convolve(

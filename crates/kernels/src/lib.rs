@@ -247,6 +247,9 @@ pub struct Attention<'a> {
     pub layout: HeadLayout,
     /// Mask and score function.
     pub rule: AttentionRule,
+    /// `[num_heads]`: a logit of each query head that joins the softmax's sum and has no value (attention sinks: Xiao et
+    /// al., 2023; learned, as in gpt-oss: OpenAI, 2025). `None`: weights sum to 1.
+    pub sinks: Option<&'a [f32]>,
     /// Rows grouped by sequence, in row order.
     pub spans: &'a [AttentionSpan<'a>],
     /// Layer index in the cache.

@@ -80,7 +80,7 @@ pub(crate) trait RowOps: Copy {
     fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]);
     /// `x = x / (1 + exp(-gate))`.
     fn sigmoid(self, gate: &[f32], x: &mut [f32]);
-    /// `out = activation(gate) * up`.
+    /// `out = activation(gate) * up`, or what [`Activation`] says.
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
     /// `x = scale * y + x`, rounded once.
     fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]);
@@ -120,7 +120,7 @@ impl RowOps for Plain {
 
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-            *out = activation.of(gate) * up;
+            *out = activation.of(gate) * activation.factor(up);
         }
     }
 
@@ -217,7 +217,7 @@ impl<S: Simd> RowOps for Vectors<S> {
         let s = self.0;
         for at in (0..gate.len()).step_by(LANES) {
             let activated = activation.of_lanes(s, self.load(gate, at));
-            self.store(s.mul(activated, self.load(up, at)), out, at);
+            self.store(s.mul(activated, activation.factor_lanes(s, self.load(up, at))), out, at);
         }
     }
 
@@ -313,7 +313,7 @@ pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f
 }
 
 /// Activation of an MLP: of its middle, or of the gate in a gated one (Shazeer, 2020), which multiplies `up` by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`, also called swish (Llama and most others).
     Silu,
@@ -322,8 +322,16 @@ pub enum Activation {
     GeluTanh,
     /// `x Phi(x)`, GELU itself (Hendrycks & Gimpel, 2016; BERT): see [`gelu`](crate::gelu).
     Gelu,
+    /// `g / (1 + exp(-1.702 g))` with `g = min(x, limit)`, times `up + 1` with `up` clamped to `-limit..limit` (gpt-oss:
+    /// OpenAI, 2025).
+    Clamped {
+        /// Above 0.
+        limit: f32,
+    },
 }
 
+/// The factor with which a sigmoid is close to GELU's (Hendrycks & Gimpel, 2016).
+const GELU_SIGMOID: f32 = 1.702;
 /// `2 sqrt(2 / pi)`.
 const GELU_LINEAR: f32 = 1.595_769;
 const GELU_CUBIC: f32 = 0.044_715;
@@ -332,10 +340,14 @@ impl Activation {
     /// Of one number.
     #[inline(always)]
     pub(crate) fn of(self, x: f32) -> f32 {
-        let argument = match self {
-            Activation::Silu => x,
-            Activation::GeluTanh => (x * GELU_LINEAR) * (x * x).mul_add(GELU_CUBIC, 1.0),
+        let (x, argument) = match self {
+            Activation::Silu => (x, x),
+            Activation::GeluTanh => (x, (x * GELU_LINEAR) * (x * x).mul_add(GELU_CUBIC, 1.0)),
             Activation::Gelu => return gelu(x),
+            Activation::Clamped { limit } => {
+                let x = if x > limit { limit } else { x };
+                (x, x * GELU_SIGMOID)
+            }
         };
         x / (1.0 + exp(0.0 - argument))
     }
@@ -343,16 +355,41 @@ impl Activation {
     /// [`of`](Self::of) of 16 numbers.
     #[inline(always)]
     pub(crate) fn of_lanes<S: Simd>(self, s: S, x: S::V) -> S::V {
-        let argument = match self {
-            Activation::Silu => x,
+        let (x, argument) = match self {
+            Activation::Silu => (x, x),
             Activation::GeluTanh => {
                 let cubic = s.fma(s.mul(x, x), s.splat(GELU_CUBIC), s.splat(1.0));
-                s.mul(s.mul(x, s.splat(GELU_LINEAR)), cubic)
+                (x, s.mul(s.mul(x, s.splat(GELU_LINEAR)), cubic))
             }
             Activation::Gelu => return gelu_lanes(s, x),
+            Activation::Clamped { limit } => {
+                let x = s.min(s.splat(limit), x);
+                (x, s.mul(x, s.splat(GELU_SIGMOID)))
+            }
         };
         let bottom = s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(0.0), argument)));
         s.div(x, bottom)
+    }
+
+    /// What the activated gate is multiplied by.
+    #[inline(always)]
+    fn factor(self, up: f32) -> f32 {
+        match self {
+            Activation::Silu | Activation::GeluTanh | Activation::Gelu => up,
+            Activation::Clamped { limit } => {
+                let up = if up > limit { limit } else { up };
+                (if -limit > up { -limit } else { up }) + 1.0
+            }
+        }
+    }
+
+    /// [`factor`](Self::factor) of 16 numbers.
+    #[inline(always)]
+    fn factor_lanes<S: Simd>(self, s: S, up: S::V) -> S::V {
+        match self {
+            Activation::Silu | Activation::GeluTanh | Activation::Gelu => up,
+            Activation::Clamped { limit } => s.add(s.max(s.splat(-limit), s.min(s.splat(limit), up)), s.splat(1.0)),
+        }
     }
 }
 

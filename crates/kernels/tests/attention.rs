@@ -136,6 +136,7 @@ struct Step {
     tables: Vec<Vec<u32>>,
     spans: Vec<(usize, usize, usize)>, // first row, rows, start
     kv: KvCache,
+    sinks: Vec<f32>, // of a rule with sinks: the same for every step of a shape
 }
 
 impl Step {
@@ -172,12 +173,14 @@ impl Step {
             }
             tables.push(table);
         }
-        Step { layout, arithmetic: shape.arithmetic, qkv, tables, spans, kv }
+        // Below the scores, among them, above them.
+        let sinks = (0..num_heads).map(|head| [5.0, -5.0, 0.7, 40.0][head % 4]).collect();
+        Step { layout, arithmetic: shape.arithmetic, qkv, tables, spans, kv, sinks }
     }
 
     /// The same step under another rule.
     fn under(&self, rule: AttentionRule) -> Under<'_> {
-        Under { step: self, rule }
+        Under { step: self, rule, with_sinks: false }
     }
 
     /// Output rows `[rows][num_heads * head_dim]`, as bits.
@@ -191,6 +194,7 @@ impl Step {
 struct Under<'a> {
     step: &'a Step,
     rule: AttentionRule,
+    with_sinks: bool,
 }
 
 impl Under<'_> {
@@ -200,7 +204,8 @@ impl Under<'_> {
     }
 
     fn output(&self, attend: impl Fn(Attention<'_>, &mut [f32])) -> Vec<Vec<u32>> {
-        let Step { layout, qkv, tables, spans, .. } = self.step;
+        let Step { layout, qkv, tables, spans, sinks, .. } = self.step;
+        let sinks = Some(&sinks[..]).filter(|_| self.with_sinks);
         let spans: Vec<AttentionSpan<'_>> = spans
             .iter()
             .zip(tables)
@@ -208,7 +213,7 @@ impl Under<'_> {
             .collect();
         let rows = qkv.len() / layout.qkv_width();
         let mut out = vec![f32::NAN; rows * layout.q_width()];
-        attend(Attention { qkv, layout: *layout, rule: self.rule, spans: &spans, layer: LAYER }, &mut out);
+        attend(Attention { qkv, layout: *layout, rule: self.rule, sinks, spans: &spans, layer: LAYER }, &mut out);
         out.chunks_exact(layout.q_width()).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
     }
 }
@@ -280,14 +285,10 @@ fn steps() -> impl Iterator<Item = (Shape, impl Fn() -> Step)> {
 fn every_path_returns_the_bits_of_the_definition() {
     for (index, (shape, step)) in testing::part_of(steps().enumerate(), 7) {
         let step = step();
-        // Two of the rules for each step: in the course of the steps, each rule meets several shapes.
-        for rule in rules(shape.head_dim)
-            .into_iter()
-            .enumerate()
-            .filter(|(i, _)| i % 4 == (index / 4 + index) % 4)
-            .map(|(_, r)| r)
-        {
-            let under = step.under(rule);
+        // Some of the rules for each step, with sinks in turn: in the course of the steps, each rule meets several shapes.
+        let here = |at: &(usize, AttentionRule)| at.0 % 4 == (index / 4 + index) % 4;
+        for (at, rule) in rules(shape.head_dim).into_iter().enumerate().filter(here) {
+            let under = Under { with_sinks: (at / 4 + index) % 2 == 0, ..step.under(rule) };
             let want = definition_under(under);
             every_path_under(under, |isa, threads, got| {
                 assert!(got == want, "{shape:?}, {rule:?}, {isa:?}, {threads} threads")
@@ -318,7 +319,7 @@ fn amx_returns_the_bits_of_the_definition() {
         // Each shape with another rule, each type of cache in its turn.
         let rules = rules(shape.head_dim);
         let rule = rules[(index / 4 + index / 2 % 2 * 3) % rules.len()];
-        let under = step.under(rule);
+        let under = Under { with_sinks: index % 2 == 0, ..step.under(rule) };
         let want = definition_under(under);
         for pool in &pools() {
             let got = under.output(|args, out| attend_with_tiles(pool.as_ref(), amx, args, &step.kv, out));
@@ -349,7 +350,7 @@ fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
         for isa in Isa::available() {
             let mut out = vec![7.0; layout.q_width()];
             let rule = AttentionRule::of_width(32);
-            let args = Attention { qkv: &qkv, layout, rule, spans: &spans, layer: 0 };
+            let args = Attention { qkv: &qkv, layout, rule, sinks: None, spans: &spans, layer: 0 };
             let attend = || attend(None, isa, AccumulationOrder::Vdpbf16, args, &kv, &mut out);
             let panic = catch_unwind(AssertUnwindSafe(attend)).expect_err("spans of more rows than there are numbers");
             assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some("span end overflows"), "{spans:?}");
@@ -367,11 +368,12 @@ fn the_definition_is_softmax_attention() {
         for (start, rows) in [(0, 5), (253, 6), (699, 1)] {
             let batch = [Rows { sequence: &sequence, start, rows }];
             let step = Step::new(shape, &batch, 3);
-            for rule in testing::part_of(rules(shape.head_dim), 3) {
-                let got = definition_under(step.under(rule));
+            for (at, rule) in testing::part_of(rules(shape.head_dim).into_iter().enumerate(), 3) {
+                let under = Under { with_sinks: at % 2 == 0, ..step.under(rule) };
+                let got = definition_under(under);
                 for (row, got) in got.iter().enumerate() {
                     let seen = rule.seen(start + row, start + rows);
-                    let want = exact_row(shape, rule, &step, &sequence.queries[start + row], seen);
+                    let want = exact_row(shape, under, &sequence.queries[start + row], seen);
                     for (i, (&got, want)) in got.iter().zip(want).enumerate() {
                         let got = f32::from_bits(got) as f64;
                         let off = (got - want).abs();
@@ -388,7 +390,8 @@ fn the_definition_is_softmax_attention() {
 }
 
 /// Attention of a row of the only sequence of a step that sees `seen`, in f64.
-fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], seen: Range<usize>) -> Vec<f64> {
+fn exact_row(shape: Shape, under: Under<'_>, query: &[f32], seen: Range<usize>) -> Vec<f64> {
+    let Under { step, rule, with_sinks } = under;
     let Shape { num_heads, num_kv_heads, head_dim, block_size, dtype, .. } = shape;
     let first = seen.start;
     let mut out = Vec::new();
@@ -413,9 +416,10 @@ fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], seen
                 rule.softcap.map_or(score, |cap| cap as f64 * (score / cap as f64).tanh())
             })
             .collect();
-        let max = scores.iter().copied().fold(f64::MIN, f64::max);
+        let sink = with_sinks.then(|| f64::from(step.sinks[head]));
+        let max = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
-        let sum: f64 = weights.iter().sum();
+        let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
         out.extend((0..head_dim).map(|d| -> f64 {
             let value = |(i, weight): (usize, &f64)| weight / sum * step.kv.value(place(first + i), d) as f64;
             weights.iter().enumerate().map(value).sum()
@@ -497,18 +501,21 @@ fn the_definition_never_changes() {
     let windowed = AttentionRule { window: Some(400), softcap: Some(1.5), ..plain };
     let both_ways = AttentionRule { both_ways: true, ..plain };
     let [pairs, tiles, int8] = SHAPES[2].each();
-    for (shape, rule, want) in [
-        (pairs, plain, 0x65aa_44f7_8572_aeaau64),
-        (pairs, windowed, 0x9e49_0bd0_09ae_0db9),
-        (pairs, both_ways, 0xf66f_7424_4678_68b1),
-        (tiles, plain, 0x5504_18a3_36fe_ef74),
-        (tiles, windowed, 0x88d2_9964_9a7d_1b08),
-        (int8, plain, 0x46d2_5de9_dc27_2c9a),
-        (int8, windowed, 0x5272_0df4_923e_6d49),
+    for (shape, (rule, with_sinks), want) in [
+        (pairs, (plain, false), 0x65aa_44f7_8572_aeaau64),
+        (pairs, (windowed, false), 0x9e49_0bd0_09ae_0db9),
+        (pairs, (both_ways, false), 0xf66f_7424_4678_68b1),
+        (tiles, (plain, false), 0x5504_18a3_36fe_ef74),
+        (tiles, (windowed, false), 0x88d2_9964_9a7d_1b08),
+        (int8, (plain, false), 0x46d2_5de9_dc27_2c9a),
+        (int8, (windowed, false), 0x5272_0df4_923e_6d49),
+        (pairs, (windowed, true), 0xd407_ea0d_02e8_aa77),
+        (tiles, (plain, true), 0x3757_a15a_3145_92a0),
+        (int8, (windowed, true), 0x2a60_b454_b7d0_be90),
     ] {
         let sequence = Sequence::new(shape, 1, 600);
         let step = Step::new(shape, &[Rows { sequence: &sequence, start: 597, rows: 3 }], 1);
-        every_path_under(step.under(rule), |isa, threads, got| {
+        every_path_under(Under { with_sinks, ..step.under(rule) }, |isa, threads, got| {
             let bytes = got.iter().flatten().flat_map(|bits| bits.to_le_bytes());
             let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, byte| (h ^ byte as u64).wrapping_mul(0x100_0000_01b3));
             assert_eq!(hash, want, "{shape:?}, {rule:?}, {isa:?}, {threads} threads: {hash:#x}");
@@ -556,14 +563,15 @@ fn a_row_does_not_depend_on_its_chunk() {
         let all = Step::new(shape, &[Rows { sequence: &sequence, start: 0, rows: tokens }], 5);
         for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
             for pool in &pools() {
-                let whole = all.under(rule).attend(isa, pool.as_ref());
+                let with_sinks = rule.window != Some(50);
+                let whole = Under { with_sinks, ..all.under(rule) }.attend(isa, pool.as_ref());
                 for chunk in [1, 7, 64, 512] {
                     // The last 20 tokens of the sequence and the 20 around a split border, in chunks of this size.
                     for range in [tokens - 20..tokens, 246..266] {
                         for start in range.clone().step_by(chunk) {
                             let rows = chunk.min(range.end - start);
                             let step = Step::new(shape, &[Rows { sequence: &sequence, start, rows }], start as u64);
-                            let got = step.under(rule).attend(isa, pool.as_ref());
+                            let got = Under { with_sinks, ..step.under(rule) }.attend(isa, pool.as_ref());
                             let same = got == whole[start..start + rows];
                             assert!(same, "{shape:?}, {rule:?}, {isa:?}, rows {start}..{}", start + rows);
                         }

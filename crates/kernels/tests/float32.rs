@@ -74,7 +74,13 @@ fn int4_weights_are_their_scales_times_their_integers() {
 }
 
 /// Keys and values of `len` tokens in a cache whose blocks are out of order, and the attention of all rows.
-fn attended(backend: &Float32, layout: HeadLayout, rule: AttentionRule, qkv: &[f32], cut: usize) -> Vec<f32> {
+fn attended(
+    backend: &Float32,
+    layout: HeadLayout,
+    (rule, sinks): (AttentionRule, Option<&[f32]>),
+    qkv: &[f32],
+    cut: usize,
+) -> Vec<f32> {
     let len = qkv.len() / layout.qkv_width();
     let shape = KvShape {
         dtype: KvDtype::Bf16,
@@ -105,14 +111,14 @@ fn attended(backend: &Float32, layout: HeadLayout, rule: AttentionRule, qkv: &[f
         };
         backend.rotate_and_store(args, &mut kv);
         let spans = [AttentionSpan { first_row: 0, num_rows: end - start, start, blocks: &blocks }];
-        let args = Attention { qkv: &part, layout, rule, spans: &spans, layer: 1 };
+        let args = Attention { qkv: &part, layout, rule, sinks, spans: &spans, layer: 1 };
         backend.attend(args, &kv, &mut out[start * layout.q_width()..end * layout.q_width()]);
     }
     out
 }
 
 /// The same in f64, straight from the formulas.
-fn attended_exactly(layout: HeadLayout, rule: AttentionRule, qkv: &[f32]) -> Vec<f64> {
+fn attended_exactly(layout: HeadLayout, (rule, sinks): (AttentionRule, Option<&[f32]>), qkv: &[f32]) -> Vec<f64> {
     let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
     let len = qkv.len() / layout.qkv_width();
     let head = |position: usize, index: usize| -> Vec<f64> {
@@ -145,7 +151,7 @@ fn attended_exactly(layout: HeadLayout, rule: AttentionRule, qkv: &[f32]) -> Vec
                     rule.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh()).exp()
                 })
                 .collect();
-            let sum: f64 = weights.iter().sum();
+            let sum = weights.iter().sum::<f64>() + sinks.map_or(0.0, |sinks| f64::from(sinks[index]).exp());
             let values: Vec<Vec<f64>> = seen.map(|p| head(p, num_heads + num_kv_heads + kv_head)).collect();
             for d in 0..head_dim {
                 out.push(weights.iter().zip(&values).map(|(w, v)| w * v[d]).sum::<f64>() / sum);
@@ -159,24 +165,26 @@ fn attended_exactly(layout: HeadLayout, rule: AttentionRule, qkv: &[f32]) -> Vec
 fn attention_is_right_and_the_same_everywhere() {
     let of_width = AttentionRule::of_width;
     let table = [
-        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false }, of_width(16)),
+        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false }, of_width(16), None),
         (
             HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80, gated: false, queries_only: false },
             AttentionRule { window: Some(7), ..of_width(80) },
+            Some(&[5.0, -5.0, 0.5, 20.0][..]),
         ),
         (
             HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, gated: false, queries_only: false },
             AttentionRule { softcap: Some(2.0), scale: 1.0, window: None, both_ways: false },
+            None,
         ),
     ];
-    for (seed, (layout, rule)) in table.into_iter().enumerate() {
+    for (seed, (layout, rule, sinks)) in table.into_iter().enumerate() {
         let qkv = numbers(&mut Dice::new(seed as u64), 70 * layout.qkv_width());
-        let exact = attended_exactly(layout, rule, &qkv);
+        let exact = attended_exactly(layout, (rule, sinks), &qkv);
         let mut first: Option<Vec<u32>> = None;
         for (name, backend) in backends() {
             for cut in [1, 33, 69] {
-                let out = attended(&backend, layout, rule, &qkv, cut);
-                let what = format!("seed={seed} {name} cut={cut} {layout:?} {rule:?}");
+                let out = attended(&backend, layout, (rule, sinks), &qkv, cut);
+                let what = format!("seed={seed} {name} cut={cut} {layout:?} {rule:?} {sinks:?}");
                 assert_eq!(&bits(&out), first.get_or_insert_with(|| bits(&out)), "{what}");
                 for (at, (&got, &want)) in out.iter().zip(&exact).enumerate() {
                     assert!((f64::from(got) - want).abs() < 1e-5, "{what}: {at}: {got} for {want}");
@@ -192,9 +200,9 @@ fn attention_both_ways_is_right() {
     for window in [None, Some(1), Some(9)] {
         let rule = AttentionRule { window, both_ways: true, ..AttentionRule::of_width(32) };
         let qkv = numbers(&mut Dice::new(9), 70 * layout.qkv_width());
-        let exact = attended_exactly(layout, rule, &qkv);
+        let exact = attended_exactly(layout, (rule, None), &qkv);
         for (name, backend) in backends() {
-            let out = attended(&backend, layout, rule, &qkv, 70);
+            let out = attended(&backend, layout, (rule, None), &qkv, 70);
             for (at, (&got, &want)) in out.iter().zip(&exact).enumerate() {
                 assert!((f64::from(got) - want).abs() < 1e-5, "{name}, {rule:?}: {at}: {got} for {want}");
             }

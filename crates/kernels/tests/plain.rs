@@ -76,7 +76,7 @@ fn rows_are_rotated_stored_and_attended_to() {
             let mut out = vec![f32::NAN; ATTENDED * LAYOUT.q_width()];
             let spans = [AttentionSpan { first_row: 0, num_rows: ATTENDED, start, blocks: &[0, 1] }];
             let rule = AttentionRule { softcap: Some(5.0), window: Some(33), ..AttentionRule::of_width(16) };
-            let args = Attention { qkv, layout: LAYOUT, rule, spans: &spans, layer: 0 };
+            let args = Attention { qkv, layout: LAYOUT, rule, sinks: Some(&[0.5, -2.0]), spans: &spans, layer: 0 };
             attend(pool, Isa::Scalar, AccumulationOrder::Vdpbf16, args, &kv, &mut out);
             out
         };

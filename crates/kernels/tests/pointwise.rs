@@ -86,7 +86,8 @@ fn layer_norm_takes_the_mean_away_and_divides_by_the_deviation() {
 
 #[test]
 fn gated_activations_have_one_set_of_bits() {
-    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+    let clamped = Activation::Clamped { limit: 1.5 };
+    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu, clamped] {
         for width in [1, 15, 16, 17, 48, 100, 4864] {
             for rows in [0, 1, 5, 33] {
                 let gate_up = numbers(width as u64 + 100, rows * 2 * width);
@@ -122,6 +123,32 @@ fn gated_activations_are_silu_and_gelu_of_the_gate_times_up() {
         // An argument of 80 is off by 80 half ulps before the exponential.
         let tolerance = if activation == Activation::Silu { 1e-6 } else { 1e-5 };
         assert_close(&out, &want, tolerance);
+    }
+}
+
+#[test]
+fn a_clamped_gate_and_up_stay_within_their_limit() {
+    let (width, limit) = (4096, 2.0f32);
+    let mut gate_then_up = numbers(6, 2 * width);
+    gate_then_up[..4].copy_from_slice(&[3e38, -3.0, 2.0, -80.0]);
+    gate_then_up[width..width + 4].copy_from_slice(&[-3e38, 3e38, -1.0, 2.5]);
+    let gate_up: Vec<f32> = (0..2 * width).map(|at| gate_then_up[gate_up_row(at, width)]).collect();
+    let mut out = vec![0.0; width];
+    gated(None, Isa::Scalar, Activation::Clamped { limit }, &gate_up, width, &mut out);
+    let exact = |gate: f32, up: f32| {
+        let (gate, up) = (f64::from(gate.min(limit)), f64::from(up.clamp(-limit, limit)));
+        gate / (1.0 + libm::exp(-1.702 * gate)) * (up + 1.0)
+    };
+    let want: Vec<f64> = (0..width).map(|i| exact(gate_then_up[i], gate_then_up[width + i])).collect();
+    // An argument of 80 is off by many half ulps before the exponential.
+    for (i, (&got, want)) in out.iter().zip(want).enumerate() {
+        assert!((f64::from(got) - want).abs() <= 2e-6 * want.abs() + 1e-12, "number {i}: {got} for {want}");
+    }
+    for isa in Isa::available() {
+        let mut out = [0.0; 2];
+        let gate_up = [f32::NAN, 1.0, 1.0, f32::NAN];
+        gated(None, isa, Activation::Clamped { limit }, &gate_up, 2, &mut out);
+        assert!(out.iter().all(|out| out.is_nan()), "{isa:?}: {out:?}");
     }
 }
 

@@ -652,7 +652,7 @@ impl<B: Backend> Pass<'_, B> {
         backend.rotate_and_store(step, Rotation { layout, head_norms: HeadNorms::None, rope, layer: 0 }, qkv, kv);
         backend.attend(
             step,
-            AttentionLayer { layout, rule: config.attention_rule(index), layer: 0 },
+            AttentionLayer { layout, rule: config.attention_rule(index), sinks: None, layer: 0 },
             qkv,
             kv,
             attended,

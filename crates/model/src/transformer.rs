@@ -604,7 +604,8 @@ impl<B: Backend> Stack<B> {
                     if narrow && wanted == 0 {
                         break;
                     }
-                    let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: cache.layer };
+                    let rule = config.attention_rule(index);
+                    let how = AttentionLayer { layout, rule, sinks: None, layer: cache.layer };
                     attend(pass, (step, rows), how, (qkv, kv), attended);
                     layout.q_width()
                 }
@@ -663,7 +664,7 @@ impl<B: Backend> Stack<B> {
 fn attend<B: Backend>(
     pass: &Pass<'_, B>,
     (step, rows): (&B::Step<'_>, usize),
-    how: AttentionLayer,
+    how: AttentionLayer<'_, B::Vector>,
     (qkv, kv): (&B::Rows, &B::KvCache),
     out: &mut B::Rows,
 ) {
@@ -916,7 +917,8 @@ impl<B: Backend> Layer<B> {
                 let head_norms = self.head_norms(config);
                 let kv = &mut kv[0];
                 backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
-                attend(pass, (&step, rows), AttentionLayer { layout, rule, layer: 0 }, (qkv, kv), attended);
+                let how = AttentionLayer { layout, rule, sinks: None, layer: 0 };
+                attend(pass, (&step, rows), how, (qkv, kv), attended);
             }
             Some(delta) => delta.apply(pass, &step, 0, (qkv, gates), states, attended),
         }

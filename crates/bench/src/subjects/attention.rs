@@ -116,7 +116,7 @@ impl Case {
         let mut out = vec![0.0; sequences * rows * layout.q_width()];
         let (rule, mut layer) = (AttentionRule::of_width(head_dim), 0);
         let [samples] = Timing::of(repetitions).in_turns(|_| {
-            let attention = Attention { qkv: &qkv, layout, rule, spans: &spans, layer };
+            let attention = Attention { qkv: &qkv, layout, rule, sinks: None, spans: &spans, layer };
             attend(Some(cpu.pool()), cpu.isa(), cpu.arithmetic(), attention, kv, &mut out);
             layer = (layer + 1) % shape.layers;
         });

@@ -24,21 +24,35 @@ pub(super) fn tile(call: &Call<'_>, tile: &Tile) {
         let query = &call.args.qkv[batch_row * layout.qkv_width() + head * layout.head_dim..];
         // SAFETY: each row and head is in one tile.
         let out = unsafe { call.out(batch_row, head) };
-        attend_row(call, span.blocks, tile.kv_head, query, &call.seen(span, token), out);
+        let row = Row { query: &query[..layout.head_dim], seen: call.seen(span, token), head };
+        attend_row(call, span.blocks, tile.kv_head, &row, out);
     }
 }
 
-/// One query head that sees `seen`. `out`: `[head_dim]`.
-fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], seen: &Range<usize>, out: &mut [f32]) {
-    let head_dim = out.len();
+/// One query head of a row.
+struct Row<'a> {
+    /// `[head_dim]`.
+    query: &'a [f32],
+    /// Positions that it sees.
+    seen: Range<usize>,
+    /// Its index.
+    head: usize,
+}
+
+/// `out`: `[head_dim]`.
+fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, row: &Row<'_>, out: &mut [f32]) {
+    let (head_dim, Row { query, seen, head }) = (out.len(), row);
     let split = |start: usize| {
         let seen = seen.start.saturating_sub(start)..(seen.end - start).min(SPLIT);
-        split(call, blocks, kv_head, &query[..head_dim], start, seen)
+        split(call, blocks, kv_head, query, start, seen)
     };
     let first_split = seen.start / SPLIT * SPLIT;
     let mut total = split(first_split);
     for start in (first_split + SPLIT..seen.end).step_by(SPLIT) {
         fold(&mut total, &split(start), head_dim);
+    }
+    if let Some(sinks) = call.args.sinks {
+        fold(&mut total, &Partial { max: sinks[*head], sum: 1.0, values: [0.0; MAX_HEAD_DIM] }, head_dim);
     }
     for (out, value) in out.iter_mut().zip(total.values) {
         *out = value / total.sum;

@@ -31,6 +31,8 @@
 //! have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see [`crate::kv_cache`]). For the same
 //! reason 32 positions that are all masked, before a window or after the row, may be omitted from a split. A split of
 //! which a row sees nothing is omitted from its fold: the first visible split begins it.
+//!
+//! A head's sink is folded after the last split, as one of its own: `m` is the sink, `l = 1`, `o = 0`.
 
 mod define;
 mod int8;
@@ -278,7 +280,7 @@ impl Plan {
 }
 
 fn check(call: &Call<'_>) {
-    let Call { args: Attention { qkv, layout, rule, spans, layer }, kv, out, .. } = call;
+    let Call { args: Attention { qkv, layout, rule, sinks, spans, layer }, kv, out, .. } = call;
     let shape = kv.shape();
     let rows = qkv.len() / layout.qkv_width();
     let heads = (layout.num_kv_heads, layout.head_dim);
@@ -287,6 +289,7 @@ fn check(call: &Call<'_>) {
     assert!(layout.head_dim <= MAX_HEAD_DIM, "{layout:?}");
     assert_eq!((qkv.len(), out.len()), (rows * layout.qkv_width(), rows * layout.q_width()));
     assert!(rule.window != Some(0) && rule.scale > 0.0 && rule.softcap.is_none_or(|cap| cap > 0.0), "{rule:?}");
+    assert!(sinks.is_none_or(|sinks| sinks.len() == layout.num_heads), "no sink for each of {layout:?}");
     assert!(*layer < shape.layers, "layer {layer} of {}", shape.layers);
     let mut next_row = 0;
     for span in *spans {

@@ -80,6 +80,6 @@ impl Kernel for Fold<'_> {
                 work.fold_row(&mut scratch.total, row, split * SPLIT, next);
             }
         }
-        work.finish(&scratch.total);
+        work.finish(&mut scratch.total);
     }
 }

@@ -412,12 +412,17 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Divides `total` and writes it out, rotated back for an int8 cache.
+    /// Joins the sinks to `total`, divides and writes it out, rotated back for an int8 cache.
     #[inline(always)]
-    pub(super) fn finish(&self, total: &Sums) {
+    pub(super) fn finish(&self, total: &mut Sums) {
+        const NO_VALUE: [f32; MAX_HEAD_DIM] = [0.0; MAX_HEAD_DIM];
         let s = self.simd;
         for row in 0..self.rows() {
             let (batch_row, head) = self.row(row);
+            if let Some(sinks) = self.call.args.sinks {
+                let values = &NO_VALUE[..self.call.args.layout.head_dim];
+                total.fold_row(s, row, false, Folded { max: sinks[head], sum: 1.0, values });
+            }
             // SAFETY: each row and head is in one tile, and one task finishes a tile.
             let out = unsafe { self.call.out(batch_row, head) };
             let sum = s.splat(total.sum[row]);

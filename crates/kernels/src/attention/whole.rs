@@ -32,6 +32,6 @@ impl Kernel for Whole<'_> {
             work.split(scratch, split * SPLIT);
             work.fold(scratch, split * SPLIT);
         }
-        work.finish(&scratch.total);
+        work.finish(&mut scratch.total);
     }
 }

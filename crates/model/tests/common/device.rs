@@ -407,11 +407,14 @@ impl Backend for Remote {
         });
     }
 
-    fn attend(&self, step: &Place, how: AttentionLayer, qkv: &Place, kv: &RemoteCache, out: &mut Place) {
-        let (step, qkv, kv, out) = (step.0, qkv.0, kv.0, out.0);
+    fn attend(&self, step: &Place, how: AttentionLayer<'_, Place>, qkv: &Place, kv: &RemoteCache, out: &mut Place) {
+        let AttentionLayer { layout, rule, sinks, layer } = how;
+        let (step, qkv, kv, out, sinks) = (step.0, qkv.0, kv.0, out.0, sinks.map(|sinks| sinks.0));
         self.ask(move |reference, arena| {
             arena.change(out, |arena, out| {
                 let (qkv, kv) = (&arena.rows[&qkv], &arena.caches[&kv]);
+                let sinks = sinks.map(|sinks| &*arena.vectors[&sinks]);
+                let how = AttentionLayer { layout, rule, sinks, layer };
                 arena.steps[&step].with(|step| reference.attend(step, how, qkv, kv, out));
             });
         });
