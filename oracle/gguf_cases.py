@@ -25,12 +25,12 @@ import sentencepiece
 from gguf import GGMLQuantizationType as Type
 
 ROOT = Path(__file__).resolve().parent.parent
-QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0"]
+QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4"]
 # Where the half-precision numbers of a block lie, in bytes.
 SCALES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
-    "TQ1_0": [52], "TQ2_0": [64],
+    "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [],
 }
 # Zeros, the smallest and largest subnormal, the smallest normal, the largest number.
 EXTREME_HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF]
@@ -62,6 +62,8 @@ def random_blocks(rng, name, rows, blocks):
         extreme = rng.random(rows * blocks) < 0.4
         halves[extreme] = rng.choice(numpy.array(EXTREME_HALVES, numpy.uint16), int(extreme.sum()))
         raw[:, offset:offset + 2] = halves.view(numpy.uint8).reshape(-1, 2)
+    if name == "MXFP4":  # from the least exponent that is a normal number to the largest that is one with every code
+        raw[:, 0] = rng.integers(2, 253, rows * blocks)
     return raw.reshape(rows, blocks * size)
 
 

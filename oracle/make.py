@@ -52,12 +52,12 @@ COMMON = {
 
 
 def case(architecture, model_type, stored, shards=1, embedding=1.0, norm=1.0, head_norm=None, fused_experts=False,
-         **fields):
-    """`embedding`: standard deviation of its weights. `norm`: mean of a norm's weights; `head_norm`: of q and k."""
+         mxfp4=False, **fields):
+    """`embedding`: standard deviation of its weights. `norm`: mean of a norm's weights; `head_norm`: of q and k.
+    `mxfp4`: of the experts."""
     config = {"architectures": [architecture], "model_type": model_type, **COMMON, **fields}
     return {"config": config, "stored": stored, "shards": shards, "embedding": embedding, "norm": norm,
-            "head_norm": norm if head_norm is None else head_norm,
-            "fused_experts": fused_experts}
+            "head_norm": norm if head_norm is None else head_norm, "fused_experts": fused_experts, "mxfp4": mxfp4}
 
 
 CASES = {
@@ -320,6 +320,29 @@ CASES = {
         shared_expert_intermediate_size=24, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1],
         partial_rotary_factor=0.375, rope_theta=10000.0, rope_scaling=None, torch_dtype="bfloat16",
     ),
+    # Sinks, windows of less than a page, biases everywhere, gates that are clamped, YaRN whose range is not rounded;
+    # experts as columns, gate and up in turns; transformers 5.
+    "gpt-oss": case(
+        "GptOssForCausalLM", "gpt_oss", torch.bfloat16, fused_experts=True,
+        hidden_size=32, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=True, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], num_local_experts=5,
+        num_experts_per_tok=2, swiglu_limit=0.75, dtype="bfloat16",
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                         "truncate": False, "original_max_position_embeddings": 64},
+    ),
+    # The same with the experts in MXFP4, as it was published; transformers 4, without layer_types.
+    "gpt-oss-mxfp4": case(
+        "GptOssForCausalLM", "gpt_oss", torch.bfloat16, fused_experts=True, mxfp4=True, shards=2,
+        hidden_size=64, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=True, sliding_window=24, num_local_experts=6,
+        num_experts_per_tok=3, experts_per_token=3, swiglu_limit=7.0, rope_theta=150000,
+        initial_context_length=128, torch_dtype="bfloat16",
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                      "original_max_position_embeddings": 128},
+        quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]},
+    ),
 }
 
 
@@ -345,15 +368,38 @@ def random_weights(config, spec, rng):
             values = numpy.float32(spec["head_norm"]) + numpy.float32(0.2) * values
         elif name.endswith("norm.weight"):
             values = numpy.float32(spec["norm"]) + numpy.float32(0.2) * values
-        elif name.endswith(".bias"):
+        elif name.endswith((".bias", "_bias")):
             values *= numpy.float32(0.3)
+        elif name.endswith("sinks"):
+            values = rng.uniform(-5.0, 5.0, shapes[name]).astype(numpy.float32)
+        elif config.model_type == "gpt_oss" and ".experts." in name:  # columns
+            values *= numpy.float32(1.2 / shapes[name][-2] ** 0.5)
         elif name in ("model.embed_tokens.weight", "model.embed_tokens_per_layer.weight"):
             values *= numpy.float32(spec["embedding"])
         else:
             gain = 2.0 if name == "lm_head.weight" else 1.2
             values *= numpy.float32(gain / shapes[name][-1] ** 0.5)
         weights[name] = torch.from_numpy(values).to(spec["stored"])
+    if spec["mxfp4"]:
+        weights = dict(in_mxfp4(weights))
     return weights if spec["fused_experts"] else dict(apart(weights, config.model_type))
+
+
+MXFP4 = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], numpy.float32)
+
+
+def in_mxfp4(weights):
+    """The experts as codes of four bits, two neighbours in a byte, and an exponent for each 32: rows, not columns."""
+    for name, weight in weights.items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            yield name, weight
+            continue
+        rows = numpy.ascontiguousarray(weight.float().numpy().swapaxes(1, 2))
+        blocks = rows.reshape(*rows.shape[:2], -1, 32)
+        exponents = numpy.floor(numpy.log2(numpy.abs(blocks).max(-1))) - 2
+        codes = numpy.abs(blocks[..., None] / 2.0 ** exponents[..., None, None] - MXFP4).argmin(-1).astype(numpy.uint8)
+        yield f"{name}_blocks", torch.from_numpy(numpy.ascontiguousarray(codes[..., ::2] | codes[..., 1::2] << 4))
+        yield f"{name}_scales", torch.from_numpy((exponents + 127).astype(numpy.uint8))
 
 
 def apart(weights, model_type):

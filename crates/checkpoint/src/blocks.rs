@@ -9,12 +9,14 @@
 //! Q4_K   [ d, dmin: f16 | 8 x (6 + 6 bits) | 256 x 4 bits ]     w = (d s) q - dmin m    Q2_K, Q5_K alike
 //! Q6_K   [ 256 x 4 bits | 256 x 2 bits | 16 x i8 | d: f16 ]     w = (d s) (q - 32)      Q3_K alike
 //! IQ4_XS [ d: f16 | 8 x 6 bits | 256 x 4 bits ]                 w = (d (s - 32)) LEVELS[q]
+//! MXFP4  [ e: 8 bits | 32 x 4 bits ]                            w = 2^(e - 128) DOUBLED[q]
 //! TQ2_0  [ 256 x 2 bits | d: f16 ]                              w = d (q - 1)           TQ1_0: five to a byte, in base 3
 //! ```
 //!
 //! Four-bit numbers of a block are in two halves: the low nibbles are its first half, the high nibbles its second. The
 //! formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order of Python's `gguf` package,
-//! so dequantized floats are equal bit for bit: `oracle/gguf_cases.py` and `tests/gguf.rs`.
+//! so dequantized floats are equal bit for bit: `oracle/gguf_cases.py` and `tests/gguf.rs`. In one thing they are not:
+//! blocks of MXFP4 below 2^-123 (e of 0 and 1) are zeros here.
 
 use half::f16;
 use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
@@ -47,6 +49,8 @@ pub enum BlockType {
     IQ4_NL,
     /// The same levels, a 6-bit scale for 32.
     IQ4_XS,
+    /// 4 bits that are a float (a sign, two of exponent, one of fraction), a power of two for 32 (Rouhani et al., 2023).
+    MXFP4,
     /// -1, 0 or 1 in 1.6 bits, a scale for 256.
     TQ1_0,
     /// -1, 0 or 1 in 2 bits, a scale for 256.
@@ -55,7 +59,7 @@ pub enum BlockType {
 
 impl BlockType {
     /// All types.
-    pub const ALL: [BlockType; 14] = [
+    pub const ALL: [BlockType; 15] = [
         BlockType::Q4_0,
         BlockType::Q4_1,
         BlockType::Q5_0,
@@ -68,6 +72,7 @@ impl BlockType {
         BlockType::Q6_K,
         BlockType::IQ4_NL,
         BlockType::IQ4_XS,
+        BlockType::MXFP4,
         BlockType::TQ1_0,
         BlockType::TQ2_0,
     ];
@@ -87,6 +92,7 @@ impl BlockType {
             BlockType::Q6_K => "Q6_K",
             BlockType::IQ4_NL => "IQ4_NL",
             BlockType::IQ4_XS => "IQ4_XS",
+            BlockType::MXFP4 => "MXFP4",
             BlockType::TQ1_0 => "TQ1_0",
             BlockType::TQ2_0 => "TQ2_0",
         }
@@ -96,6 +102,7 @@ impl BlockType {
     pub fn size(self) -> (usize, usize) {
         match self {
             BlockType::Q4_0 | BlockType::IQ4_NL => (32, 18),
+            BlockType::MXFP4 => (32, 17),
             BlockType::Q4_1 => (32, 20),
             BlockType::Q5_0 => (32, 22),
             BlockType::Q5_1 => (32, 24),
@@ -120,12 +127,14 @@ impl BlockType {
             Q4_0 | Q3_K | TQ1_0 | TQ2_0 => four(-8),
             Q4_1 | Q4_K | Q2_K => four(0),
             IQ4_NL | IQ4_XS => Codes::Four { levels: LEVELS },
+            MXFP4 => Codes::Four { levels: DOUBLED },
             Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K => Codes::Eight,
         };
         let group = if matches!(self, Q2_K | Q3_K | Q6_K) { 16 } else { 32 };
         let mins = matches!(self, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K);
         let scales = match self {
             Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => Scales::Super,
+            MXFP4 => Scales::Power,
             _ => Scales::Half,
         };
         BlockFormat { codes, group, mins, scales }
@@ -144,14 +153,15 @@ impl BlockType {
     }
 
     fn block_groups(self, block: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
-        let f16_at = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]);
+        let f16_at = |at: usize| half(block, at);
         let mut set = |from: &mut dyn Iterator<Item = i8>| levels.iter_mut().zip(from).for_each(|(to, q)| *to = q);
         // K-quants subtract the minimum that is added here.
-        let k = |(d, ratio): (f16, i8), (m, min_ratio): (f16, i8)| GroupScale { d, ratio, m: -m, min_ratio };
-        let none = (f16::ZERO, 0);
+        let k = |(d, ratio): (f32, i8), (m, min_ratio): (f32, i8)| GroupScale { d, ratio, m: -m, min_ratio };
+        let none = (0.0, 0);
         match self {
             BlockType::Q4_0 => set(&mut nibbles(&block[2..]).into_iter().map(|q| q as i8 - 8)),
             BlockType::IQ4_NL => set(&mut nibbles(&block[2..]).into_iter().map(|q| LEVELS[usize::from(q)])),
+            BlockType::MXFP4 => set(&mut nibbles(&block[1..]).into_iter().map(|q| DOUBLED[usize::from(q)])),
             BlockType::Q4_1 => set(&mut nibbles(&block[4..]).into_iter().map(|q| q as i8)),
             BlockType::Q5_0 => {
                 set(&mut fifth_bits(&block[2..6], nibbles(&block[6..])).into_iter().map(|q| q as i8 - 16));
@@ -179,6 +189,7 @@ impl BlockType {
             BlockType::Q4_0 | BlockType::IQ4_NL | BlockType::Q5_0 | BlockType::Q8_0 => {
                 GroupScale { d: f16_at(0), ratio: 1, ..GroupScale::ZERO }
             }
+            BlockType::MXFP4 => GroupScale { d: half_power(block[0]), ratio: 1, ..GroupScale::ZERO },
             BlockType::Q4_1 | BlockType::Q5_1 => GroupScale { d: f16_at(0), ratio: 1, m: f16_at(2), min_ratio: 1 },
             BlockType::Q2_K => {
                 let byte = block[group];
@@ -212,6 +223,7 @@ impl BlockType {
             BlockType::Q6_K => each(bytes, out, q6_k),
             BlockType::IQ4_NL => each(bytes, out, iq4_nl),
             BlockType::IQ4_XS => each(bytes, out, iq4_xs),
+            BlockType::MXFP4 => each(bytes, out, mxfp4),
             BlockType::TQ1_0 => each(bytes, out, tq1_0),
             BlockType::TQ2_0 => each(bytes, out, tq2_0),
         }
@@ -257,6 +269,26 @@ fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
     for (i, byte) in block[2..].iter_mut().enumerate() {
         *byte = q[i] | q[i + 16] << 4;
     }
+}
+
+/// The numbers of MXFP4's codes, doubled: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the negative ones.
+const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Half the scale of a block of MXFP4: `2^(e - 128)`. 0 where that is no normal number, NaN where some code times it is no
+/// number at all.
+fn half_power(e: u8) -> f32 {
+    match e {
+        0 | 1 => 0.0,
+        253.. => f32::NAN,
+        _ => f32::from_bits(u32::from(e - 1) << 23),
+    }
+}
+
+/// A block of MXFP4 from its scale and its codes as safetensors have them, neighbours in a byte.
+pub(crate) fn mxfp4_block(scale: u8, pairs: &[u8; 16], block: &mut [u8; 17]) {
+    let code = |i: usize| pairs[i / 2] >> (i % 2 * 4) & 15;
+    block[0] = scale;
+    block[1..].iter_mut().enumerate().for_each(|(i, byte)| *byte = code(i) | code(i + 16) << 4);
 }
 
 /// The levels of IQ4_NL and IQ4_XS.
@@ -334,6 +366,11 @@ fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     for (out, q) in out.iter_mut().zip(nibbles(&block[2..])) {
         *out = d * f32::from(LEVELS[q as usize]);
     }
+}
+
+fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
+    let d = half_power(block[0]);
+    *out = nibbles(&block[1..]).map(|q| d * f32::from(DOUBLED[usize::from(q)]));
 }
 
 /// Number `i` of 256 two-bit ones: each run of 32 bytes holds four runs of 32 numbers.

@@ -165,7 +165,11 @@ fn attended_exactly(layout: HeadLayout, (rule, sinks): (AttentionRule, Option<&[
 fn attention_is_right_and_the_same_everywhere() {
     let of_width = AttentionRule::of_width;
     let table = [
-        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false }, of_width(16), None),
+        (
+            HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false },
+            of_width(16),
+            None,
+        ),
         (
             HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80, gated: false, queries_only: false },
             AttentionRule { window: Some(7), ..of_width(80) },

@@ -105,6 +105,8 @@ pub struct ModelConfig {
     pub o_bias: bool,
     /// Each number of attention's output has a gate, which the query projection makes.
     pub attention_gate: bool,
+    /// Each query head has a logit in the softmax that has no value: see [`kernels::Attention::sinks`].
+    pub sinks: bool,
     /// Biases on gate, up and down.
     pub mlp_bias: bool,
     /// What a layer learns of a row's token besides the residual stream.
@@ -227,6 +229,7 @@ impl ModelConfig {
         let (qkv_bias, o_bias) = match traits.attention_bias {
             AttentionBias::Never => (false, false),
             AttentionBias::Qkv => (true, false),
+            AttentionBias::Assumed => [fields.flag("attention_bias", true)?; 2].into(),
             AttentionBias::Stated => [fields.flag("attention_bias", false)?; 2].into(),
             AttentionBias::StatedApart => {
                 (fields.flag("attention_bias", true)?, fields.flag("attention_out_bias", false)?)
@@ -288,6 +291,7 @@ impl ModelConfig {
             qkv_bias,
             o_bias,
             attention_gate: traits.attention_gate,
+            sinks: traits.sinks,
             mlp_bias: traits.mlp_bias && fields.flag("mlp_bias", false)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
@@ -470,6 +474,10 @@ fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadEr
     for name in ["hidden_activation", "hidden_act"] {
         match fields.text(name)? {
             None => {}
+            Some("silu" | "swish") if traits.clamped => return clamped(fields),
+            Some(other) if traits.clamped => {
+                return Err(fields.error(name, format!("{} is not supported; silu is", quoted(other))));
+            }
             Some("silu" | "swish") => return Ok(Activation::Silu),
             Some("gelu_pytorch_tanh") => return Ok(Activation::GeluTanh),
             Some(other) => {
@@ -478,7 +486,16 @@ fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadEr
             }
         }
     }
-    Ok(traits.activation)
+    if traits.clamped { clamped(fields) } else { Ok(traits.activation) }
+}
+
+/// A gate and its factor that are clamped.
+fn clamped(fields: &Fields<'_>) -> Result<Activation, LoadError> {
+    const GAIN: f64 = 1.702;
+    if let Some(other) = fields.optional_float("swiglu_alpha", 1e-6..=1e6)?.filter(|gain| *gain != GAIN) {
+        return Err(fields.error("swiglu_alpha", format!("{other} is not supported; {GAIN} is")));
+    }
+    Ok(Activation::Clamped { limit: fields.optional_float("swiglu_limit", 1e-3..=1e6)?.unwrap_or(7.0) as f32 })
 }
 
 /// See [`Factors`].

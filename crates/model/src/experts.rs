@@ -12,13 +12,13 @@
 //! Some models have one expert more that every row passes through, times a gate of its own; it is added last.
 
 use crate::config::ExpertConfig;
-use crate::transformer::{Mlp, Pass};
+use crate::transformer::{Linear, Mlp, Pass};
 use kernels::{Backend, Extent, Out, OutOfMemory};
 
 /// The experts of a layer.
 pub(crate) struct Experts<B: Backend> {
     /// `[num_experts, hidden_size]`.
-    pub(crate) router: B::Matrix,
+    pub(crate) router: Linear<B>,
     pub(crate) experts: Vec<Mlp<B>>,
     pub(crate) shared: Option<SharedExpert<B>>,
 }
@@ -72,7 +72,7 @@ impl<B: Backend> Experts<B> {
     ) {
         let &Pass { backend, config, .. } = pass;
         let ExpertScratch { logits, routes, gathered, results, shared_gates } = scratch;
-        backend.linear(input, rows, &self.router, None, Out::Store(logits));
+        self.router.apply(backend, input, rows, Out::Store(logits));
         backend.route(logits, rows, routes);
 
         let hidden = config.hidden_size;
@@ -102,7 +102,7 @@ impl<B: Backend> Experts<B> {
     /// Bytes of what every row passes through.
     pub(crate) fn bytes_of_all(&self, backend: &B) -> usize {
         let shared = self.shared.as_ref();
-        backend.matrix_bytes(&self.router)
+        self.router.bytes(backend)
             + shared.map_or(0, |shared| backend.matrix_bytes(&shared.gate) + shared.mlp.bytes(backend))
     }
 

@@ -4,7 +4,7 @@
 //! self_attn.q_proj [q, hidden] ┐                       self_attn.qkv_proj [q + 2 kv, hidden]   (Phi-3)
 //! self_attn.k_proj [kv, hidden]├─ one Linear      or   the same rows, already together
 //! self_attn.v_proj [kv, hidden]┘
-//! mlp.experts.7.gate_proj, .up_proj [width, hidden]    or   rows of expert 7 in mlp.experts.gate_up_proj
+//! mlp.experts.7.gate_proj, .up_proj [width, hidden]    or   rows of expert 7 in mlp.experts.gate_up_proj, or columns
 //! linear_attn.in_proj_qkv, in_proj_z                   or   in_proj_qkvz, key head by key head (Qwen3-Next)
 //! ```
 //! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
@@ -31,8 +31,8 @@ pub(crate) struct Vector {
 pub(crate) struct Linear {
     pub(crate) parts: Vec<TensorSlice>,
     pub(crate) in_features: usize,
-    /// Empty, or one for each part.
-    pub(crate) biases: Vec<Vector>,
+    /// Empty, or one for each part: a tensor `[rows]`, or a row of a stack of them.
+    pub(crate) biases: Vec<TensorSlice>,
 }
 
 impl Linear {
@@ -42,8 +42,14 @@ impl Linear {
             name: format!("{module}.weight"),
             shape: vec![*rows, in_features],
             rows: 0..*rows,
+            transposed: false,
         };
-        let bias = |(module, rows): &(String, usize)| Vector { name: format!("{module}.bias"), len: *rows };
+        let bias = |(module, rows): &(String, usize)| TensorSlice {
+            name: format!("{module}.bias"),
+            shape: vec![*rows],
+            rows: 0..1,
+            transposed: false,
+        };
         Linear {
             parts: modules.iter().map(part).collect(),
             in_features,
@@ -54,8 +60,27 @@ impl Linear {
     /// Matrix `index` of `count` that are stacked in one tensor `[count, rows, in_features]`.
     fn stacked(name: String, (index, count): (usize, usize), rows: usize, in_features: usize) -> Linear {
         let shape = vec![count, rows, in_features];
-        let part = TensorSlice { name, shape, rows: index * rows..(index + 1) * rows };
+        let part = TensorSlice { name, shape, rows: index * rows..(index + 1) * rows, transposed: false };
         Linear { parts: vec![part], in_features, biases: Vec::new() }
+    }
+
+    /// The same of `[count, in_features, rows]`.
+    fn stacked_columns(name: String, (index, count): (usize, usize), rows: usize, in_features: usize) -> Linear {
+        let shape = vec![count, in_features, rows];
+        let part = TensorSlice { name, shape, rows: index * in_features..(index + 1) * in_features, transposed: true };
+        Linear { parts: vec![part], in_features, biases: Vec::new() }
+    }
+
+    /// With row `index` of a tensor `[count, rows]` as its bias.
+    fn with_bias(mut self, name: String, (index, count): (usize, usize)) -> Linear {
+        let shape = vec![count, self.out_features()];
+        self.biases = vec![TensorSlice { name, shape, rows: index..index + 1, transposed: false }];
+        self
+    }
+
+    /// Rows of the matrix.
+    pub(crate) fn out_features(&self) -> usize {
+        self.parts.iter().map(TensorSlice::out_features).sum()
     }
 }
 
@@ -70,6 +95,8 @@ pub(crate) struct Norms<T> {
 #[derive(Debug)]
 pub(crate) struct Mlp {
     pub(crate) gate_up: Linear,
+    /// To that of [`kernels::gate_up_row`].
+    pub(crate) gate_up_order: RowOrder,
     pub(crate) down: Linear,
 }
 
@@ -124,6 +151,8 @@ pub(crate) struct Layer {
     pub(crate) delta: Option<Delta>,
     /// Of queries, and of keys where the layer has any.
     pub(crate) head_norms: Option<(Vector, Option<Vector>)>,
+    /// `[num_heads]`.
+    pub(crate) sinks: Option<Vector>,
     pub(crate) o: Linear,
     pub(crate) mlp_norms: Norms<Vector>,
     pub(crate) feed: Feed,
@@ -199,7 +228,7 @@ impl Layer {
         let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
         let heads = self.head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]).flatten();
         let norms = norms.chain(self.input.iter().map(|input| &input.norm)).chain(&self.scalar);
-        norms.chain(heads).chain(self.delta.iter().flat_map(Delta::vectors)).collect()
+        norms.chain(heads).chain(&self.sinks).chain(self.delta.iter().flat_map(Delta::vectors)).collect()
     }
 }
 
@@ -211,12 +240,13 @@ pub(crate) fn visit(matrices: &[&Linear], vectors: &[&Vector], check: &mut Check
         // A stacked tensor counts with its first matrix.
         let mut first = linear.parts.iter().filter(|part| part.rows.start == 0);
         first.try_for_each(|part| check(&part.name, &part.shape, true))?;
-        linear.biases.iter().try_for_each(|bias| check(&bias.name, &[bias.len], false))?;
+        let mut first = linear.biases.iter().filter(|bias| bias.rows.start == 0);
+        first.try_for_each(|bias| check(&bias.name, &bias.shape, false))?;
     }
     vectors.iter().try_for_each(|vector| check(&vector.name, &[vector.len], false))
 }
 
-/// How a checkpoint keeps its experts. All three are in use for the same models.
+/// How a checkpoint keeps its experts. Of each family two or three are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExpertNames {
     /// `block_sparse_moe.experts.0.w1`, `w3` (up) and `w2` (down): as Mixtral was published.
@@ -225,6 +255,10 @@ enum ExpertNames {
     Named,
     /// `mlp.experts.gate_up_proj` and `down_proj` of all experts: as transformers 5 holds them.
     Stacked,
+    /// The same with columns for rows, gate and up in turns: gpt-oss in 16 bits.
+    StackedColumns,
+    /// `mlp.experts.gate_up_proj_blocks` and `down_proj_blocks`, gate and up in turns: gpt-oss as it was published.
+    StackedBlocks,
 }
 
 /// Prefixes of the names of the text model; the second and third where it is a part of something larger, the
@@ -292,7 +326,12 @@ impl<'c> Tensors<'c> {
         let head = stored_head(weights).unwrap_or(HEADS[0]);
         let first = config.layers.iter().position(|layer| layer.has_experts).unwrap_or(0);
         let has = |rest: &str| weights.has(&format!("{prefix}layers.{first}.{rest}"));
-        let experts = if has("mlp.experts.gate_up_proj") {
+        let biases = config.experts.is_some_and(|experts| experts.biases);
+        let experts = if has("mlp.experts.gate_up_proj_blocks") {
+            ExpertNames::StackedBlocks
+        } else if has("mlp.experts.gate_up_proj") && biases {
+            ExpertNames::StackedColumns
+        } else if has("mlp.experts.gate_up_proj") {
             ExpertNames::Stacked
         } else if has("block_sparse_moe.gate.weight") {
             ExpertNames::Numbered
@@ -392,6 +431,7 @@ impl<'c> Tensors<'c> {
                     Some((head_norm("q_norm", heads.q_width()), Some(head_norm("k_norm", kv_width))))
                 }
             },
+            sinks: config.sinks.then(|| Vector { name: name("self_attn.sinks"), len: heads.num_heads }),
             o: Linear::whole(&[(name("self_attn.o_proj"), hidden)], heads.q_width(), config.o_bias),
             mlp_norms,
             feed,
@@ -413,19 +453,21 @@ impl<'c> Tensors<'c> {
         };
         Mlp {
             gate_up: Linear::whole(&gate_up, hidden, config.mlp_bias),
+            gate_up_order: RowOrder::GateUp,
             down: Linear::whole(&[(name("mlp.down_proj"), hidden)], width, config.mlp_bias),
         }
     }
 
     fn experts(&self, experts: &ExpertConfig, name: &dyn Fn(&str) -> String) -> Feed {
-        let &ExpertConfig { num_experts, intermediate_size: width, shared_size, .. } = experts;
+        let &ExpertConfig { num_experts, intermediate_size: width, biases, shared_size, .. } = experts;
         let hidden = self.config.hidden_size;
         let apart = |prefix: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
             let of = |expert: usize, part: &str| name(&format!("{prefix}.experts.{expert}.{part}"));
             (0..num_experts)
                 .map(|expert| Mlp {
-                    gate_up: Linear::whole(&[(of(expert, gate), width), (of(expert, up), width)], hidden, false),
-                    down: Linear::whole(&[(of(expert, down), hidden)], width, false),
+                    gate_up: Linear::whole(&[(of(expert, gate), width), (of(expert, up), width)], hidden, biases),
+                    gate_up_order: RowOrder::GateUp,
+                    down: Linear::whole(&[(of(expert, down), hidden)], width, biases),
                 })
                 .collect()
         };
@@ -439,6 +481,25 @@ impl<'c> Tensors<'c> {
                 };
                 let mlp = |index| Mlp {
                     gate_up: of(index, "gate_up_proj", 2 * width, hidden),
+                    gate_up_order: RowOrder::GateUp,
+                    down: of(index, "down_proj", hidden, width),
+                };
+                ("mlp", (0..num_experts).map(mlp).collect())
+            }
+            ExpertNames::StackedColumns | ExpertNames::StackedBlocks => {
+                let of = |index: usize, part: &str, rows, in_features| {
+                    let (name, place) = (name(&format!("mlp.experts.{part}")), (index, num_experts));
+                    let linear = match self.experts {
+                        ExpertNames::StackedBlocks => {
+                            Linear::stacked(format!("{name}_blocks"), place, rows, in_features)
+                        }
+                        _ => Linear::stacked_columns(name.clone(), place, rows, in_features),
+                    };
+                    linear.with_bias(format!("{name}_bias"), place)
+                };
+                let mlp = |index| Mlp {
+                    gate_up: of(index, "gate_up_proj", 2 * width, hidden),
+                    gate_up_order: RowOrder::GateUpPairs,
                     down: of(index, "down_proj", hidden, width),
                 };
                 ("mlp", (0..num_experts).map(mlp).collect())
@@ -449,13 +510,15 @@ impl<'c> Tensors<'c> {
             let gate_up = [of("gate_proj", shared_size), of("up_proj", shared_size)];
             let mlp = Mlp {
                 gate_up: Linear::whole(&gate_up, hidden, false),
+                gate_up_order: RowOrder::GateUp,
                 down: Linear::whole(&[of("down_proj", hidden)], shared_size, false),
             };
             let gate = Linear::whole(&[(name(&format!("{block}.shared_expert_gate")), 1)], hidden, false);
             SharedExpert { mlp, gate }
         };
+        let router = if biases { "router" } else { "gate" };
         Feed::Experts {
-            router: Linear::whole(&[(name(&format!("{block}.gate")), num_experts)], hidden, false),
+            router: Linear::whole(&[(name(&format!("{block}.{router}")), num_experts)], hidden, biases),
             experts,
             shared: (shared_size > 0).then(shared),
         }
@@ -588,6 +651,7 @@ fn linear_attention(
             norm: vector("norm.weight", value_dim),
         }),
         head_norms: None,
+        sinks: None,
         o: Linear::whole(&[(name("out_proj"), hidden)], shape.value_width(), false),
         mlp_norms,
         feed,
@@ -622,9 +686,12 @@ fn shortened(name: &str) -> String {
 /// other sizes. `None` where the shapes are absurd.
 pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> {
     let matrix = |linear: &Linear, class| {
-        let out_features = linear.parts.iter().map(|part| part.rows.len()).sum();
+        let out_features = linear.out_features();
         let bytes = PackedMatrix::bytes_of(MatrixShape { out_features, in_features: linear.in_features }, class)?;
-        Some(bytes as u64 + linear.biases.iter().map(vector).sum::<u64>())
+        Some(
+            bytes as u64
+                + linear.biases.iter().map(|bias| 4 * bias.shape.last().copied().unwrap_or(0) as u64).sum::<u64>(),
+        )
     };
     let tensors = Tensors::usual(config);
     let tables = [Some(tensors.embedding()), tensors.head()];

@@ -80,6 +80,8 @@ pub(crate) struct Layer<B: Backend> {
     /// Of linear attention.
     delta: Option<Delta<B>>,
     head_norms: Option<HeadWeights<B::Vector>>,
+    /// `[num_heads]`, see [`kernels::Attention::sinks`].
+    sinks: Option<B::Vector>,
     /// `[hidden_size, num_heads * head_dim]`, or `[hidden_size, value_heads * value_dim]`.
     o: Linear<B>,
     mlp_norms: Norms<B::Vector>,
@@ -605,7 +607,7 @@ impl<B: Backend> Stack<B> {
                         break;
                     }
                     let rule = config.attention_rule(index);
-                    let how = AttentionLayer { layout, rule, sinks: None, layer: cache.layer };
+                    let how = AttentionLayer { layout, rule, sinks: layer.sinks.as_ref(), layer: cache.layer };
                     attend(pass, (step, rows), how, (qkv, kv), attended);
                     layout.q_width()
                 }
@@ -643,7 +645,7 @@ impl<B: Backend> Stack<B> {
             let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
             let heads = layer.head_norms.iter();
             let heads = heads.flat_map(|HeadWeights { q, k, v }| [Some(q), k.as_ref(), v.as_ref()]).flatten();
-            let vectors = norms.chain(heads).chain(layer.input.iter().map(|input| &input.norm));
+            let vectors = norms.chain(heads).chain(&layer.sinks).chain(layer.input.iter().map(|input| &input.norm));
             let inputs = layer.input.iter().flat_map(|input| [&input.gate, &input.out]);
             let mlp = match &layer.mlp {
                 MlpBlock::Dense(mlp) => mlp.bytes(backend),
@@ -917,7 +919,7 @@ impl<B: Backend> Layer<B> {
                 let head_norms = self.head_norms(config);
                 let kv = &mut kv[0];
                 backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
-                let how = AttentionLayer { layout, rule, sinks: None, layer: 0 };
+                let how = AttentionLayer { layout, rule, sinks: self.sinks.as_ref(), layer: 0 };
                 attend(pass, (&step, rows), how, (qkv, kv), attended);
             }
             Some(delta) => delta.apply(pass, &step, 0, (qkv, gates), states, attended),
@@ -933,7 +935,7 @@ impl<B: Backend> Layer<B> {
         match &mut self.mlp {
             MlpBlock::Dense(mlp) => matrices.extend(mlp.matrices_mut()),
             MlpBlock::Experts(Experts { router, experts, shared }) => {
-                matrices.push(router);
+                matrices.push(&mut router.matrix);
                 matrices.extend(experts.iter_mut().flat_map(Mlp::matrices_mut));
                 if let Some(SharedExpert { gate, mlp }) = shared {
                     matrices.extend(mlp.matrices_mut());
@@ -1028,13 +1030,17 @@ impl<B: Backend> Loader<'_, B> {
             qkv,
             delta: layer.delta.as_ref().map(|delta| self.delta(delta)).transpose()?,
             head_norms: layer.head_norms.as_ref().map(|norms| self.head_norms(norms, heads, rotary_dim)).transpose()?,
+            sinks: layer.sinks.as_ref().map(|sinks| self.stored(sinks)).transpose()?,
             o: self.linear(&layer.o)?,
             mlp_norms: self.norms(&layer.mlp_norms)?,
             mlp: match &layer.feed {
                 Feed::Dense(mlp) => MlpBlock::Dense(self.mlp(mlp)?),
                 Feed::Experts { router, experts, shared } => MlpBlock::Experts(Experts {
                     // A wrong choice costs more than a wrong digit: the router keeps its bits in every class.
-                    router: self.matrix(router, WeightClass::Bf16)?,
+                    router: Linear {
+                        matrix: self.matrix(router, WeightClass::Bf16)?,
+                        bias: self.bias(router, RowOrder::AsStored)?,
+                    },
                     experts: experts.iter().map(|mlp| self.mlp(mlp)).collect::<Result<_, _>>()?,
                     shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
                 }),
@@ -1102,7 +1108,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
-        let gate_up = self.linear_in_order(&mlp.gate_up, RowOrder::GateUp)?;
+        let gate_up = self.linear_in_order(&mlp.gate_up, mlp.gate_up_order)?;
         Ok(Mlp { gate_up, down: self.linear(&mlp.down)? })
     }
 
@@ -1126,7 +1132,7 @@ impl<B: Backend> Loader<'_, B> {
 
     /// The biases of fused projections, if there are any.
     pub(crate) fn bias(&self, linear: &tensors::Linear, order: RowOrder) -> Result<Option<B::Vector>, LoadError> {
-        let biases = linear.biases.iter().map(|bias| self.weights.vector(&bias.name, bias.len));
+        let biases = linear.biases.iter().map(|bias| self.weights.row(bias));
         let stored = biases.collect::<Result<Vec<_>, _>>()?.concat();
         let bias: Vec<f32> = (0..stored.len()).map(|row| stored[order.source(row, stored.len())]).collect();
         match bias.is_empty() {
@@ -1159,6 +1165,11 @@ impl<B: Backend> Loader<'_, B> {
     fn norms(&self, norms: &Norms<tensors::Vector>) -> Result<Norms<B::Vector>, LoadError> {
         let norm = |norm: &Option<tensors::Vector>| norm.as_ref().map(|norm| self.norm(norm)).transpose();
         Ok(Norms { before: norm(&norms.before)?, after: norm(&norms.after)? })
+    }
+
+    /// A vector as it is stored.
+    fn stored(&self, vector: &tensors::Vector) -> Result<B::Vector, LoadError> {
+        self.placed(&self.weights.vector(&vector.name, vector.len)?, &vector.name)
     }
 
     pub(crate) fn norm(&self, norm: &tensors::Vector) -> Result<B::Vector, LoadError> {

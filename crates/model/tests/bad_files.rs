@@ -1112,7 +1112,7 @@ fn files_that_change_while_they_are_read() {
     let error = weights.vector("model.norm.weight", HIDDEN).unwrap_err().to_string();
     assert!(error.contains("model.safetensors: the file ends before byte"), "{error}");
     let name = "model.layers.0.self_attn.q_proj.weight".to_string();
-    let parts = [TensorSlice { name, shape: vec![HIDDEN, HIDDEN], rows: 0..HIDDEN }];
+    let parts = [TensorSlice { name, shape: vec![HIDDEN, HIDDEN], rows: 0..HIDDEN, transposed: false }];
     let error = weights.pack(&Reference::new(), WeightClass::Bf16, HIDDEN, &parts).err().expect("an error");
     assert!(error.to_string().contains("model.safetensors: the file ends before byte"), "{error}");
 }

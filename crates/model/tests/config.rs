@@ -101,7 +101,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 23] = [
+const ARCHITECTURES: [(&str, Family); 24] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
@@ -120,6 +120,7 @@ const ARCHITECTURES: [(&str, Family); 23] = [
     ("SmolLM3ForCausalLM", Family::SmolLm3),
     ("MixtralForCausalLM", Family::Mixtral),
     ("Qwen3MoeForCausalLM", Family::Qwen3Moe),
+    ("GptOssForCausalLM", Family::GptOss),
     ("Qwen3NextForCausalLM", Family::Qwen3Next),
     ("Qwen3_5ForCausalLM", Family::Qwen35),
     ("Qwen3_5ForConditionalGeneration", Family::Qwen35),
@@ -386,14 +387,16 @@ fn long_rope_over_a_part_of_a_head() {
 fn experts_of_both_families() {
     let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen };
     let mixtral = of_family(Family::Mixtral, json!({}));
-    let expected = ExpertConfig { num_experts: 8, intermediate_size: 256, rule: rule(2, true), shared_size: 0 };
+    let expected =
+        ExpertConfig { num_experts: 8, intermediate_size: 256, rule: rule(2, true), biases: false, shared_size: 0 };
     assert_eq!(mixtral.experts, Some(expected));
     assert!(mixtral.layers.iter().all(|layer| layer.has_experts));
 
     for name in ["num_experts", "num_local_experts"] {
         let mut changes = json!({"num_local_experts": null, "norm_topk_prob": true});
         changes[name] = json!(16);
-        let expected = ExpertConfig { num_experts: 16, intermediate_size: 64, rule: rule(2, true), shared_size: 0 };
+        let expected =
+            ExpertConfig { num_experts: 16, intermediate_size: 64, rule: rule(2, true), biases: false, shared_size: 0 };
         assert_eq!(of_family(Family::Qwen3Moe, changes).experts, Some(expected), "{name}");
     }
     assert_eq!(of_family(Family::Qwen3Moe, json!({})).experts.unwrap().rule, rule(2, false));
@@ -587,7 +590,7 @@ fn an_expert_of_every_token_is_beside_the_others() {
         (Family::Qwen35Moe, json!({"norm_topk_prob": false}), rule(2, true), 48),
         (Family::Qwen3Moe, json!({}), rule(2, false), 0),
     ] {
-        let expected = ExpertConfig { num_experts: 8, intermediate_size: 64, rule, shared_size };
+        let expected = ExpertConfig { num_experts: 8, intermediate_size: 64, rule, biases: false, shared_size };
         let mut changes = changes;
         changes["num_hidden_layers"] = json!(4);
         assert_eq!(of_family(family, changes).experts, Some(expected), "{family}");

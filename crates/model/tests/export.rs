@@ -185,7 +185,8 @@ fn same_packed(original: &Checkpoint, output: &Path, class: WeightClass) -> usiz
         let [rows, words]: [usize; 2] = serde_json::from_value(entry["shape"].clone()).unwrap();
         let width = words * if class == WeightClass::Int4 { 8 } else { 4 };
         let bytes = |weights: &Weights| {
-            let part = TensorSlice { name: name.to_string(), shape: vec![rows, width], rows: 0..rows };
+            let part =
+                TensorSlice { name: name.to_string(), shape: vec![rows, width], rows: 0..rows, transposed: false };
             let backend = Reference::new();
             let packed = weights.pack(&backend, class, width, &[part]).unwrap();
             backend.image(&packed).expect("the reference has images").pieces().concat()

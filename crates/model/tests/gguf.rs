@@ -56,7 +56,7 @@ fn table_entry(file: &[u8], name: &str) -> (usize, usize) {
 }
 
 /// Block types with the numbers and bytes of a block, and where in it the scales are that every number depends on.
-const SCALES: [(&str, usize, usize, &[usize]); 14] = [
+const SCALES: [(&str, usize, usize, &[usize]); 15] = [
     ("Q4_0", 32, 18, &[0]),
     ("Q4_1", 32, 20, &[0, 2]),
     ("Q5_0", 32, 22, &[0]),
@@ -69,6 +69,7 @@ const SCALES: [(&str, usize, usize, &[usize]); 14] = [
     ("Q6_K", 256, 210, &[208]),
     ("IQ4_NL", 32, 18, &[0]),
     ("IQ4_XS", 256, 136, &[0]),
+    ("MXFP4", 32, 17, &[]), // one byte: below
     ("TQ1_0", 256, 54, &[52]),
     ("TQ2_0", 256, 66, &[64]),
 ];
@@ -100,7 +101,8 @@ fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
                 file[at..at + 2].copy_from_slice(&scale.to_le_bytes());
                 open(&file)
             };
-            let part = || vec![TensorSlice { name: name.to_string(), shape: shape.to_vec(), rows: 0..4 }];
+            let part =
+                || vec![TensorSlice { name: name.to_string(), shape: shape.to_vec(), rows: 0..4, transposed: false }];
             let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
             for scale in [0x7e00, 0xfe00, 0x7c01, 0x7c00, 0xfc00] {
                 let weights = with(scale);
@@ -126,6 +128,19 @@ fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
                     weights.pack(&Reference::new(), class, shape[1], &part()).unwrap();
                 }
             }
+        }
+    }
+    // An exponent for each block: too large for some code, and the largest that is not.
+    for (scale, is_number) in [(0xffu8, false), (253, false), (252, true), (0, true)] {
+        let mut bytes = file.clone();
+        bytes[data_at + table_entry(&file, "MXFP4").1 + 4 * 17] = scale; // of the second row the second
+        let weights = open(&bytes);
+        let part = TensorSlice { name: "MXFP4".to_string(), shape: vec![4, 96], rows: 0..4, transposed: false };
+        for class in [WeightClass::Bf16, WeightClass::Int4] {
+            let packed = weights.pack(&Reference::new(), class, 96, std::slice::from_ref(&part));
+            assert_eq!(packed.is_ok(), is_number, "{scale} in {class:?}");
+            let want = "tensor \"MXFP4\": a scale of block 4 of MXFP4 is not a finite number";
+            packed.err().iter().for_each(|error| assert!(error.to_string().ends_with(want), "{error}"));
         }
     }
     // Data that ends before its shape says.
@@ -249,6 +264,8 @@ fn converted_families_give_the_logits_of_their_directories() {
         "exaone4",
         "gemma2",
         "gemma3",
+        "gpt-oss",
+        "gpt-oss-mxfp4",
         "granite",
         "llama-bias-linear",
         "llama2",
@@ -286,6 +303,7 @@ fn sayable(directory: &Path) -> Value {
             config["no_rope_layers"] = Value::Null;
             config["no_rope_layer_interval"] = Value::Null;
         }
+        "GptOssForCausalLM" => config["swiglu_limit"] = 7.0.into(),
         "Qwen3MoeForCausalLM" => config["norm_topk_prob"] = true.into(),
         _ => {}
     }
@@ -311,6 +329,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "OlmoeForCausalLM" => "olmoe",
         "Exaone4ForCausalLM" => "exaone4",
         "SeedOssForCausalLM" => "seed_oss",
+        "GptOssForCausalLM" => "gpt-oss",
         "GraniteForCausalLM" => "granite",
         "SmolLM3ForCausalLM" => "smollm3",
         _ => return None,
@@ -372,7 +391,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             settings.push(text_setting(&key("rope.scaling.type"), "linear"));
             settings.push(f32_setting(&key("rope.scaling.factor"), factor() as f32));
         }
-        "yarn" if rope["truncate"] != false => {
+        "yarn" if (rope["truncate"] == false) == (architecture == "gpt-oss") => {
             settings.push(text_setting(&key("rope.scaling.type"), "yarn"));
             settings.push(f32_setting(&key("rope.scaling.factor"), factor() as f32));
             let original = rope["original_max_position_embeddings"].as_u64().unwrap() as u32;
@@ -397,7 +416,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         }
         _ => return None,
     }
-    for Stored { name, dtype, shape, bytes } in unfused_experts(stored_tensors(directory)) {
+    for Stored { name, dtype, shape, bytes } in unfused_experts(gpt_oss_experts(stored_tensors(directory))) {
         let name = ggml_name(architecture, &name);
         let (name, number, bytes) = match dtype.as_str() {
             _ if architecture.starts_with("gemma") && name.ends_with("norm.weight") => {
@@ -407,6 +426,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             "F32" => (name, 0, bytes),
             "F16" => (name, 1, bytes),
             "BF16" => (name, 30, bytes),
+            "MXFP4" => (name, 39, bytes),
             other => panic!("{other}"),
         };
         let rotated = name.contains("attn_q.") || name.contains("attn_k.");
@@ -435,6 +455,75 @@ fn interleaved(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
         bytes[from * row_bytes..(from + 1) * row_bytes].iter().copied()
     });
     rows.collect()
+}
+
+/// An expert's rows, in bytes.
+type RowsOf<'a> = Box<dyn Fn(usize) -> Vec<Vec<u8>> + 'a>;
+
+/// gpt-oss's stacks, columns in bfloat16 or blocks of MXFP4, gate and up in turns, as tensors of each expert.
+fn gpt_oss_experts(tensors: Vec<Stored>) -> Vec<Stored> {
+    if !tensors.iter().any(|tensor| tensor.name.ends_with("self_attn.sinks")) {
+        return tensors;
+    }
+    let scales: Vec<(String, Vec<u8>)> = tensors
+        .iter()
+        .filter_map(|tensor| Some((tensor.name.strip_suffix("_scales")?.to_string(), tensor.bytes.clone())))
+        .collect();
+    let mut apart = Vec::new();
+    for Stored { name, dtype, shape, bytes } in tensors {
+        let Some((prefix, kind)) = name.split_once("experts.") else {
+            apart.push(Stored { name, dtype, shape, bytes });
+            continue;
+        };
+        // Of each expert its rows, in bytes.
+        let (experts, len) = (shape[0], bytes.len() / shape[0]);
+        let columns = |bytes: &[u8]| -> Vec<Vec<u8>> {
+            let pair = |row: usize, k: usize| [0, 1].map(|at| bytes[(k * shape[2] + row) * 2 + at]);
+            (0..shape[2]).map(|row| (0..shape[1]).flat_map(|k| pair(row, k)).collect()).collect()
+        };
+        let blocks = |scales: &[u8], bytes: &[u8]| -> Vec<Vec<u8>> {
+            let code = |block: &[u8], i: usize| block[i / 2] >> (i % 2 * 4) & 15;
+            let block = |(block, &scale): (&[u8], &u8)| -> Vec<u8> {
+                std::iter::once(scale).chain((0..16).map(|i| code(block, i) | code(block, i + 16) << 4)).collect()
+            };
+            let all: Vec<u8> = bytes.chunks(16).zip(scales).flat_map(block).collect();
+            all.chunks(all.len() / shape[1]).map(<[u8]>::to_vec).collect()
+        };
+        let (part, of, rows): (_, _, RowsOf<'_>) = match kind {
+            "gate_up_proj" | "down_proj" => {
+                (kind, (dtype, "weight", vec![shape[1]]), Box::new(|e| columns(&bytes[e * len..(e + 1) * len])))
+            }
+            _ if kind.ends_with("_bias") => {
+                let rows = |e: usize| bytes[e * len..(e + 1) * len].chunks(2).map(<[u8]>::to_vec).collect();
+                (kind.trim_end_matches("_bias"), (dtype, "bias", vec![]), Box::new(rows))
+            }
+            _ if kind.ends_with("_blocks") => {
+                let part = kind.trim_end_matches("_blocks");
+                let (_, scales) = scales.iter().find(|(of, _)| name.strip_suffix("_blocks") == Some(of)).unwrap();
+                let each = scales.len() / experts;
+                let rows = move |e: usize| blocks(&scales[e * each..(e + 1) * each], &bytes[e * len..(e + 1) * len]);
+                (part, ("MXFP4".to_string(), "weight", vec![shape[2] * 32]), Box::new(rows))
+            }
+            _ => continue, // scales go with their blocks
+        };
+        for expert in 0..experts {
+            let rows = rows(expert);
+            let parts: Vec<(&str, Vec<&Vec<u8>>)> = match part {
+                "down_proj" => vec![("down_proj", rows.iter().collect())],
+                _ => vec![
+                    ("gate_proj", rows.iter().step_by(2).collect()),
+                    ("up_proj", rows.iter().skip(1).step_by(2).collect()),
+                ],
+            };
+            for (part, rows) in parts {
+                let (dtype, kind, width) = of.clone();
+                let name = format!("{prefix}experts.{expert}.{part}.{kind}");
+                let shape = [vec![rows.len()], width].concat();
+                apart.push(Stored { name, dtype, shape, bytes: rows.into_iter().flatten().copied().collect() });
+            }
+        }
+    }
+    apart
 }
 
 /// Stacks of gate and up together, as one tensor of each expert.
@@ -469,16 +558,17 @@ fn stacked_experts(tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>) -> Vec<(Strin
             stacked.push((name, dims, number, bytes));
             continue;
         };
-        let module = match module {
-            "gate_proj.weight" | "w1.weight" => "ffn_gate_exps.weight",
-            "up_proj.weight" | "w3.weight" => "ffn_up_exps.weight",
-            _ => "ffn_down_exps.weight",
+        let (part, kind) = module.split_once('.').unwrap();
+        let module = match part {
+            "gate_proj" | "w1" => "ffn_gate_exps",
+            "up_proj" | "w3" => "ffn_up_exps",
+            _ => "ffn_down_exps",
         };
         let layer = prefix.replace("mlp.", "").replace("block_sparse_moe.", "");
-        let name = format!("{layer}{module}");
+        let name = format!("{layer}{module}.{kind}");
         match stacked.iter_mut().find(|(other, ..)| *other == name) {
             Some((_, dims, _, all)) => {
-                dims[2] += 1;
+                *dims.last_mut().unwrap() += 1;
                 all.extend(bytes);
             }
             None => stacked.push((name, [dims, vec![1]].concat(), number, bytes)),
@@ -493,6 +583,11 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("post_attention_layernorm", "post_attention_norm"),
             ("pre_feedforward_layernorm", "ffn_norm"),
             ("post_feedforward_layernorm", "post_ffw_norm"),
+        ],
+        "gpt-oss" => &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("mlp.router", "ffn_gate_inp"),
+            ("self_attn.sinks", "attn_sinks.weight"),
         ],
         "olmo2" | "exaone4" | "seed_oss" => {
             &[("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm")]
@@ -684,7 +779,7 @@ fn ends_of_turns_are_found_by_their_names() {
 #[test]
 fn every_type_is_held_as_it_is() {
     let (weights, backend) = (Weights::open(&gguf("blocks.gguf")).unwrap(), Reference::new());
-    let narrow = ["Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0"];
+    let narrow = ["Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0"];
     for name in narrow.into_iter().chain(["Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"]) {
         let shape = shape_of(name);
         let [rows, width] = shape;
@@ -692,7 +787,7 @@ fn every_type_is_held_as_it_is() {
             if class == WeightClass::Int4 && !narrow.contains(&name) {
                 continue;
             }
-            let part = TensorSlice { name: name.to_string(), shape: shape.to_vec(), rows: 0..rows };
+            let part = TensorSlice { name: name.to_string(), shape: shape.to_vec(), rows: 0..rows, transposed: false };
             let packed = weights.pack(&backend, class, width, &[part]).unwrap();
             let stored = weights.tensor(name, &shape).unwrap().rows().unwrap();
             let (mut held, mut wanted) = (vec![0.0; width], vec![0.0f32; width]);
@@ -737,7 +832,7 @@ fn the_class_of_each_type() {
     for block in [Q8_0, Q5_0, Q5_1, Q5_K, Q6_K] {
         assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int8, "{block:?}");
     }
-    for block in [Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, Q3_K, Q2_K, TQ1_0, TQ2_0] {
+    for block in [Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4, Q3_K, Q2_K, TQ1_0, TQ2_0] {
         assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int4, "{block:?}");
     }
 }

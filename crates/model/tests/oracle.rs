@@ -189,6 +189,13 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("qwen3.5", "rope_parameters", json!({"rope_theta": 10000.0, "partial_rotary_factor": 0.5})),
         ("qwen3-next", "norm_topk_prob", json!(false)),
         ("qwen3-next", "partial_rotary_factor", json!(null)),
+        ("gpt-oss", "sliding_window", json!(null)),
+        ("gpt-oss", "sliding_window", json!(9)),
+        ("gpt-oss", "layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
+        ("gpt-oss", "swiglu_limit", json!(7.0)),
+        ("gpt-oss", "num_experts_per_tok", json!(3)),
+        ("gpt-oss-mxfp4", "rope_scaling", json!({"rope_type": "default"})),
+        ("gpt-oss-mxfp4", "sliding_window", json!(128)),
     ] {
         let (_, directory) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
         let change = |mut config: Value| {

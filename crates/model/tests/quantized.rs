@@ -450,7 +450,7 @@ fn what_a_checkpoint_is_stored_in_is_what_auto_takes() {
 
 /// Rows packed as int8, taken out again; and the numbers that they stand for in the files.
 fn through_int8(weights: &Weights, tensor: &str, shape: [usize; 2]) -> (Vec<f32>, Vec<f32>) {
-    let part = TensorSlice { name: tensor.to_string(), shape: shape.to_vec(), rows: 0..shape[0] };
+    let part = TensorSlice { name: tensor.to_string(), shape: shape.to_vec(), rows: 0..shape[0], transposed: false };
     let packed = weights.pack(&Reference::new(), WeightClass::Int8, shape[1], &[part]).unwrap();
     let mut found = vec![f32::NAN; shape[0] * shape[1]];
     found.chunks_exact_mut(shape[1]).enumerate().for_each(|(row, out)| packed.unpack_row(row, out));

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, and OLMo 3 `olmo2`:
 /// see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
 /// token are one.
-const ARCHITECTURES: [(&str, &str); 16] = [
+const ARCHITECTURES: [(&str, &str); 17] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
@@ -32,6 +32,7 @@ const ARCHITECTURES: [(&str, &str); 16] = [
     ("olmoe", "OlmoeForCausalLM"),
     ("exaone4", "Exaone4ForCausalLM"),
     ("seed_oss", "SeedOssForCausalLM"),
+    ("gpt-oss", "GptOssForCausalLM"),
     ("qwen2vl", "Qwen2ForCausalLM"),
     ("qwen3vl", "Qwen3ForCausalLM"),
     ("qwen3vlmoe", "Qwen3MoeForCausalLM"),
@@ -218,6 +219,14 @@ fn add_architecture_fields(
         "qwen3moe" | "qwen3vlmoe" => {
             config.insert("norm_topk_prob".into(), true.into());
         }
+        "gpt-oss" => {
+            // Every MLP is an expert.
+            if let Some(width) = config.get("moe_intermediate_size").cloned() {
+                config.insert(FEED_FORWARD.0.into(), width);
+            }
+            config.extend(window.map(|window| (WINDOW.0.to_string(), window.into())));
+            add_layer_types(settings, config)?;
+        }
         "phi3" => {
             config.insert(WINDOW.0.into(), json!(window));
         }
@@ -290,6 +299,9 @@ fn rope_scaling(
         }
         Some(kind @ ("linear" | "yarn")) => {
             scaling.insert("rope_type".into(), kind.into());
+            if settings.architecture == "gpt-oss" {
+                scaling.insert("truncate".into(), false.into()); // as ggml takes for granted
+            }
             return Ok(Some(Value::Object(scaling)));
         }
         Some(other) => {

@@ -155,7 +155,7 @@ fn encoding(number: u32) -> Option<Encoding> {
         30 => Encoding::Bf16,
         34 => Encoding::Quantized(BlockType::TQ1_0),
         35 => Encoding::Quantized(BlockType::TQ2_0),
-        39 => other("MXFP4", 32, 17),
+        39 => Encoding::Quantized(BlockType::MXFP4),
         40 => other("NVFP4", 64, 36),
         41 => other("Q1_0", 128, 18),
         _ => return None,

@@ -3,6 +3,7 @@
 //! ```text
 //! blk.3.attn_q.weight         ──►   model.layers.3.self_attn.q_proj.weight
 //! blk.3.ffn_up_exps.weight    ──►   model.layers.3.mlp.experts.0.up_proj.weight, .1., .2. ...
+//! blk.3.attn_sinks.weight     ──►   model.layers.3.self_attn.sinks
 //! ```
 //!
 //! **Rows of queries and keys.** ggml rotates neighbours (0, 1), (2, 3), ... in some architectures; transformers
@@ -43,6 +44,9 @@ const LAYER: [(&str, &str); 15] = [
 const EXPERTS: [(&str, &str); 3] =
     [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
 
+/// The tensor of a layer that is no part of a module.
+const SINKS: (&str, &str) = ("attn_sinks.weight", "self_attn.sinks");
+
 /// Maximum experts of a layer.
 const MAX_EXPERTS: usize = 1024;
 
@@ -56,6 +60,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
             &[("ffn_norm", "pre_feedforward_layernorm"), ("post_attention_norm", "post_attention_layernorm")]
         }
         "olmo2" | "exaone4" | "seed_oss" => &[("post_attention_norm", "post_attention_layernorm")],
+        "gpt-oss" => &[("post_attention_norm", "post_attention_layernorm"), ("ffn_gate_inp", "mlp.router")],
         "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
         _ => &[],
     };
@@ -66,6 +71,9 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
 fn name_in_transformers(architecture: &str, name: &str) -> Option<String> {
     let (module, kind) = name.rsplit_once('.')?;
     let module = match module.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((index, module)) if name.ends_with(SINKS.0) => {
+            return Some(format!("model.layers.{index}.{}", SINKS.1)).filter(|_| module == "attn_sinks");
+        }
         Some((index, module)) => {
             let (_, theirs) = layer_modules(architecture).find(|(ggml, _)| *ggml == module)?;
             format!("model.layers.{index}.{theirs}")
@@ -77,6 +85,9 @@ fn name_in_transformers(architecture: &str, name: &str) -> Option<String> {
 
 /// ggml's name of a tensor of transformers, for messages; the same name if it has none.
 pub fn ggml_name(architecture: &str, name: &str) -> String {
+    if let Some(index) = name.strip_suffix(SINKS.1).and_then(|rest| rest.strip_prefix("model.layers.")) {
+        return format!("blk.{index}{}", SINKS.0);
+    }
     let translated = || {
         let (module, kind) = name.rsplit_once('.')?;
         let module = match module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
@@ -113,18 +124,22 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
     Ok(vec![TensorInfo { name, stored, ..tensor.clone() }])
 }
 
-/// The matrices in a stack `[experts, rows, in_features]`, each under its own name.
+/// The matrices in a stack `[experts, rows, in_features]`, each under its own name; or the biases in `[experts, rows]`.
 fn split_experts(tensor: &TensorInfo) -> Option<Vec<TensorInfo>> {
-    let (index, module) = tensor.name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
+    let (name, kind) = tensor.name.strip_prefix("blk.")?.rsplit_once('.')?;
+    let (index, module) = name.split_once('.')?;
     let (_, part) = EXPERTS.iter().find(|(ggml, _)| *ggml == module)?;
-    let &[experts, rows, in_features] = tensor.shape.as_slice() else { return None };
+    let (&experts, shape) = tensor.shape.split_first()?;
+    if shape.len() != [("weight", 2), ("bias", 1)].into_iter().find(|(known, _)| *known == kind)?.1 {
+        return None;
+    }
     if experts == 0 || experts > MAX_EXPERTS || !tensor.len.is_multiple_of(experts as u64) {
         return None;
     }
     let len = tensor.len / experts as u64;
     let one = |expert: usize| TensorInfo {
-        name: format!("model.layers.{index}.mlp.experts.{expert}.{part}.weight"),
-        shape: vec![rows, in_features],
+        name: format!("model.layers.{index}.mlp.experts.{expert}.{part}.{kind}"),
+        shape: shape.to_vec(),
         offset: tensor.offset + expert as u64 * len,
         len,
         ..tensor.clone()
@@ -155,6 +170,9 @@ mod tests {
             ("phi3", "blk.7.ffn_up.weight", "model.layers.7.mlp.gate_up_proj.weight"),
             ("phi3", "blk.7.attn_qkv.weight", "model.layers.7.self_attn.qkv_proj.weight"),
             ("qwen3moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.mlp.gate.weight"),
+            ("gpt-oss", "blk.7.ffn_gate_inp.bias", "model.layers.7.mlp.router.bias"),
+            ("gpt-oss", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("gpt-oss", "blk.17.attn_sinks.weight", "model.layers.17.self_attn.sinks"),
         ] {
             assert_eq!(name_in_transformers(architecture, ggml).as_deref(), Some(theirs));
             assert_eq!(ggml_name(architecture, theirs), ggml);
@@ -163,6 +181,7 @@ mod tests {
             assert_eq!(name_in_transformers("llama", other), None, "{other}");
             assert_eq!(ggml_name("llama", other), other);
         }
+        assert_eq!(ggml_name("gpt-oss", "model.layers.1.mlp.experts.9.up_proj.bias"), "blk.1.ffn_up_exps.bias");
         assert_eq!(ggml_name("qwen3moe", "model.layers.1.mlp.experts.9.up_proj.weight"), "blk.1.ffn_up_exps.weight");
     }
 }

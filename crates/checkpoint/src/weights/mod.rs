@@ -16,6 +16,7 @@ mod quantized;
 mod rows;
 mod table;
 
+use crate::blocks::BlockType;
 use crate::checkpoint::Checkpoint;
 use crate::container::{Container, check_readable};
 use crate::encoding::{Encoding, class_for};
@@ -54,6 +55,15 @@ pub struct TensorSlice {
     pub shape: Vec<usize>,
     /// Rows of the tensor, with all outer dimensions flattened.
     pub rows: Range<usize>,
+    /// Their columns are the rows of the matrix, whose `in_features` is then the number of these rows.
+    pub transposed: bool,
+}
+
+impl TensorSlice {
+    /// Rows of the packed matrix.
+    pub fn out_features(&self) -> usize {
+        if self.transposed { self.shape.last().copied().unwrap_or(0) } else { self.rows.len() }
+    }
 }
 
 /// Order of the concatenated rows of the parts in the packed matrix.
@@ -63,6 +73,8 @@ pub enum RowOrder {
     AsStored,
     /// Gate and up rows in the order of [`gate_up_row`].
     GateUp,
+    /// The same, where each gate row is stored before its up row.
+    GateUpPairs,
     /// The first rows are `groups` groups, each of parts of these heights: the first parts of all groups, then the
     /// second parts, and so on. The rows behind them are unchanged.
     Grouped {
@@ -79,6 +91,10 @@ impl RowOrder {
         match self {
             RowOrder::AsStored => row,
             RowOrder::GateUp => gate_up_row(row, rows / 2),
+            RowOrder::GateUpPairs => {
+                let (stacked, width) = (gate_up_row(row, rows / 2), rows / 2);
+                if stacked < width { 2 * stacked } else { 2 * (stacked - width) + 1 }
+            }
             RowOrder::Grouped { groups, parts } => {
                 let (group_rows, mut before, mut first) = (parts.iter().sum::<usize>(), 0, row);
                 for height in parts {
@@ -139,12 +155,17 @@ impl Weights {
                 expected: shape.to_vec(),
             });
         };
-        let encoding = match &entry.values {
-            Values::Rows { encoding, .. } => Some(*encoding),
-            Values::Quantized(_) => None,
-        };
-        check_readable(self.table.files[entry.file].name(), &self.name_in_file(name), (&entry.shape, encoding), shape)?;
+        let (file, found) = (&self.table.files[entry.file], (entry.shape.as_slice(), entry.values.encoding()));
+        check_readable(file.name(), &self.name_in_file(name), found, shape)?;
         Ok(Tensor { name, weights: self, entry })
+    }
+
+    /// Reads one row of a tensor: a vector of a stack.
+    pub fn row(&self, slice: &TensorSlice) -> Result<Vec<f32>, LoadError> {
+        let rows = self.tensor(&slice.name, &slice.shape)?.rows()?;
+        let mut values = vec![0.0; slice.shape.last().copied().unwrap_or(0)]; // no more than the file holds
+        rows.read(slice.rows.start, &mut values)?;
+        Ok(values)
     }
 
     /// Reads a tensor `[len]`.
@@ -183,7 +204,7 @@ impl Weights {
         self.table.tensors.get(name).map(|entry| entry.shape.as_slice())
     }
 
-    /// Every tensor that is not a quantized module, by file and offset.
+    /// Every tensor that is one in its file too, and not a quantized module of several, by file and offset.
     pub fn stored(&self) -> Vec<StoredTensor<'_>> {
         let all = self.table.tensors.iter().filter_map(|(name, entry)| match &entry.values {
             &Values::Rows { offset, encoding, .. } => {
@@ -193,7 +214,7 @@ impl Weights {
                     StoredTensor { name, shape, encoding, num_bytes, file: &self.table.files[entry.file], offset },
                 ))
             }
-            Values::Quantized(_) => None,
+            Values::Quantized(_) | Values::Mxfp4 { .. } => None,
         });
         let mut all: Vec<(usize, StoredTensor<'_>)> = all.collect();
         all.sort_by(|(a_file, a), (b_file, b)| (a_file, a.offset, a.name).cmp(&(b_file, b.offset, b.name)));
@@ -275,7 +296,7 @@ impl Weights {
     pub fn stored_type(&self) -> Option<&'static str> {
         let mut counts: Vec<(&'static str, u64)> = Vec::new();
         for (_, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
-            let Values::Rows { encoding, .. } = &entry.values else { continue };
+            let Some(encoding) = entry.values.encoding() else { continue };
             match counts.iter_mut().find(|(name, _)| *name == encoding.name()) {
                 Some((_, bytes)) => *bytes += entry.num_bytes,
                 None => counts.push((encoding.name(), entry.num_bytes)),
@@ -289,6 +310,7 @@ impl Weights {
         match self.table.tensors.get(name).map(|entry| &entry.values) {
             Some(Values::Rows { encoding, .. }) => class_for(*encoding),
             Some(Values::Quantized(quantized)) => quantized.class(),
+            Some(Values::Mxfp4 { .. }) => class_for(Encoding::Quantized(BlockType::MXFP4)),
             None => WeightClass::Bf16,
         }
     }
@@ -328,12 +350,13 @@ impl Weights {
         parts: &[TensorSlice],
         order: RowOrder,
     ) -> Result<B::Matrix, LoadError> {
-        let out_features = parts.iter().map(|part| part.rows.len()).sum();
+        let out_features = parts.iter().map(TensorSlice::out_features).sum();
         let shape = MatrixShape { out_features, in_features };
         let name = parts.iter().map(|part| format!("{}{:?}", part.name, part.rows)).collect::<Vec<_>>().join("+");
         let name = match order {
             RowOrder::AsStored => name,
             RowOrder::GateUp => format!("{name}, gated"),
+            RowOrder::GateUpPairs => format!("{name}, gated in pairs"),
             RowOrder::Grouped { groups, parts } => format!("{name}, {groups} groups of {parts:?}"),
         };
         let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
@@ -345,7 +368,13 @@ impl Weights {
         }
         let tensors = parts
             .iter()
-            .map(|part| Ok((self.tensor(&part.name, &part.shape)?.rows()?, part.rows.clone())))
+            .map(|part| {
+                let rows = self.tensor(&part.name, &part.shape)?.rows()?;
+                match part.transposed {
+                    false => Ok((rows, part.rows.clone())),
+                    true => Ok((rows.transposed(part.rows.clone(), part.out_features())?, 0..part.out_features())),
+                }
+            })
             .collect::<Result<Vec<_>, LoadError>>()?;
         let of_part = |row: usize| {
             let mut row = order.source(row, out_features);

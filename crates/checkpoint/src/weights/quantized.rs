@@ -11,6 +11,7 @@
 //!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
 //!   float-quantized      weight e4m3 [out, in]           weight_scale [out, 1] or [1]                 scale * weight
 //! FP8                    weight e4m3 [out, in]           weight_scale_inv [out/128, in/128]           scale * weight
+//! MXFP4                  blocks u8 [.., out, in/32, 16]  scales u8 [.., out, in/32]                   2^(scale - 127) * code
 //! ```
 //! A word holds eight 4-bit codes or four 8-bit codes. GPTQ packs eight neighbours along the input with the first in
 //! the low bits; with desc_act (inputs sorted by activation), `g_idx` has the group of each input. AWQ packs eight
@@ -18,7 +19,8 @@
 //! or by 128 for 8 bits. Zero points of GPTQ's first format are stored minus one. Layouts are those of AutoGPTQ,
 //! GPTQModel, AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023). FP8's numbers of 8 bits
 //! (e4m3 of Micikevicius et al., 2022) share a scale in blocks of 128 x 128, as DeepSeek-V3 was published; the name of
-//! the scales says that the quantizer divided by them. Activations are not rounded to FP8 here.
+//! the scales says that the quantizer divided by them. Activations are not rounded to FP8 here. MXFP4's codes, as gpt-oss
+//! was published, are those of [`BlockType::MXFP4`](crate::BlockType), neighbours in a byte, and are packed unchanged.
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
 //! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
@@ -55,6 +57,7 @@ enum Scheme {
     Fp8 {
         block: [usize; 2],
     },
+    Mxfp4,
 }
 
 /// Widths of packed codes in the groups of `config.json`.
@@ -98,7 +101,7 @@ pub(super) struct Quantized {
 
 /// One stored tensor of a module.
 #[derive(Debug)]
-struct StoredPart {
+pub(super) struct StoredPart {
     name: String,
     file: usize,
     offset: u64,
@@ -136,6 +139,7 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         Scheme::CompressedTensors { .. } => "weight_scale",
         Scheme::Fp8 { .. } => "weight_scale_inv",
         Scheme::Gptq { .. } | Scheme::Awq => "qweight",
+        Scheme::Mxfp4 => return mxfp4(table),
     };
     let mut modules: Vec<String> = table
         .tensors
@@ -158,6 +162,7 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
             Scheme::Awq => gptq(table, module, Layout::Awq)?,
             Scheme::CompressedTensors { packed } => compressed(table, module, packed)?,
             Scheme::Fp8 { block } => fp8(table, module, suffix, Some(block))?,
+            Scheme::Mxfp4 => unreachable!("its parts are joined above"),
         };
         let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.zeros.as_ref()];
         let num_bytes = parts.iter().flatten().map(|part| part.len).sum();
@@ -276,13 +281,15 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
             fields.only("fmt", &["e4m3".into()])?;
             Ok((Scheme::Fp8 { block: block_of(fields, "weight_block_size")? }, fields.texts("modules_to_not_convert")?))
         }
+        // Which modules are converted, its tensors show.
+        Some("mxfp4") => Ok((Scheme::Mxfp4, Vec::new())),
         found => {
             let found = found.map_or("it is missing".to_string(), |method| {
                 format!("{:?} is unsupported", method.chars().take(40).collect::<String>())
             });
             let problem = format!(
-                "{found}; supported are \"gptq\", \"awq\", \"fp8\" and \"compressed-tensors\": use such a checkpoint, or \
-                 the original one in bf16 or f16 with --weights int8 or int4"
+                "{found}; supported are \"gptq\", \"awq\", \"fp8\", \"mxfp4\" and \"compressed-tensors\": use such a \
+                 checkpoint, or the original one in bf16 or f16 with --weights int8 or int4"
             );
             Err(fields.refuse("quant_method", problem))
         }
@@ -404,6 +411,12 @@ impl StoredPart {
         }
     }
 
+    /// Reads its bytes from `at` on.
+    pub(super) fn read_at(&self, files: &[ModelFile], at: u64, out: &mut [u8]) -> Result<(), LoadError> {
+        assert!(at + out.len() as u64 <= self.len, "a read outside {}", self.name);
+        files[self.file].read_at(self.offset + at, out)
+    }
+
     fn bytes(&self, files: &[ModelFile]) -> Result<Vec<u8>, LoadError> {
         files[self.file].read_vec(self.offset, self.len as usize)
     }
@@ -491,6 +504,30 @@ fn fp8(table: &mut Table, module: &str, scale: &str, block: Option<[usize; 2]>) 
     let shape = [out_features, in_features];
     let layout = Layout::Fp8 { block };
     Ok(Quantized { layout, codes, scales, zeros: None, group_of: None, shape, groups, per_tensor: false })
+}
+
+/// Joins codes and scales of MXFP4 as tensors `[.., out, in]`, under the names of the codes.
+fn mxfp4(table: &mut Table) -> Result<(), LoadError> {
+    let mut modules: Vec<String> =
+        table.tensors.keys().filter_map(|name| name.strip_suffix("_blocks").map(str::to_string)).collect();
+    modules.sort_unstable();
+    for module in &modules {
+        let (codes, code_shape) = require(table, &format!("{module}_blocks"))?;
+        let (scales, scale_shape) = require(table, &format!("{module}_scales"))?;
+        codes.expect(table, &["U8"])?;
+        scales.expect(table, &["U8", "F8_E8M0"])?;
+        let &[ref outer @ .., groups, 16] = code_shape.as_slice() else {
+            return Err(codes.wrong(table, format!("shape {code_shape:?}; expected [.., outputs, inputs / 32, 16]")));
+        };
+        let Some(in_features) = groups.checked_mul(32).filter(|_| !outer.is_empty()) else {
+            return Err(codes.wrong(table, format!("shape {code_shape:?} is out of range")));
+        };
+        scales.expect_shape(table, &scale_shape, &code_shape[..code_shape.len() - 1])?;
+        let (shape, num_bytes) = ([outer, &[in_features]].concat(), codes.len + scales.len);
+        let (file, name) = (codes.file, codes.name.clone());
+        table.tensors.insert(name, Entry { shape, num_bytes, file, values: Values::Mxfp4 { codes, scales } });
+    }
+    Ok(())
 }
 
 /// A module of compressed-tensors.

@@ -5,14 +5,16 @@
 //!                         └─int8, int4, blocks──> codes and scales, for a class that keeps them unchanged
 //! ```
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use kernels::quant::GroupScale;
 use kernels::{BlockFormat, WeightClass};
 
+use super::quantized::StoredPart;
 use super::table::{Entry, Values};
 use super::{StoredTensor, Weights, quantized};
-use crate::blocks::BlockType;
+use crate::blocks::{BlockType, mxfp4_block};
 use crate::container::{StoredAs, broken_block};
 use crate::encoding::{Encoding, class_for, for_each_chunk, is_finite_bf16};
 use crate::files::LoadError;
@@ -31,6 +33,8 @@ pub struct TensorRows<'w> {
     tensor: Tensor<'w>,
     /// For a quantized module.
     codes: Option<quantized::Codes>,
+    /// For rows that are stored as columns: all of them.
+    columns: Option<Vec<f32>>,
 }
 
 impl<'w> Tensor<'w> {
@@ -41,10 +45,7 @@ impl<'w> Tensor<'w> {
 
     /// The number format of its rows; `None` for a quantized module.
     pub fn encoding(&self) -> Option<Encoding> {
-        match self.entry.values {
-            Values::Rows { encoding, .. } => Some(encoding),
-            Values::Quantized(_) => None,
-        }
+        self.entry.values.encoding()
     }
 
     /// Both as stored, if equal numbers are equal bytes and vice versa.
@@ -67,10 +68,10 @@ impl<'w> Tensor<'w> {
     /// Prepares reading of rows. Reads all bytes of a quantized module, nothing otherwise.
     pub fn rows(self) -> Result<TensorRows<'w>, LoadError> {
         let codes = match &self.entry.values {
-            Values::Rows { .. } => None,
+            Values::Rows { .. } | Values::Mxfp4 { .. } => None,
             Values::Quantized(quantized) => Some(quantized.read(&self.weights.table.files)?),
         };
-        Ok(TensorRows { tensor: self, codes })
+        Ok(TensorRows { tensor: self, codes, columns: None })
     }
 
     /// Reads row `row` of `elements` numbers from a tensor at `offset`, in chunks of whole blocks.
@@ -94,41 +95,105 @@ impl<'w> Tensor<'w> {
         broken_block(file.name(), &self.weights.name_in_file(self.name), block, number)
     }
 
-    fn stored_row(&self, row: usize, offset: u64, encoding: Encoding, out: &mut [f32]) -> Result<(), LoadError> {
-        let (block, mut done) = (encoding.block(), 0);
-        self.read_blocks((row, out.len()), (offset, encoding), |bytes| {
-            let next = done + bytes.len() / block.bytes * block.elements;
-            encoding.decode(bytes, &mut out[std::mem::replace(&mut done, next)..next]);
-        })
+    /// Bytes of a row of `elements` numbers, in chunks of whole blocks, and the index of the row in the file.
+    fn stored_blocks(&self, row: usize, elements: usize, decode: impl FnMut(&[u8])) -> Result<usize, LoadError> {
+        match &self.entry.values {
+            &Values::Rows { offset, encoding, stored } => {
+                let row = if self.entry.shape.len() < 2 { row } else { stored.row(row) };
+                self.read_blocks((row, elements), (offset, encoding), decode)?;
+                Ok(row)
+            }
+            Values::Mxfp4 { codes, scales } => {
+                self.join_mxfp4((row, elements), (codes, scales), decode)?;
+                Ok(row)
+            }
+            Values::Quantized(_) => unreachable!("rows() reads the codes"),
+        }
+    }
+
+    /// A row whose codes and scales are apart, as the blocks of a GGUF file.
+    fn join_mxfp4(
+        &self,
+        (row, elements): (usize, usize),
+        (codes, scales): (&StoredPart, &StoredPart),
+        mut decode: impl FnMut(&[u8]),
+    ) -> Result<(), LoadError> {
+        const BLOCKS: usize = 256;
+        let files = &self.weights.table.files;
+        let blocks = elements / 32;
+        let (mut pairs, mut exponents, mut joined) = ([[0; 16]; BLOCKS], [0; BLOCKS], [[0; 17]; BLOCKS]);
+        for first in (0..blocks).step_by(BLOCKS) {
+            let (count, at) = (BLOCKS.min(blocks - first), (row * blocks + first) as u64);
+            codes.read_at(files, 16 * at, pairs[..count].as_flattened_mut())?;
+            scales.read_at(files, at, &mut exponents[..count])?;
+            for ((pairs, &scale), joined) in pairs.iter().zip(&exponents).zip(&mut joined[..count]) {
+                mxfp4_block(scale, pairs, joined);
+            }
+            decode(joined[..count].as_flattened());
+        }
+        Ok(())
     }
 }
 
 impl TensorRows<'_> {
     /// Reads `out.len()` values from index `row * out.len()`, exactly. A row must be whole blocks.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
-        match (&self.codes, &self.tensor.entry.values) {
+        let mut stored_row = row;
+        match (&self.codes, &self.columns) {
             (Some(codes), _) => codes.row(row, out),
-            (None, &Values::Rows { offset, encoding, stored }) => match self.tensor.entry.shape.len() {
-                0 | 1 => {
-                    self.tensor.stored_row(row, offset, encoding, out)?;
-                    stored.restore(out);
-                }
-                _ => self.tensor.stored_row(stored.row(row), offset, encoding, out)?,
-            },
-            (None, Values::Quantized(_)) => unreachable!("rows() reads the codes"),
+            (None, Some(columns)) => {
+                out.copy_from_slice(&columns[row * out.len()..(row + 1) * out.len()]);
+                return Ok(()); // counted when they were read
+            }
+            (None, None) => stored_row = self.stored_row(row, out)?,
         }
         let non_finite = out.iter().filter(|value| !is_finite_bf16(**value)).count();
         if non_finite > 0 {
-            if let (Some(block), &Values::Rows { stored, .. }) = (self.block_type(), &self.tensor.entry.values) {
+            if let Some(block) = self.block_type() {
                 // A block with finite scales has only finite numbers.
                 let first = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
-                return Err(self.tensor.broken_block(block, stored.row(row) * out.len() + first));
+                return Err(self.tensor.broken_block(block, stored_row * out.len() + first));
             }
             let weights = self.tensor.weights;
             weights.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
             weights.first_non_finite.get_or_init(|| weights.name_in_file(self.tensor.name));
         }
         Ok(())
+    }
+
+    /// Decodes a stored row. Returns its index in the file.
+    fn stored_row(&self, row: usize, out: &mut [f32]) -> Result<usize, LoadError> {
+        let values = &self.tensor.entry.values;
+        let encoding = values.encoding().expect("rows() reads the codes");
+        let (block, mut done) = (encoding.block(), 0);
+        let row = self.tensor.stored_blocks(row, out.len(), |bytes| {
+            let next = done + bytes.len() / block.bytes * block.elements;
+            encoding.decode(bytes, &mut out[std::mem::replace(&mut done, next)..next]);
+        })?;
+        if let (0 | 1, Values::Rows { stored, .. }) = (self.tensor.entry.shape.len(), values) {
+            stored.restore(out);
+        }
+        Ok(row)
+    }
+
+    /// The `columns` columns of these rows as rows, in memory.
+    pub(super) fn transposed(self, rows: Range<usize>, columns: usize) -> Result<Self, LoadError> {
+        // As many rows as fill a cache line of each column.
+        const AT_A_TIME: usize = 16;
+        let height = rows.len();
+        let mut numbers = vec![0.0; height * columns]; // no more than the file holds: the shape was checked
+        let mut some = vec![0.0; AT_A_TIME * columns];
+        for first in (0..height).step_by(AT_A_TIME) {
+            let count = AT_A_TIME.min(height - first);
+            for (at, out) in some.chunks_exact_mut(columns).take(count).enumerate() {
+                self.read(rows.start + first + at, out)?;
+            }
+            for (column, out) in numbers.chunks_exact_mut(height).enumerate() {
+                let from = some[column..].iter().step_by(columns);
+                out[first..first + count].iter_mut().zip(from).for_each(|(out, &from)| *out = from);
+            }
+        }
+        Ok(TensorRows { tensor: self.tensor, codes: None, columns: Some(numbers) })
     }
 }
 
@@ -161,8 +226,8 @@ impl TensorRows<'_> {
     }
 
     fn block_type(&self) -> Option<BlockType> {
-        match self.tensor.entry.values {
-            Values::Rows { encoding: Encoding::Quantized(block), .. } => Some(block),
+        match self.tensor.encoding().filter(|_| self.columns.is_none()) {
+            Some(Encoding::Quantized(block)) => Some(block),
             _ => None,
         }
     }
@@ -175,14 +240,11 @@ impl TensorRows<'_> {
         levels: &mut [i8],
         scales: &mut [GroupScale],
     ) -> Result<(), LoadError> {
-        let &Values::Rows { offset, encoding, stored } = &self.tensor.entry.values else {
-            unreachable!("only blocks have a format");
-        };
         let block = self.block_type().expect("only blocks have a format");
         let (own_group, (elements, block_bytes)) = (block.format().group, block.size());
         let (mut done, mut own) = (0, [GroupScale::ZERO; 16]);
         let mut broken = None;
-        self.tensor.read_blocks((stored.row(row), levels.len()), (offset, encoding), |bytes| {
+        let row = self.tensor.stored_blocks(row, levels.len(), |bytes| {
             for bytes in bytes.chunks_exact(block_bytes) {
                 let own = &mut own[..elements / own_group];
                 block.groups(bytes, &mut levels[done..done + elements], own);
@@ -196,7 +258,7 @@ impl TensorRows<'_> {
             }
         })?;
         match broken {
-            Some(number) => Err(self.tensor.broken_block(block, stored.row(row) * levels.len() + number)),
+            Some(number) => Err(self.tensor.broken_block(block, row * levels.len() + number)),
             None => Ok(()),
         }
     }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::quantized::Quantized;
+use super::quantized::{Quantized, StoredPart};
+use crate::blocks::BlockType;
 use crate::container::{Container, StoredAs, TensorInfo};
 use crate::encoding::Encoding;
 use crate::files::{LoadError, ModelFile};
@@ -42,6 +43,19 @@ pub(super) enum Values {
     },
     /// Codes, scales and zero points of a quantized module.
     Quantized(Box<Quantized>),
+    /// Blocks of MXFP4 whose scales are a tensor of their own: 16 bytes of `codes` and one of `scales` for 32 numbers.
+    Mxfp4 { codes: StoredPart, scales: StoredPart },
+}
+
+impl Values {
+    /// The number format of the rows; `None` for a quantized module.
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        match self {
+            Values::Rows { encoding, .. } => Some(*encoding),
+            Values::Quantized(_) => None,
+            Values::Mxfp4 { .. } => Some(Encoding::Quantized(BlockType::MXFP4)),
+        }
+    }
 }
 
 impl Table {

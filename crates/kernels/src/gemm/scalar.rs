@@ -205,6 +205,8 @@ unsafe fn scales<const GROUP: usize>(groups: &Groups, from: *const u8, group: us
             // SAFETY: the caller's promise.
             Scales::Super => half(column * 2) * f32::from(unsafe { *from.add(PAIR * 2 + at).cast::<i8>() }),
             // SAFETY: the caller's promise.
+            Scales::Power => f32::from_bits(u32::from(unsafe { *from.add(at) }) << 23),
+            // SAFETY: the caller's promise.
             Scales::Full => unsafe { from.add(at * 4).cast::<f32>().read_unaligned() },
         }
     })

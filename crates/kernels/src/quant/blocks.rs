@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! w[k] = scale * level + min       scale, min of the group of k: 16 or 32 adjacent weights; level: an 8-bit integer
-//!                                  scale = d * ratio, min = m * min_ratio: d, m f16, the ratios 8 bits, products exact in f32
+//!                                  scale = d * ratio, min = m * min_ratio: d, m f16 or powers of two, the ratios 8 bits,
+//!                                  products exact in f32
 //!
 //! step, 64 deep, 32 columns   [ scales | minima | tile 0 | tile 1 ]      tiles of 8-bit levels, or of 4-bit codes, 16 levels
 //!   Scales::Half    [group][32] f16,     then the same for minima        Q8_0, Q5_0, Q4_0, Q4_1, IQ4_NL: d itself
 //!   Scales::Super   [32] f16 d, [group][32] i8 ratios, then the same     K-quants: 64 weights are in one block of 256
+//!   Scales::Power   [group][32] u8,      the exponents of f32            MXFP4
 //!   Scales::Full    [group][32] f32,     then the same                   matrices with parts in different formats
 //! ```
 //! Nothing is requantized: every weight is the one in the file. Products within a group are exact integers; groups are
@@ -34,6 +36,8 @@ pub enum Scales {
     Half,
     /// f16 per 64 weights, and an 8-bit ratio per group.
     Super,
+    /// A power of two per group, or 0: the 8 bits of an f32's exponent. There are no minima.
+    Power,
     /// f32 per group.
     Full,
 }
@@ -54,35 +58,35 @@ pub struct BlockFormat {
 /// Scale and minimum of a group.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GroupScale {
-    /// Multiplies `ratio`.
-    pub d: f16,
+    /// Multiplies `ratio`: a number of f16, or a power of two.
+    pub d: f32,
     /// Scale in units of `d`.
     pub ratio: i8,
-    /// Multiplies `min_ratio`.
-    pub m: f16,
+    /// Multiplies `min_ratio`: a number of f16.
+    pub m: f32,
     /// Minimum in units of `m`.
     pub min_ratio: i8,
 }
 
 impl GroupScale {
     /// The scale of a group of zeros.
-    pub const ZERO: GroupScale = GroupScale { d: f16::ZERO, ratio: 0, m: f16::ZERO, min_ratio: 0 };
+    pub const ZERO: GroupScale = GroupScale { d: 0.0, ratio: 0, m: 0.0, min_ratio: 0 };
 
     /// Value of one level step: exact.
     pub fn scale(&self) -> f32 {
-        self.d.to_f32() * f32::from(self.ratio)
+        self.d * f32::from(self.ratio)
     }
 
     /// Value of level 0: exact.
     pub fn min(&self) -> f32 {
-        self.m.to_f32() * f32::from(self.min_ratio)
+        self.m * f32::from(self.min_ratio)
     }
 }
 
 /// Source of weights in groups: `source.0(row, levels, scales)` writes row `0..out_features` as levels,
 /// `[in_features]`, and the scales of its groups, `[in_features / group]` rounded up. For 4-bit codes the levels are
 /// among the 16; for [`Scales::Super`] the groups of 64 weights have equal `d` and `m`; for [`Scales::Half`] all ratios
-/// are 1. Called from several threads, once per row.
+/// are 1; for [`Scales::Power`] they are 1, and `d` is a normal power of two or 0. Called from several threads, once per row.
 pub struct BlockSource<'a>(pub &'a BlockRows<'a>);
 
 /// `(row, levels, scales)`, see [`BlockSource`].
@@ -113,6 +117,7 @@ impl BlockFormat {
         let bytes = match self.scales {
             Scales::Half => self.groups() * PAIR * 2,
             Scales::Super => PAIR * 2 + self.groups() * PAIR,
+            Scales::Power => self.groups() * PAIR,
             Scales::Full => self.groups() * PAIR * 4,
         };
         (bytes, if self.mins { bytes } else { 0 })
@@ -133,17 +138,18 @@ impl BlockFormat {
     }
 
     /// Writes the scales, or the minima, of one column of a step: `of` returns d and ratio of each of its groups.
-    pub(super) fn write_scales(&self, to: &mut [u8], column: usize, of: impl Fn(usize) -> (f16, i8)) {
+    pub(super) fn write_scales(&self, to: &mut [u8], column: usize, of: impl Fn(usize) -> (f32, i8)) {
         for group in 0..self.groups() {
             let (d, ratio) = of(group);
             match self.scales {
-                Scales::Half => to[(group * PAIR + column) * 2..][..2].copy_from_slice(&d.to_le_bytes()),
+                Scales::Half => to[(group * PAIR + column) * 2..][..2].copy_from_slice(&f16::from_f32(d).to_le_bytes()),
                 Scales::Super => {
-                    to[column * 2..][..2].copy_from_slice(&d.to_le_bytes());
+                    to[column * 2..][..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
                     to[PAIR * 2 + group * PAIR + column] = ratio as u8;
                 }
+                Scales::Power => to[group * PAIR + column] = ((d * f32::from(ratio)).to_bits() >> 23) as u8,
                 Scales::Full => {
-                    let scale = d.to_f32() * f32::from(ratio);
+                    let scale = d * f32::from(ratio);
                     to[(group * PAIR + column) * 4..][..4].copy_from_slice(&scale.to_le_bytes());
                 }
             }
@@ -156,6 +162,7 @@ impl BlockFormat {
         match self.scales {
             Scales::Half => half((group * PAIR + column) * 2),
             Scales::Super => half(column * 2) * f32::from(from[PAIR * 2 + group * PAIR + column] as i8),
+            Scales::Power => f32::from_bits(u32::from(from[group * PAIR + column]) << 23),
             Scales::Full => {
                 let at = (group * PAIR + column) * 4;
                 f32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]])

@@ -36,11 +36,14 @@ pub(crate) fn formats() -> Vec<BlockFormat> {
             }
         }
     }
+    let levels = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]; // MXFP4, doubled
+    formats.push(BlockFormat { codes: Codes::Four { levels }, group: 32, mins: false, scales: Scales::Power });
+    formats.push(BlockFormat { codes: Codes::Eight, group: 16, mins: false, scales: Scales::Power });
     formats
 }
 
 /// Everything that a product is defined for.
-pub(crate) const KINDS: [Kind; 11] = [
+pub(crate) const KINDS: [Kind; 13] = [
     Kind::Own(WeightClass::Bf16),
     Kind::Own(WeightClass::Int8),
     Kind::Own(WeightClass::Int4),
@@ -52,6 +55,8 @@ pub(crate) const KINDS: [Kind; 11] = [
     Kind::Blocks(9),
     Kind::Blocks(12),
     Kind::Blocks(22),
+    Kind::Blocks(24),
+    Kind::Blocks(25),
 ];
 
 /// Mostly around one; some zeros, some exact ties, some large and some far below what counts as zero.
@@ -127,11 +132,15 @@ impl Case {
                 };
                 let q = (0..out_features * in_features).map(|_| level(&mut random)).collect();
                 let per_row = in_features.div_ceil(format.group);
-                let small = |random: &mut Dice| half::f16::from_f32((random.roll(2_000) as f32 - 1_000.0) * 1e-4);
+                let small = |random: &mut Dice| match format.scales {
+                    Scales::Power if random.roll(9) == 0 => 0.0,
+                    Scales::Power => 2f32.powi(random.roll(40) as i32 - 36),
+                    _ => half::f16::from_f32((random.roll(2_000) as f32 - 1_000.0) * 1e-4).to_f32(),
+                };
                 let mut scales = Vec::new();
                 for group in 0..out_features * per_row {
                     let ratio = |random: &mut Dice| match format.scales {
-                        Scales::Half => 1,
+                        Scales::Half | Scales::Power => 1,
                         _ => random.roll(256) as u8 as i8,
                     };
                     let mut scale = GroupScale {

@@ -226,6 +226,7 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         qkv_bias: true,
         o_bias: true,
         attention_gate: false,
+        sinks: false,
         mlp_bias: true,
         layer_input: None,
         layer_scalars: false,

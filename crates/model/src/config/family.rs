@@ -48,6 +48,8 @@ pub enum Family {
     Qwen3Moe,
     /// Qwen3-Next: three layers of four have a state (Qwen Team, 2025; Gated DeltaNet: Yang et al., 2024).
     Qwen3Next,
+    /// gpt-oss: experts with biases, sinks in attention (OpenAI, 2025).
+    GptOss,
     /// Qwen3.5 to Qwen3.8, dense, their text part: layers as in Qwen3-Next.
     Qwen35,
     /// The same with experts.
@@ -114,6 +116,8 @@ pub(super) enum AttentionBias {
     Qkv,
     /// On all four if `attention_bias` says so.
     Stated,
+    /// On all four unless `attention_bias` says no.
+    Assumed,
     /// On q, k and v unless `attention_bias` says no, on the output if `attention_out_bias` says so.
     StatedApart,
 }
@@ -131,8 +135,8 @@ pub(super) enum Windows {
     AllIfAsked,
     /// With `use_sliding_window`, those without rotation.
     UnrotatedIfAsked,
-    /// All but every n-th: `sliding_window_pattern`, or this. Of this width when the field is absent.
-    AllButEvery { pattern: usize, absent: usize },
+    /// All but every n-th: `sliding_window_pattern`, or this.
+    AllButEvery { pattern: usize },
 }
 
 /// Factors on the way through the layers.
@@ -157,6 +161,8 @@ pub(super) enum ExpertFields {
     Mixtral,
     /// In every layer, `intermediate_size` wide, weights by `norm_topk_prob`.
     Olmoe,
+    /// In every layer, `intermediate_size` wide, weights over the chosen; router and experts have biases.
+    GptOss,
     /// `moe_intermediate_size` wide, weights by `norm_topk_prob`, layers by `decoder_sparse_step` and
     /// `mlp_only_layers`.
     Qwen,
@@ -192,6 +198,8 @@ pub(super) struct Traits {
     pub(super) norms_around_zero: bool,
     pub(super) head_norm: HeadNorm,
     pub(super) windows: Windows,
+    /// `sliding_window` of a family that has one, where the field is absent.
+    pub(super) absent_window: usize,
     pub(super) factors: Factors,
     pub(super) experts: ExpertFields,
     /// q, k and v are one tensor, gate and up another.
@@ -202,6 +210,10 @@ pub(super) struct Traits {
     pub(super) rotary_share: f64,
     /// Attention's output has gates.
     pub(super) attention_gate: bool,
+    /// Each query head has a logit of its own in the softmax.
+    pub(super) sinks: bool,
+    /// Gate and up are clamped to `swiglu_limit`.
+    pub(super) clamped: bool,
     /// Some layers are linear attention, which have their projections so.
     pub(super) delta: Option<DeltaProjections>,
     /// Layers without a window have heads of their own, layers at the end may read the keys of others, and a layer may
@@ -221,6 +233,8 @@ pub(super) struct Traits {
     pub(super) activation: Activation,
     pub(super) head_dim: Option<usize>,
     pub(super) eps: f64,
+    /// No rotation is assumed: its fields are required.
+    pub(super) rope_stated: bool,
     pub(super) theta: f64,
     pub(super) tied: bool,
 }
@@ -243,12 +257,15 @@ const LLAMA: Traits = Traits {
     norms_around_zero: false,
     head_norm: HeadNorm::None,
     windows: Windows::Never,
+    absent_window: 4096,
     factors: Factors::Plain,
     experts: ExpertFields::None,
     fused_projections: false,
     partial_rotation: false,
     rotary_share: 1.0,
     attention_gate: false,
+    sinks: false,
+    clamped: false,
     delta: None,
     uneven_layers: None,
     layer_scalars: false,
@@ -259,6 +276,7 @@ const LLAMA: Traits = Traits {
     activation: Activation::Silu,
     head_dim: None,
     eps: 1e-6,
+    rope_stated: false,
     theta: 1e4,
     tied: false,
 };
@@ -305,7 +323,7 @@ const GEMMA2: Traits = Traits {
     mlp_bias: false,
     norms: NormPlacement::Around,
     norms_around_zero: true,
-    windows: Windows::AllButEvery { pattern: 2, absent: 4096 },
+    windows: Windows::AllButEvery { pattern: 2 },
     factors: Factors::Gemma { capped_scores: true },
     activation: Activation::GeluTanh,
     head_dim: Some(256),
@@ -319,7 +337,7 @@ const GEMMA3: Traits = Traits {
     base: "Gemma3TextModel",
     model_type: "gemma3_text",
     head_norm: HeadNorm::PerHead,
-    windows: Windows::AllButEvery { pattern: 6, absent: 4096 },
+    windows: Windows::AllButEvery { pattern: 6 },
     factors: Factors::Gemma { capped_scores: false },
     theta: 1e6,
     local_theta: Some(1e4),
@@ -334,7 +352,7 @@ const GEMMA4: Traits = Traits {
     norms_around_zero: false,
     head_norm: HeadNorm::WithValues,
     factors: Factors::Gemma4,
-    windows: Windows::AllButEvery { pattern: 6, absent: 512 },
+    absent_window: 512,
     rotary_share: 0.25,
     uneven_layers: Some(256),
     layer_scalars: true,
@@ -346,7 +364,7 @@ const GEMMA4_UNIFIED: Traits = Traits {
     architecture: "Gemma4UnifiedForCausalLM",
     base: "Gemma4UnifiedTextModel",
     model_type: "gemma4_unified_text",
-    windows: Windows::AllButEvery { pattern: 6, absent: 1024 },
+    absent_window: 1024,
     uneven_layers: Some(0),
     ..GEMMA4
 };
@@ -408,7 +426,7 @@ const QWEN35_MOE: Traits = Traits {
     ..QWEN35
 };
 
-pub(super) const ARCHITECTURES: [Traits; 30] = [
+pub(super) const ARCHITECTURES: [Traits; 31] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -512,7 +530,7 @@ pub(super) const ARCHITECTURES: [Traits; 30] = [
         architecture: "Olmo3ForCausalLM",
         base: "Olmo3Model",
         model_type: "olmo3",
-        windows: Windows::AllButEvery { pattern: 4, absent: 4096 },
+        windows: Windows::AllButEvery { pattern: 4 },
         theta: 5e5,
         local_theta: Some(5e5),
         ..OLMO2
@@ -533,7 +551,7 @@ pub(super) const ARCHITECTURES: [Traits; 30] = [
         model_type: "exaone4",
         attention_bias: AttentionBias::Never,
         head_norm: HeadNorm::PerHead,
-        windows: Windows::AllButEvery { pattern: 4, absent: 4096 },
+        windows: Windows::AllButEvery { pattern: 4 },
         unrotated_beside_windows: true,
         ..OLMO2
     },
@@ -585,6 +603,25 @@ pub(super) const ARCHITECTURES: [Traits; 30] = [
         experts: ExpertFields::Qwen,
         head_dim: None,
         ..QWEN3
+    },
+    Traits {
+        family: Family::GptOss,
+        architecture: "GptOssForCausalLM",
+        base: "GptOssModel",
+        model_type: "gpt_oss",
+        attention_bias: AttentionBias::Assumed,
+        mlp_bias: false,
+        windows: Windows::AllButEvery { pattern: 2 },
+        absent_window: 128,
+        experts: ExpertFields::GptOss,
+        sinks: true,
+        clamped: true,
+        head_dim: Some(64),
+        eps: 1e-5,
+        // Absent, transformers assumes one stretched 32 times.
+        rope_stated: true,
+        theta: 1.5e5,
+        ..LLAMA
     },
     QWEN3_NEXT,
     // It sees images, and is used for its text here. Of a text alone, the three positions of a token are one.

@@ -18,6 +18,8 @@ pub struct ExpertConfig {
     pub intermediate_size: usize,
     /// How many a token goes to, and how their results are weighted.
     pub rule: RoutingRule,
+    /// The router and every expert have biases.
+    pub biases: bool,
     /// Width of one more, which every token passes through and which has a gate; 0: there is none.
     pub shared_size: usize,
 }
@@ -114,7 +116,7 @@ impl ExpertConfig {
             ExpertFields::Qwen3Next => ("moe_intermediate_size", fields.flag("norm_topk_prob", true)?),
             ExpertFields::Qwen35 => ("moe_intermediate_size", true),
             ExpertFields::Olmoe => ("intermediate_size", fields.flag("norm_topk_prob", false)?),
-            ExpertFields::Mixtral | ExpertFields::None => ("intermediate_size", true),
+            ExpertFields::Mixtral | ExpertFields::GptOss | ExpertFields::None => ("intermediate_size", true),
         };
         let shared_size = match traits.experts {
             ExpertFields::Qwen3Next | ExpertFields::Qwen35 => {
@@ -124,15 +126,15 @@ impl ExpertConfig {
         };
         let rule = RoutingRule { top_k, over_chosen };
         let intermediate_size = fields.size(width, MAX_WIDTH)?;
-        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, shared_size }))
+        let biases = traits.experts == ExpertFields::GptOss;
+        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, shared_size }))
     }
 }
 
 /// Most experts of a layer; the largest models have 384.
 const MAX_EXPERTS: usize = 1024;
-/// What transformers assumes of `max_window_layers` and of `sliding_window` when they are absent.
+/// What transformers assumes of `max_window_layers` when it is absent.
 const FIRST_WINDOWED: usize = 28;
-const WINDOW: usize = 4096;
 /// Layers at the end that read the keys and values of earlier ones.
 const SHARED: &str = "num_kv_shared_layers";
 
@@ -338,7 +340,7 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
             (0..num_layers).map(|layer| layer >= first).collect()
         }
         Windows::UnrotatedIfAsked => rotated.iter().map(|rotated| !rotated).collect(),
-        Windows::AllButEvery { pattern, .. } => {
+        Windows::AllButEvery { pattern } => {
             let pattern = fields.optional_size("sliding_window_pattern", 1 << 20)?.unwrap_or(pattern);
             let last_sees_all = traits.uneven_layers.is_some();
             let windowed = |layer| layer % pattern != 0 && !(last_sees_all && layer == num_layers);
@@ -354,8 +356,7 @@ fn window(fields: &Fields<'_>, traits: &Traits) -> Result<Option<usize>, LoadErr
     }
     let absent = match traits.windows {
         Windows::All { absent } => absent,
-        Windows::AllButEvery { absent, .. } => Some(absent),
-        _ => Some(WINDOW),
+        _ => Some(traits.absent_window),
     };
     Ok(fields.optional_size("sliding_window", 1 << 27)?.or(absent))
 }

@@ -34,6 +34,10 @@ pub(super) fn ropes(
         Some(rope) => Some(rope),
         None => fields.object("rope_parameters")?,
     };
+    if rope.is_none() && traits.rope_stated {
+        let problem = "missing; state the rotation, {\"rope_type\": \"default\"} for one that is not stretched";
+        return Err(fields.error("rope_parameters", problem));
+    }
     let Some(local_theta) = traits.local_theta else {
         let (rope, context_limit) = read(fields, traits, rope, head_dim, max_position_embeddings)?;
         return Ok((vec![rope], context_limit));

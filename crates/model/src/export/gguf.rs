@@ -157,7 +157,8 @@ impl Plan {
                 return Err(refused("experts are not written as GGUF".to_string()));
             };
             for linear in [layer.qkv, layer.o, mlp.gate_up, mlp.down] {
-                linear.biases.into_iter().for_each(|bias| plan.vector(bias));
+                let biases = linear.biases.into_iter();
+                biases.for_each(|bias| plan.vector(Vector { len: bias.shape[0], name: bias.name }));
             }
             let norms = [layer.attention_norms, layer.mlp_norms].into_iter().flat_map(|n| [n.before, n.after]);
             norms.flatten().for_each(|norm| plan.vector(norm));

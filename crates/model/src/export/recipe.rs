@@ -200,12 +200,12 @@ pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
     let plain = |linear| [(linear, RowOrder::AsStored)];
     let mut units = vec![unit(&[(&layer.qkv, layer.qkv_order)]), unit(&plain(&layer.o))];
     match &layer.feed {
-        Feed::Dense(Mlp { gate_up, down }) => {
-            units.extend([unit(&[(gate_up, RowOrder::GateUp)]), unit(&plain(down))]);
+        Feed::Dense(Mlp { gate_up, gate_up_order, down }) => {
+            units.extend([unit(&[(gate_up, *gate_up_order)]), unit(&plain(down))]);
         }
         Feed::Experts { experts, .. } => {
             let matrices =
-                experts.iter().flat_map(|mlp| [(&mlp.gate_up, RowOrder::GateUp), (&mlp.down, RowOrder::AsStored)]);
+                experts.iter().flat_map(|mlp| [(&mlp.gate_up, mlp.gate_up_order), (&mlp.down, RowOrder::AsStored)]);
             units.push(unit(&matrices.collect::<Vec<_>>()));
         }
     }

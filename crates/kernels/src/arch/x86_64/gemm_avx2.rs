@@ -432,6 +432,10 @@ unsafe fn scales(groups: &Groups, from: *const u8, group: usize, eight: usize) -
                 let ratios = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(PAIR * 2 + at).cast()));
                 _mm256_mul_ps(half(from.add(eight * 16)), _mm256_cvtepi32_ps(ratios))
             }
+            Scales::Power => {
+                let exponents = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(at).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponents))
+            }
             Scales::Full => _mm256_loadu_ps(from.add(at * 4).cast()),
         }
     }

@@ -445,6 +445,10 @@ unsafe fn scales(groups: &Groups, from: *const u8, group: usize, strip: usize) -
                 let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.add(PAIR * 2 + at).cast()));
                 _mm512_mul_ps(half(from.add(strip * 32)), _mm512_cvtepi32_ps(ratios))
             }
+            Scales::Power => {
+                let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.add(at).cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponents))
+            }
             Scales::Full => _mm512_loadu_ps(from.add(at * 4).cast()),
         }
     }
