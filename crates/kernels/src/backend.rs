@@ -20,7 +20,8 @@ use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
 use crate::states::StateSpan;
 use crate::{
-    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, HeadLayout, HeadNorms, Norm, Out, RopeTable,
+    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, Norm,
+    Out, RopeTable,
 };
 use std::ops::Range;
 
@@ -184,6 +185,17 @@ pub trait Backend: Device {
         states: &mut Self::States,
     );
 
+    /// A convolution between gates of every row of the step, see [`GatedConvolution`]. `rows`: `[rows, 3 * channels]`;
+    /// `out`: `[rows, channels]`.
+    fn convolve_gated(
+        &self,
+        step: &Self::Step<'_>,
+        how: GatedConvolution<'_, Self::Vector>,
+        rows: &Self::Rows,
+        states: &mut Self::States,
+        out: &mut Self::Rows,
+    );
+
     /// The gated delta rule with the norms before it and the gated norm behind it, for every row of the step: see
     /// [`DeltaRule`]. Rows `[rows, row_width]` and gates `[rows, 2 * value_heads]` become undefined; `out`:
     /// `[rows, value_width]`.
@@ -236,8 +248,9 @@ pub trait Backend: Device {
     /// [`gate_up_row`](crate::gate_up_row); `extent`: of `out`.
     fn gate(&self, activation: Activation, gate_up: &Self::Rows, extent: Extent, out: &mut Self::Rows);
 
-    /// Routes the first `rows` of `logits` `[rows, num_experts]` to experts: see [`route`](crate::routing::route).
-    fn route(&self, logits: &Self::Rows, rows: usize, routes: &mut Self::Routes);
+    /// Routes the first `rows` of `logits` `[rows, num_experts]` to experts: see [`route`](crate::routing::route). `bias`
+    /// is that of [`Routing`](crate::Routing).
+    fn route(&self, logits: &Self::Rows, bias: Option<&Self::Vector>, rows: usize, routes: &mut Self::Routes);
 
     /// Number of rows routed to an expert. A device synchronizes here: once a layer, for all experts together.
     fn num_routed(&self, routes: &Self::Routes, expert: usize) -> usize;

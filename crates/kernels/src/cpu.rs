@@ -2,7 +2,7 @@
 //! [`Reference`](crate::Reference).
 
 use crate::accumulation_order::AccumulationOrder;
-use crate::convolution::{self, Convolution};
+use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::delta_rule::{self, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
@@ -19,7 +19,7 @@ use crate::quant::{
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{LostCpuTime, NodeChoice, Pool, ThreadError, default_threads};
 use crate::{
-    Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, RoutingRule, attention, layer_norm,
+    Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, Routing, attention, layer_norm,
     pointwise, routing,
 };
 use std::sync::{Mutex, PoisonError};
@@ -273,6 +273,17 @@ impl HostBackend for Cpu {
         convolution::convolve(Some(&self.pool), self.isa, how, spans, rows, states);
     }
 
+    fn convolve_gated(
+        &self,
+        how: GatedConvolution<'_>,
+        spans: &[StateSpan<'_>],
+        rows: &[f32],
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        convolution::convolve_gated(Some(&self.pool), self.isa, how, spans, rows, states, out);
+    }
+
     fn delta_rule(
         &self,
         how: DeltaRule<'_>,
@@ -304,8 +315,8 @@ impl HostBackend for Cpu {
         pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
     }
 
-    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
-        routing::route(Some(&self.pool), self.isa, logits, num_experts, rule, chosen, weights);
+    fn route(&self, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]) {
+        routing::route(Some(&self.pool), self.isa, logits, how, chosen, weights);
     }
 
     fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {

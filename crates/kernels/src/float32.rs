@@ -10,7 +10,7 @@
 //! [`Reference`](crate::Reference), whose classes round on purpose.
 
 use crate::accumulation_order::AccumulationOrder;
-use crate::convolution::{self, Convolution};
+use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::cpu::CpuError;
 use crate::delta_rule::{self, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
@@ -28,7 +28,7 @@ use crate::simd::{self, Kernel, LANES, Simd, dispatch};
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{Pool, default_threads};
 use crate::{
-    Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Norm, Out, RotateAndStore, RoutingRule,
+    Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Norm, Out, RotateAndStore, Routing,
     layer_norm, routing,
 };
 use std::ops::Range;
@@ -387,6 +387,17 @@ impl HostBackend for Float32 {
         convolution::convolve(Some(&self.pool), self.isa, how, spans, rows, states);
     }
 
+    fn convolve_gated(
+        &self,
+        how: GatedConvolution<'_>,
+        spans: &[StateSpan<'_>],
+        rows: &[f32],
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        convolution::convolve_gated(Some(&self.pool), self.isa, how, spans, rows, states, out);
+    }
+
     fn delta_rule(
         &self,
         how: DeltaRule<'_>,
@@ -418,8 +429,8 @@ impl HostBackend for Float32 {
         pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
     }
 
-    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
-        routing::route(Some(&self.pool), self.isa, logits, num_experts, rule, chosen, weights);
+    fn route(&self, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]) {
+        routing::route(Some(&self.pool), self.isa, logits, how, chosen, weights);
     }
 
     fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {

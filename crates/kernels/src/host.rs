@@ -6,7 +6,9 @@ use crate::low_rank::Group;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::routing::{Routes, RoutingRule};
 use crate::states::StateSpan;
-use crate::{Activation, Attention, Convolution, DeltaRule, HeadLayout, Norm, Out, RotateAndStore};
+use crate::{
+    Activation, Attention, Convolution, DeltaRule, GatedConvolution, HeadLayout, Norm, Out, RotateAndStore, Routing,
+};
 use std::ops::Range;
 
 /// The operations of [`Backend`] on slices, whose lengths determine the number of rows. Each computes immediately.
@@ -47,6 +49,16 @@ pub trait HostBackend: Device {
     /// See [`Convolution`]. `rows`: `[rows, row_width]`.
     fn convolve(&self, how: Convolution<'_>, spans: &[StateSpan<'_>], rows: &mut [f32], states: &mut Self::States);
 
+    /// See [`GatedConvolution`]. `rows`: `[rows, 3 * channels]`; `out`: `[rows, channels]`.
+    fn convolve_gated(
+        &self,
+        how: GatedConvolution<'_>,
+        spans: &[StateSpan<'_>],
+        rows: &[f32],
+        states: &mut Self::States,
+        out: &mut [f32],
+    );
+
     /// See [`DeltaRule`]. Rows `[rows, row_width]` and gates `[rows, 2 * value_heads]`; `out`: `[rows, value_width]`.
     fn delta_rule(
         &self,
@@ -83,7 +95,7 @@ pub trait HostBackend: Device {
     fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]);
 
     /// The experts of each row and their weights: see [`route`](crate::routing::route).
-    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]);
+    fn route(&self, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]);
 
     /// `out[i] = from[rows[i]]`, rows of `width` elements.
     fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]);
@@ -200,6 +212,19 @@ impl<H: HostBackend> Backend for H {
         HostBackend::convolve(self, how.map(|vector| &vector[..]), step.states, rows, states);
     }
 
+    fn convolve_gated(
+        &self,
+        step: &StepArrays<'_>,
+        how: GatedConvolution<'_, Buffer<f32>>,
+        rows: &Buffer<f32>,
+        states: &mut Self::States,
+        out: &mut Buffer<f32>,
+    ) {
+        let numbers = step.positions.len() * how.channels;
+        let (rows, out) = (&rows[..3 * numbers], &mut out[..numbers]);
+        HostBackend::convolve_gated(self, how.map(|vector| &vector[..]), step.states, rows, states, out);
+    }
+
     fn delta_rule(
         &self,
         step: &StepArrays<'_>,
@@ -265,9 +290,10 @@ impl<H: HostBackend> Backend for H {
         HostBackend::gate(self, activation, &gate_up[..2 * numbers], extent.width, &mut out[..numbers]);
     }
 
-    fn route(&self, logits: &Buffer<f32>, rows: usize, routes: &mut Routes) {
+    fn route(&self, logits: &Buffer<f32>, bias: Option<&Buffer<f32>>, rows: usize, routes: &mut Routes) {
         routes.fill(rows, |num_experts, rule, chosen, weights| {
-            HostBackend::route(self, &logits[..rows * num_experts], num_experts, rule, chosen, weights);
+            let how = Routing { num_experts, rule, bias: bias.map(|bias| &bias[..]) };
+            HostBackend::route(self, &logits[..rows * num_experts], how, chosen, weights);
         });
     }
 

@@ -54,7 +54,7 @@ pub mod threads;
 
 pub use accumulation_order::AccumulationOrder;
 pub use backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
-pub use convolution::Convolution;
+pub use convolution::{Convolution, GatedConvolution};
 pub use cpu::{Cpu, CpuError, CpuOptions};
 pub use delta_rule::{DeltaRule, DeltaShape};
 pub use device::{Device, DeviceInfo, DeviceLimits};
@@ -73,7 +73,7 @@ pub use quant::{
 };
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
-pub use routing::{Routes, RoutingRule};
+pub use routing::{Routes, Routing, RoutingRule, Scores};
 pub use states::{StateSave, StateShape, StateSpan, States};
 use std::ops::Range;
 

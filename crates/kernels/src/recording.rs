@@ -5,7 +5,7 @@
 //!  └──> recorder: the same product in a narrow class, sums of the inputs, ...
 //! ```
 
-use crate::convolution::Convolution;
+use crate::convolution::{Convolution, GatedConvolution};
 use crate::delta_rule::DeltaRule;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::float32::{Float32, Float32Cache, Float32Matrix};
@@ -16,7 +16,7 @@ use crate::mem::OutOfMemory;
 use crate::pointwise::gated;
 use crate::quant::{BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use crate::states::{StateShape, StateSpan, States};
-use crate::{Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, RoutingRule};
+use crate::{Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, Routing};
 
 /// Source of a matrix.
 #[derive(Clone, Copy)]
@@ -245,6 +245,17 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
         self.exact.convolve(how, spans, rows, states);
     }
 
+    fn convolve_gated(
+        &self,
+        how: GatedConvolution<'_>,
+        spans: &[StateSpan<'_>],
+        rows: &[f32],
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        self.exact.convolve_gated(how, spans, rows, states, out);
+    }
+
     fn delta_rule(
         &self,
         how: DeltaRule<'_>,
@@ -276,8 +287,8 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
         self.exact.gate(activation, gate_up, width, out);
     }
 
-    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
-        self.exact.route(logits, num_experts, rule, chosen, weights);
+    fn route(&self, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]) {
+        self.exact.route(logits, how, chosen, weights);
     }
 
     fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {

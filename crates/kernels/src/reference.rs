@@ -1,7 +1,7 @@
 //! The definition: every operation on one thread in plain loops. Slow, portable, and the reference for every kernel.
 
 use crate::accumulation_order::AccumulationOrder;
-use crate::convolution::{self, Convolution};
+use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::delta_rule::{self, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
@@ -17,7 +17,7 @@ use crate::quant::{
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::Pool;
 use crate::{
-    Activation, Attention, HeadLayout, HostBackend, Isa, Norm, Out, RotateAndStore, RoutingRule, attention, cpu,
+    Activation, Attention, HeadLayout, HostBackend, Isa, Norm, Out, RotateAndStore, Routing, attention, cpu,
     layer_norm, pointwise, routing,
 };
 
@@ -202,6 +202,17 @@ impl HostBackend for Reference {
         convolution::convolve(None, Isa::Scalar, how, spans, rows, states);
     }
 
+    fn convolve_gated(
+        &self,
+        how: GatedConvolution<'_>,
+        spans: &[StateSpan<'_>],
+        rows: &[f32],
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        convolution::convolve_gated(None, Isa::Scalar, how, spans, rows, states, out);
+    }
+
     fn delta_rule(
         &self,
         how: DeltaRule<'_>,
@@ -233,8 +244,8 @@ impl HostBackend for Reference {
         pointwise::gated(None, Isa::Scalar, activation, gate_up, width, out);
     }
 
-    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
-        routing::route(None, Isa::Scalar, logits, num_experts, rule, chosen, weights);
+    fn route(&self, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]) {
+        routing::route(None, Isa::Scalar, logits, how, chosen, weights);
     }
 
     fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {

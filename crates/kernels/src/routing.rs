@@ -4,6 +4,10 @@
 //! router logits of a row   [ 0.3 | 2.1 | -1.0 | 2.1 | 0.9 ]     top_k = 2
 //! chosen                   [ 1, 3 ]     by falling logit, ties by the lower index
 //! weights                  softmax over all logits, or over the chosen ones
+//!
+//! scores by sigmoid (DeepSeek-AI, 2024)                        s = 1 / (1 + e^-logit)
+//! chosen                   by s + bias, in the groups of experts whose two best sum to most
+//! weights                  s, over the sum of the chosen + eps, times a factor: the bias has no part in them
 //! expert 3                 gather its rows -> products -> scatter_add(weight * result) to their places
 //! ```
 //! A row's routing depends on that row alone, and the caller's order of the experts is the order in which a row adds
@@ -15,38 +19,85 @@ use crate::pointwise::{AddScaled, Shared, share_rows};
 use crate::simd::{Kernel, Simd, dispatch, exp};
 use crate::threads::Pool;
 
-/// Number of experts per row, and the normalization of their weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Most experts of a layer whose scores are a sigmoid.
+pub const MAX_EXPERTS: usize = 1024;
+
+/// Number of experts per row, what makes their weights of logits, and the normalization.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoutingRule {
     /// Experts per row; from 1 to all.
     pub top_k: usize,
-    /// Softmax over the chosen experts, so that their weights sum to 1; otherwise over all experts.
+    /// Weights are shares of the sum over the chosen experts; otherwise they are the scores themselves.
     pub over_chosen: bool,
+    /// Of logits.
+    pub scores: Scores,
+}
+
+/// What becomes of an expert's logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scores {
+    /// Its share in the softmax over all experts. The choice is by logits.
+    Softmax,
+    /// `1 / (1 + exp(-logit))`. The choice is by these, and by the bias of [`Routing`].
+    Sigmoid {
+        /// Groups of experts, all of a size; divides their number. In each there are two experts or more, if there are
+        /// several groups.
+        groups: usize,
+        /// How many groups a row may go to: those whose two best experts sum to most. They hold `top_k` experts or more.
+        kept_groups: usize,
+        /// Added to the sum that weights are divided by.
+        sum_eps: f32,
+        /// Multiplies weights.
+        factor: f32,
+    },
+}
+
+/// How rows are routed.
+#[derive(Clone, Copy, Debug)]
+pub struct Routing<'a> {
+    /// Experts to choose from.
+    pub num_experts: usize,
+    /// The choice and the weights.
+    pub rule: RoutingRule,
+    /// `[num_experts]`, added to scores for the choice alone; only of [`Scores::Sigmoid`].
+    pub bias: Option<&'a [f32]>,
 }
 
 /// Chooses `rule.top_k` experts for each row of `logits` `[rows, num_experts]`.
 ///
 /// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], ties by the lower index. A
 /// weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
-pub fn route(
-    pool: Option<&Pool>,
-    isa: Isa,
-    logits: &[f32],
-    num_experts: usize,
-    rule: RoutingRule,
-    chosen: &mut [u32],
-    weights: &mut [f32],
-) {
-    struct Rows<'a>(&'a [f32], usize, RoutingRule, &'a mut [u32], &'a mut [f32]);
+///
+/// Of [`Scores::Sigmoid`] they are by falling score with bias; a weight is `score / (sum + sum_eps) * factor`, the sum in
+/// the order of `chosen`, or `score * factor`.
+///
+/// Panics when shapes disagree.
+pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]) {
+    struct Rows<'a>(&'a [f32], Routing<'a>, &'a mut [u32], &'a mut [f32]);
 
     impl Rows<'_> {
         #[inline(always)]
         fn each(self) {
-            let Rows(logits, num_experts, rule, chosen, weights) = self;
+            let Rows(logits, Routing { num_experts, rule, bias }, chosen, weights) = self;
             let rows = logits.chunks_exact(num_experts);
             let results = chosen.chunks_exact_mut(rule.top_k).zip(weights.chunks_exact_mut(rule.top_k));
-            for (logits, (chosen, weights)) in rows.zip(results) {
-                route_row(logits, rule, chosen, weights);
+            match rule.scores {
+                Scores::Softmax => {
+                    for (logits, (chosen, weights)) in rows.zip(results) {
+                        route_row(logits, rule, chosen, weights);
+                    }
+                }
+                Scores::Sigmoid { groups, kept_groups, sum_eps, factor } => {
+                    let mut ranks = [0; MAX_EXPERTS];
+                    let ranks = &mut ranks[..num_experts];
+                    for (logits, (chosen, weights)) in rows.zip(results) {
+                        rank_sigmoids(logits, bias, ranks);
+                        keep_groups(ranks, groups, kept_groups);
+                        choose(ranks, chosen);
+                        let sum_eps = if rule.over_chosen { Some(sum_eps) } else { None };
+                        weigh_sigmoids(logits, (sum_eps, factor), chosen, weights);
+                    }
+                }
             }
         }
     }
@@ -65,7 +116,17 @@ pub fn route(
         }
     }
 
-    let RoutingRule { top_k, .. } = rule;
+    let Routing { num_experts, rule: RoutingRule { top_k, scores, .. }, bias } = how;
+    if let Scores::Sigmoid { groups, kept_groups, .. } = scores {
+        let size = num_experts.checked_div(groups).unwrap_or(0);
+        assert!(num_experts <= MAX_EXPERTS && size * groups == num_experts, "{num_experts} experts in {groups} groups");
+        assert!(groups == 1 || size > 1, "a group of {size}");
+        assert!((1..=groups).contains(&kept_groups) && kept_groups * size >= top_k, "{kept_groups} of {groups} groups");
+    }
+    assert!(
+        bias.is_none_or(|bias| bias.len() == num_experts && scores != Scores::Softmax),
+        "the bias is [num_experts]"
+    );
     assert!((1..=num_experts).contains(&top_k), "{top_k} of {num_experts} experts");
     assert!(u32::try_from(num_experts).is_ok(), "{num_experts} experts");
     assert!(logits.len().is_multiple_of(num_experts), "{} logits are no rows of {num_experts}", logits.len());
@@ -77,19 +138,14 @@ pub fn route(
         // SAFETY: each row is in one range.
         let (chosen, weights) = unsafe { (chosen.part(part.clone()), weights.part(part)) };
         let logits = &logits[rows.start * num_experts..rows.end * num_experts];
-        dispatch(isa, Rows(logits, num_experts, rule, chosen, weights));
+        dispatch(isa, Rows(logits, how, chosen, weights));
     });
 }
 
 /// See [`route`].
 #[inline(always)]
 fn route_row(logits: &[f32], rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
-    let mut above = u64::MAX;
-    for chosen in chosen.iter_mut() {
-        let ranks = logits.iter().zip(0u32..).map(|(&logit, expert)| rank(logit, expert));
-        above = ranks.filter(|&rank| rank < above).max().unwrap_or(0);
-        *chosen = !(above as u32);
-    }
+    choose_of(|| logits.iter().zip(0u32..).map(|(&logit, expert)| rank(logit, expert)), chosen);
     let largest = logits[chosen[0] as usize];
     let mut sum = 0.0;
     for (weight, &expert) in weights.iter_mut().zip(&*chosen) {
@@ -104,12 +160,90 @@ fn route_row(logits: &[f32], rule: RoutingRule, chosen: &mut [u32], weights: &mu
     }
 }
 
+/// The experts of the highest ranks, falling.
+#[inline(always)]
+fn choose_of<I: Iterator<Item = u64>>(ranks: impl Fn() -> I, chosen: &mut [u32]) {
+    let mut above = u64::MAX;
+    for chosen in chosen {
+        above = ranks().filter(|&rank| rank < above).max().unwrap_or(0);
+        *chosen = !(above as u32);
+    }
+}
+
+#[inline(always)]
+fn choose(ranks: &[u64], chosen: &mut [u32]) {
+    choose_of(|| ranks.iter().copied(), chosen);
+}
+
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(0.0 - x))
+}
+
+/// Ranks of the experts by score and bias.
+#[inline(always)]
+fn rank_sigmoids(logits: &[f32], bias: Option<&[f32]>, ranks: &mut [u64]) {
+    for (expert, (rank_of, &logit)) in ranks.iter_mut().zip(logits).enumerate() {
+        let score = sigmoid(logit);
+        *rank_of = rank(bias.map_or(score, |bias| score + bias[expert]), expert as u32);
+    }
+}
+
+/// Takes the experts of all other groups out of the choice: their rank is 0.
+#[inline(always)]
+fn keep_groups(ranks: &mut [u64], groups: usize, kept: usize) {
+    if kept == groups {
+        return;
+    }
+    let size = ranks.len() / groups;
+    let mut by_sum = [0; MAX_EXPERTS];
+    let by_sum = &mut by_sum[..groups];
+    for (group, (by_sum, ranks)) in by_sum.iter_mut().zip(ranks.chunks_exact(size)).enumerate() {
+        let (mut best, mut second) = (0, 0);
+        for &rank in ranks {
+            second = second.max(rank.min(best));
+            best = best.max(rank);
+        }
+        *by_sum = rank(ranked(best) + ranked(second), group as u32);
+    }
+    let mut above = u64::MAX;
+    for _ in 0..kept {
+        above = by_sum.iter().copied().filter(|&rank| rank < above).max().unwrap_or(0);
+    }
+    for (ranks, &by_sum) in ranks.chunks_exact_mut(size).zip(&*by_sum) {
+        if by_sum < above {
+            ranks.fill(0);
+        }
+    }
+}
+
+/// `sum_eps`: weights are divided by the sum of the chosen and this.
+#[inline(always)]
+fn weigh_sigmoids(logits: &[f32], (sum_eps, factor): (Option<f32>, f32), chosen: &[u32], weights: &mut [f32]) {
+    let mut sum = 0.0;
+    for (weight, &expert) in weights.iter_mut().zip(chosen) {
+        *weight = sigmoid(logits[expert as usize]);
+        sum += *weight;
+    }
+    let sum = sum_eps.map(|eps| sum + eps);
+    for weight in weights {
+        *weight = sum.map_or(*weight, |sum| *weight / sum) * factor;
+    }
+}
+
 /// Sort key: higher for larger logits, ties for lower indices; no two experts share one.
 #[inline(always)]
 fn rank(logit: f32, expert: u32) -> u64 {
     let bits = logit.to_bits() as i32;
     let ordered = (bits ^ ((bits >> 31) as u32 >> 1) as i32) as u32 ^ 0x8000_0000; // as total_cmp orders them
     u64::from(ordered) << 32 | u64::from(!expert)
+}
+
+/// The number that was ranked.
+#[inline(always)]
+fn ranked(rank: u64) -> f32 {
+    let ordered = ((rank >> 32) as u32 ^ 0x8000_0000) as i32;
+    f32::from_bits((ordered ^ ((ordered >> 31) as u32 >> 1) as i32) as u32)
 }
 
 /// `out[i] = from[rows[i]]`, rows of `width` elements.
@@ -226,7 +360,7 @@ mod tests {
 
     #[test]
     fn rows_are_grouped_by_expert_and_rise() {
-        let rule = RoutingRule { top_k: 2, over_chosen: true };
+        let rule = RoutingRule { top_k: 2, over_chosen: true, scores: Scores::Softmax };
         let mut routes = Routes::new(4, 5, rule).unwrap();
         routes.rows.fill(9);
         routes.fill(3, |num_experts, given, chosen, weights| {

@@ -3,21 +3,29 @@
 use crate::paths;
 
 use kernels::Isa;
-use kernels::routing::{RoutingRule, gather, route, scatter_add};
+use kernels::routing::{Routing, RoutingRule, Scores, gather, route, scatter_add};
 use kernels::threads::Pool;
 use paths::{bits, every_path, numbers};
 
-fn routed(
-    pool: Option<&Pool>,
-    isa: Isa,
-    logits: &[f32],
-    num_experts: usize,
-    rule: RoutingRule,
-) -> (Vec<u32>, Vec<f32>) {
-    let len = logits.len() / num_experts * rule.top_k;
+fn routed(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>) -> (Vec<u32>, Vec<f32>) {
+    let len = logits.len() / how.num_experts * how.rule.top_k;
     let (mut chosen, mut weights) = (vec![u32::MAX; len], vec![f32::NAN; len]);
-    route(pool, isa, logits, num_experts, rule, &mut chosen, &mut weights);
+    route(pool, isa, logits, how, &mut chosen, &mut weights);
     (chosen, weights)
+}
+
+fn softmax(num_experts: usize, top_k: usize, over_chosen: bool) -> Routing<'static> {
+    Routing { num_experts, rule: RoutingRule { top_k, over_chosen, scores: Scores::Softmax }, bias: None }
+}
+
+fn sigmoid(
+    (num_experts, top_k): (usize, usize),
+    (groups, kept_groups): (usize, usize),
+    over_chosen: bool,
+    bias: Option<&[f32]>,
+) -> Routing<'_> {
+    let scores = Scores::Sigmoid { groups, kept_groups, sum_eps: 1e-6, factor: 2.5 };
+    Routing { num_experts, rule: RoutingRule { top_k, over_chosen, scores }, bias }
 }
 
 #[test]
@@ -26,11 +34,18 @@ fn routing_has_one_set_of_bits() {
         for over_chosen in [false, true] {
             for rows in [0, 1, 33, 700] {
                 let logits = numbers(num_experts as u64, rows * num_experts);
-                let rule = RoutingRule { top_k, over_chosen };
-                every_path(&format!("{rows} rows, {rule:?} of {num_experts}"), |pool, isa| {
-                    let (chosen, weights) = routed(pool, isa, &logits, num_experts, rule);
-                    (chosen, bits(&weights))
-                });
+                let bias = numbers(3, num_experts);
+                let groups = if num_experts.is_multiple_of(4) && num_experts > 4 { (4, 2) } else { (1, 1) };
+                for how in [
+                    softmax(num_experts, top_k, over_chosen),
+                    sigmoid((num_experts, top_k), (1, 1), over_chosen, None),
+                    sigmoid((num_experts, top_k), groups, over_chosen, Some(&bias)),
+                ] {
+                    every_path(&format!("{rows} rows, {how:?}"), |pool, isa| {
+                        let (chosen, weights) = routed(pool, isa, &logits, how);
+                        (chosen, bits(&weights))
+                    });
+                }
             }
         }
     }
@@ -46,7 +61,7 @@ fn the_largest_logits_are_chosen_and_of_equal_ones_the_lowest_index() {
         ([-inf, 1e-40, -1e-40, 0.0, -inf], [1, 3, 2]),
         ([1.0, nan, 2.0, 3.0, nan], [1, 4, 3]), // as total_cmp orders: a broken row goes somewhere, always the same
     ] {
-        let (chosen, _) = routed(None, Isa::Scalar, &logits, 5, RoutingRule { top_k: 3, over_chosen: true });
+        let (chosen, _) = routed(None, Isa::Scalar, &logits, softmax(5, 3, true));
         assert_eq!(chosen, expected, "{logits:?}");
     }
 }
@@ -56,7 +71,7 @@ fn weights_are_a_softmax_over_all_or_over_the_chosen() {
     let (rows, num_experts, top_k) = (50, 16, 3);
     let logits = numbers(7, rows * num_experts);
     for over_chosen in [false, true] {
-        let (chosen, weights) = routed(None, Isa::Scalar, &logits, num_experts, RoutingRule { top_k, over_chosen });
+        let (chosen, weights) = routed(None, Isa::Scalar, &logits, softmax(num_experts, top_k, over_chosen));
         for row in 0..rows {
             let logits = &logits[row * num_experts..][..num_experts];
             let (chosen, weights) = (&chosen[row * top_k..][..top_k], &weights[row * top_k..][..top_k]);
@@ -72,6 +87,50 @@ fn weights_are_a_softmax_over_all_or_over_the_chosen() {
             }
         }
     }
+}
+
+/// The logits of scores.
+fn logits<const N: usize>(scores: [f32; N]) -> [f32; N] {
+    scores.map(|score| (score / (1.0 - score)).ln())
+}
+
+#[test]
+fn a_bias_and_groups_have_a_part_in_the_choice_alone() {
+    let scores = [0.1, 0.9, 0.2, 0.3, 0.8, 0.6, 0.7, 0.5];
+    let none = [0.0; 8];
+    let bias = [1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.25, 0.0];
+    let equal = [0.5; 8];
+    for (scores, bias, groups, expected) in [
+        (scores, None, (1, 1), [1, 4, 6]),
+        (scores, Some(none), (1, 1), [1, 4, 6]),
+        (scores, Some(bias), (1, 1), [0, 6, 1]),
+        // Two best of each pair: 1.0, 0.5, 1.4, 1.2.
+        (scores, None, (4, 2), [4, 6, 5]),
+        // Of each four: 1.2 and 1.5; with bias 2.0 and 1.55.
+        (scores, None, (2, 1), [4, 6, 5]),
+        (scores, Some(bias), (2, 1), [0, 1, 3]),
+        (scores, Some(bias), (4, 3), [0, 6, 1]),
+        (equal, None, (1, 1), [0, 1, 2]),
+        (equal, None, (4, 2), [0, 1, 2]),
+    ] {
+        for over_chosen in [false, true] {
+            let how = sigmoid((8, 3), groups, over_chosen, bias.as_ref().map(|bias| &bias[..]));
+            let (chosen, weights) = routed(None, Isa::Scalar, &logits(scores), how);
+            assert_eq!(chosen, expected, "{scores:?} {how:?}");
+            let sum: f64 = chosen.iter().map(|&expert| f64::from(scores[expert as usize])).sum();
+            for (&expert, &weight) in chosen.iter().zip(&weights) {
+                let score = f64::from(scores[expert as usize]);
+                let want = 2.5 * if over_chosen { score / (sum + 1e-6) } else { score };
+                assert!((f64::from(weight) - want).abs() < 2e-6, "{weight} for {want}");
+            }
+        }
+    }
+    // A group whose scores with bias are below zero is still one that may be kept.
+    let (chosen, _) = routed(None, Isa::Scalar, &logits(scores), sigmoid((8, 3), (2, 2), true, Some(&[-2.0; 8])));
+    assert_eq!(chosen, [1, 4, 6]);
+    // A broken row goes somewhere, always the same.
+    let (chosen, _) = routed(None, Isa::Scalar, &[f32::NAN; 8], sigmoid((8, 3), (4, 2), true, None));
+    assert_eq!(chosen, [0, 1, 2]);
 }
 
 #[test]

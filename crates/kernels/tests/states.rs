@@ -2,11 +2,13 @@
 
 use crate::paths;
 
-use kernels::convolution::convolve;
+use kernels::convolution::{convolve, convolve_gated};
 use kernels::delta_rule::{delta_rule, rates};
 use kernels::pointwise::{add_gated, gate_heads};
 use kernels::threads::Pool;
-use kernels::{Convolution, DeltaRule, DeltaShape, HeadLayout, Isa, StateSave, StateShape, StateSpan, States};
+use kernels::{
+    Convolution, DeltaRule, DeltaShape, GatedConvolution, HeadLayout, Isa, StateSave, StateShape, StateSpan, States,
+};
 use paths::{bits, every_path, numbers};
 use std::ops::Range;
 
@@ -167,6 +169,43 @@ impl Layer for Convolved {
     }
 }
 
+struct GatedConvolved {
+    channels: usize,
+    taps: usize,
+    weight: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    rows: Vec<f32>,
+}
+
+impl GatedConvolved {
+    fn new(channels: usize, taps: usize, has_bias: bool, len: usize) -> GatedConvolved {
+        let (weight, bias) = (numbers(9, taps * channels), has_bias.then(|| numbers(10, channels)));
+        GatedConvolved { channels, taps, weight, bias, rows: numbers(11, len * 3 * channels) }
+    }
+
+    fn how(&self) -> GatedConvolution<'_> {
+        let &GatedConvolved { channels, taps, ref weight, ref bias, .. } = self;
+        GatedConvolution { channels, taps, weight, bias: bias.as_deref(), state: 1 }
+    }
+}
+
+impl Layer for GatedConvolved {
+    fn state_numbers(&self) -> usize {
+        (self.taps - 1) * self.channels
+    }
+
+    fn apply(&self, pool: Option<&Pool>, isa: Isa, parts: &[Part], states: &mut States) -> Vec<u32> {
+        let rows = rows_of(&self.rows, 3 * self.channels, parts);
+        let mut out = vec![f32::NAN; rows.len() / 3];
+        with_spans(parts, |spans| convolve_gated(pool, isa, self.how(), spans, &rows, states, &mut out));
+        bits(&out)
+    }
+
+    fn name(&self) -> String {
+        format!("{} taps, {} channels between gates, bias {}", self.taps, self.channels, self.bias.is_some())
+    }
+}
+
 const LEN: usize = 40;
 
 fn layers() -> Vec<Box<dyn Layer>> {
@@ -181,6 +220,9 @@ fn layers() -> Vec<Box<dyn Layer>> {
         ((64, 48), 8, true, false),
     ] {
         layers.push(Box::new(Convolved::new(widths, taps, silu, bias, LEN)));
+    }
+    for (channels, taps, bias) in [(32, 3, false), (1040, 3, true), (16, 7, false)] {
+        layers.push(Box::new(GatedConvolved::new(channels, taps, bias, LEN)));
     }
     layers
 }
@@ -324,6 +366,22 @@ fn a_convolution_is_close_to_f64() {
             false => x(row),
         };
         let got = f64::from(f32::from_bits(bits));
+        assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "row {row}, channel {channel}: {got} for {want}");
+    }
+}
+
+#[test]
+fn a_convolution_between_gates_is_close_to_f64() {
+    let layer = GatedConvolved::new(32, 3, true, LEN);
+    let out = layer.apply(None, Isa::best(), &[(0..LEN, None, vec![])], &mut slots(layer.state_numbers()));
+    for (at, bits) in out.into_iter().enumerate() {
+        let (row, channel) = (at / 32, at % 32);
+        let part = |row: usize, part: usize| f64::from(layer.rows[(3 * row + part) * 32 + channel]);
+        let tap = |tap: usize| f64::from(layer.weight[tap * 32 + channel]);
+        let bias = f64::from(layer.bias.as_ref().unwrap()[channel]);
+        let x = |row: usize| part(row, 0) * part(row, 2);
+        let y = bias + (0..3).filter(|&t| row + t >= 2).map(|t| tap(t) * x(row + t - 2)).sum::<f64>();
+        let (got, want) = (f64::from(f32::from_bits(bits)), part(row, 1) * y);
         assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "row {row}, channel {channel}: {got} for {want}");
     }
 }
