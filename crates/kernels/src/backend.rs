@@ -20,8 +20,8 @@ use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
 use crate::states::StateSpan;
 use crate::{
-    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, Norm,
-    Out, RopeTable,
+    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, Mamba,
+    Norm, Out, RopeTable,
 };
 use std::ops::Range;
 
@@ -204,6 +204,17 @@ pub trait Backend: Device {
         step: &Self::Step<'_>,
         how: DeltaRule<'_, Self::Vector>,
         rows_and_gates: (&mut Self::Rows, &mut Self::Rows),
+        states: &mut Self::States,
+        out: &mut Self::Rows,
+    );
+
+    /// A Mamba-2 layer behind its convolution, for every row of the step: see [`Mamba`]. Rows `[rows, row_width]` and steps
+    /// `[rows, heads]` become undefined; `out`: `[rows, inner]`.
+    fn mamba(
+        &self,
+        step: &Self::Step<'_>,
+        how: Mamba<'_, Self::Vector>,
+        rows_and_steps: (&mut Self::Rows, &mut Self::Rows),
         states: &mut Self::States,
         out: &mut Self::Rows,
     );

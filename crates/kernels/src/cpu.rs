@@ -11,6 +11,7 @@ use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
 use crate::limits::MeasureError;
 use crate::low_rank::{self, Group, LowRank, LowRankShape, LowRankSource};
+use crate::mamba::{self, Mamba};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
@@ -293,6 +294,17 @@ impl HostBackend for Cpu {
         out: &mut [f32],
     ) {
         delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows_and_gates, states, out);
+    }
+
+    fn mamba(
+        &self,
+        how: Mamba<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_steps: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        mamba::mamba(Some(&self.pool), self.isa, how, spans, rows_and_steps, states, out);
     }
 
     fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {

@@ -7,28 +7,19 @@
 //! token    S = decay S     d = beta (v - S^T k)     S = S + k d^T     o = S^T q        S: [dk, dv], value head j of
 //! output   o / sqrt(mean o^2 + eps) * norm * silu(z)                                  key head j / (value / key heads)
 //! ```
-//! The recurrence itself is the definition, for a whole prompt and for one token: sums over `dk` ascend, one fused
-//! multiply-add each, and lanes lie along `dv`: no lane meets another, and nothing depends on where a sequence was cut.
-//! (In chunks of many rows it would be sums in another order, which decode could not repeat.)
-//!
-//! A strip of up to 64 columns of a state stays in the first caches over all rows of a span. The update of a row and
-//! the products `S^T k` of the next row are one walk over it: the same numbers, read once.
+//! How the recurrence is computed, and why its bits do not depend on where a sequence was cut: recurrence.rs.
 
 use crate::isa::Isa;
 use crate::pointwise::{Activation, Plain, RowOps, Shared, Vectors, share_rows};
+use crate::recurrence::{Recurrence, recur, softplus};
 use crate::simd::{Kernel, LANES, Simd, dispatch, exp};
-use crate::states::{OpenStates, StateSpan, States};
+use crate::states::{StateSpan, States};
 use crate::threads::Pool;
-use std::mem::MaybeUninit;
 
-/// Widest key head and value head.
-pub const MAX_WIDTH: usize = 256;
-/// Most columns of a task, in vectors.
-const STRIP: usize = 4;
+use crate::recurrence::MAX_WIDTH;
+
 /// Under the root of a head's norm.
 const HEAD_EPS: f32 = 1e-6;
-/// Above this, softplus is its argument.
-const SOFTPLUS_FROM: f32 = 20.0;
 
 /// Heads of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +66,7 @@ impl DeltaShape {
 pub struct DeltaRule<'a, V: ?Sized = [f32]> {
     /// Heads.
     pub shape: DeltaShape,
-    /// `[value_heads]`, above 0: how fast a head forgets, see [`rates`].
+    /// `[value_heads]`, above 0: how fast a head forgets, see [`rates`](crate::recurrence::rates).
     pub rates: &'a V,
     /// `[value_heads]`, added to `a`.
     pub dt_bias: &'a V,
@@ -101,29 +92,6 @@ impl<'a, V: ?Sized> DeltaRule<'a, V> {
         let DeltaRule { shape, rates, dt_bias, norm, eps, state } = self;
         DeltaRule { shape, rates: vector(rates), dt_bias: vector(dt_bias), norm: vector(norm), eps, state }
     }
-}
-
-/// `e^x` of each of the logarithms that checkpoints store (`A_log`), within 2 ulp.
-pub fn rates(logarithms: &mut [f32]) {
-    logarithms.iter_mut().for_each(|x| *x = exp(*x));
-}
-
-/// `ln(1 + e^x)`, within some ulp; `x` above 20.
-#[inline(always)]
-fn softplus(x: f32) -> f32 {
-    if x > SOFTPLUS_FROM {
-        return x;
-    }
-    // ln(1 + y) = 2 artanh(y / (2 + y)), a series in s^2 <= 1/9.
-    let y = exp(if x > 0.0 { 0.0 - x } else { x });
-    let s = y / (2.0 + y);
-    let square = s * s;
-    let mut series = 1.0f32 / 17.0;
-    for odd in [15.0f32, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0] {
-        series = series.mul_add(square, 1.0 / odd);
-    }
-    let log = 2.0 * (s * square).mul_add(series, s);
-    if x > 0.0 { x + log } else { log }
 }
 
 /// See [`DeltaRule`]. `rows`: f32 `[rows, shape.row_width()]`, convolved; its queries and keys are normed in place.
@@ -156,23 +124,7 @@ pub fn delta_rule(
 
     prepare(pool, isa, how, rows, gates);
     let (rows, gates) = (&*rows, &*gates);
-    {
-        let out = &Shared::new(&mut *out);
-        let strips = value_dim.div_ceil(STRIP * LANES);
-        let work = |task: usize| {
-            let (span, head) = (&spans[task / (value_heads * strips)], task / strips % value_heads);
-            let column = task % strips * STRIP * LANES;
-            let width = (value_dim - column).min(STRIP * LANES);
-            if span.num_rows > 0 {
-                dispatch(isa, Strip { shape, span, head, column, width, rows, gates, states, out });
-            }
-        };
-        let tasks = spans.len() * value_heads * strips;
-        match pool {
-            Some(pool) => pool.tasks(tasks, &work),
-            None => (0..tasks).for_each(work),
-        }
-    }
+    recur(pool, isa, Tokens { shape, rows, gates }, spans, states, out);
     finish(pool, isa, how, rows, out);
 }
 
@@ -276,273 +228,41 @@ fn finish(pool: Option<&Pool>, isa: Isa, how: DeltaRule<'_>, rows: &[f32], out: 
     });
 }
 
-/// Up to [`STRIP`] vectors of columns of one head's state, over the rows of a span.
+/// Rows of a step, prepared.
 #[derive(Clone, Copy)]
-struct Strip<'a> {
+struct Tokens<'a> {
     shape: DeltaShape,
-    span: &'a StateSpan<'a>,
-    head: usize,
-    /// The first column, and their number.
-    column: usize,
-    width: usize,
     rows: &'a [f32],
     gates: &'a [f32],
-    states: OpenStates<'a>,
-    out: &'a Shared<'a, f32>,
 }
 
-/// A state's columns while rows pass.
-#[repr(align(64))]
-struct Columns<const W: usize>([MaybeUninit<[[f32; LANES]; W]>; MAX_WIDTH]);
+impl Recurrence for Tokens<'_> {
+    const CORRECTS: bool = true;
 
-/// Where a state's columns are: the first number, and the distance from key to key.
-#[derive(Clone, Copy)]
-struct Place {
-    first: *mut f32,
-    stride: usize,
-}
+    fn heads(&self) -> usize {
+        self.shape.value_heads
+    }
 
-impl Strip<'_> {
-    /// The query and the key of a row.
+    fn dims(&self) -> (usize, usize) {
+        (self.shape.key_dim, self.shape.value_dim)
+    }
+
     #[inline(always)]
-    fn query_key(&self, row: usize) -> (&[f32], &[f32]) {
+    fn query_key(&self, row: usize, head: usize) -> (&[f32], &[f32]) {
         let DeltaShape { key_heads, value_heads, key_dim, .. } = self.shape;
-        let at = row * self.shape.row_width() + self.head / (value_heads / key_heads) * key_dim;
+        let at = row * self.shape.row_width() + head / (value_heads / key_heads) * key_dim;
         (&self.rows[at..][..key_dim], &self.rows[at + self.shape.key_width()..][..key_dim])
     }
 
-    /// The strip's values of a row.
     #[inline(always)]
-    fn values(&self, row: usize) -> &[f32] {
+    fn values(&self, row: usize, head: usize) -> &[f32] {
         let at = row * self.shape.row_width() + 2 * self.shape.key_width();
-        &self.rows[at + self.head * self.shape.value_dim + self.column..][..self.width]
+        &self.rows[at + head * self.shape.value_dim..][..self.shape.value_dim]
     }
 
-    /// Beta and decay of a row.
     #[inline(always)]
-    fn gates(&self, row: usize) -> (f32, f32) {
+    fn gates(&self, row: usize, head: usize) -> (f32, f32) {
         let heads = self.shape.value_heads;
-        (self.gates[row * 2 * heads + self.head], self.gates[(row * 2 + 1) * heads + self.head])
-    }
-
-    /// The strip of the state in a slot.
-    #[inline(always)]
-    fn place(&self, slot: u32) -> Place {
-        let DeltaShape { key_dim, value_dim, .. } = self.shape;
-        let first = self.states.part(slot, self.head * key_dim * value_dim, key_dim * value_dim);
-        Place { first: first.wrapping_add(self.column), stride: value_dim }
-    }
-
-    /// The strip's place in a row of the output.
-    #[inline(always)]
-    fn out(&self, row: usize) -> *mut f32 {
-        let at = row * self.shape.value_width() + self.head * self.shape.value_dim + self.column;
-        self.out.pointer(at..at + self.width)
-    }
-
-    /// One column, by the definition.
-    fn column(&self, column: usize) {
-        let key_dim = self.shape.key_dim;
-        let mut state = [0.0f32; MAX_WIDTH];
-        let state = &mut state[..key_dim];
-        let number = |slot: u32, index: usize| {
-            let Place { first, stride } = self.place(slot);
-            first.wrapping_add(index * stride + column)
-        };
-        if let Some(slot) = self.span.from {
-            for (index, x) in state.iter_mut().enumerate() {
-                // SAFETY: within the slot, which no other task writes.
-                *x = unsafe { *number(slot, index) };
-            }
-        }
-        let mut saves = self.span.saves.iter().peekable();
-        for row in self.span.rows() {
-            let ((q, k), (beta, decay)) = (self.query_key(row), self.gates(row));
-            let mut known = 0.0;
-            for (x, k) in state.iter().zip(k) {
-                known = k.mul_add(*x, known);
-            }
-            let d = (0.0 - decay).mul_add(known, self.values(row)[column]) * beta;
-            let mut o = 0.0;
-            for ((x, k), q) in state.iter_mut().zip(k).zip(q) {
-                *x = k.mul_add(d, decay * *x);
-                o = q.mul_add(*x, o);
-            }
-            // SAFETY: each row and column is one task's.
-            unsafe { *self.out(row).add(column) = o };
-            while let Some(save) = saves.next_if(|save| save.row as usize == row) {
-                for (index, x) in state.iter().enumerate() {
-                    // SAFETY: within the slot, of which each head and column is one task's.
-                    unsafe { *number(save.slot, index) = *x };
-                }
-            }
-        }
-    }
-
-    /// `W` vectors of columns.
-    #[inline(always)]
-    fn vectors<const W: usize, S: Simd>(&self, s: S) {
-        let mut scratch = Columns::<W>([const { MaybeUninit::uninit() }; MAX_WIDTH]);
-        let scratch = Place { first: scratch.0.as_mut_ptr().cast(), stride: W * LANES };
-        let (key_dim, saves) = (self.shape.key_dim, self.span.saves);
-        let mut from = match self.span.from {
-            Some(slot) => self.place(slot),
-            None => {
-                for index in 0..key_dim * W {
-                    // SAFETY: the scratch has `MAX_WIDTH >= key_dim` groups of `W` vectors.
-                    unsafe { s.store(s.splat(0.0), scratch.first.add(index * LANES)) };
-                }
-                scratch
-            }
-        };
-        let rows = self.span.rows();
-        let mut known = self.known::<W, S>(s, from, rows.start);
-        let mut next_save = 0;
-        for row in rows.clone() {
-            let is_saved = |at: usize| at < saves.len() && saves[at].row as usize == row;
-            let to = if is_saved(next_save) { self.place(saves[next_save].slot) } else { scratch };
-            let next = row + 1 < rows.end;
-            let d = self.change::<W, S>(s, row, known);
-            known = match (next, is_saved(next_save)) {
-                (true, _) => self.update::<W, true, true, S>(s, row, d, (from, to)),
-                (false, true) => self.update::<W, false, true, S>(s, row, d, (from, to)),
-                (false, false) => self.update::<W, false, false, S>(s, row, d, (from, to)),
-            };
-            from = to;
-            if is_saved(next_save) {
-                next_save += 1;
-                while is_saved(next_save) {
-                    self.copy::<W, S>(s, to, self.place(saves[next_save].slot));
-                    next_save += 1;
-                }
-            }
-        }
-    }
-
-    /// `S^T k` of a row.
-    #[inline(always)]
-    fn known<const W: usize, S: Simd>(&self, s: S, from: Place, row: usize) -> [S::V; W] {
-        let (_, k) = self.query_key(row);
-        let mut known = [s.splat(0.0); W];
-        for (index, &k) in k.iter().enumerate() {
-            let k = s.splat(k);
-            for (w, known) in known.iter_mut().enumerate() {
-                // SAFETY: a place has `key_dim` groups of `W` vectors.
-                let x = unsafe { s.load(from.first.add(index * from.stride + w * LANES)) };
-                *known = s.fma(k, x, *known);
-            }
-        }
-        known
-    }
-
-    /// `beta (v - decay S^T k)` of a row.
-    #[inline(always)]
-    fn change<const W: usize, S: Simd>(&self, s: S, row: usize, known: [S::V; W]) -> [S::V; W] {
-        let ((beta, decay), values) = (self.gates(row), self.values(row));
-        assert!(values.len() == W * LANES);
-        let (beta, forgotten) = (s.splat(beta), s.splat(0.0 - decay));
-        let mut d = [s.splat(0.0); W];
-        for w in 0..W {
-            // SAFETY: `W` vectors of values.
-            let value = unsafe { s.load(values.as_ptr().add(w * LANES)) };
-            d[w] = s.mul(s.fma(forgotten, known[w], value), beta);
-        }
-        d
-    }
-
-    /// The state and the output of a row; with `NEXT`, returns `S^T k` of the next row. With `STORE` the state is kept.
-    #[inline(always)]
-    fn update<const W: usize, const NEXT: bool, const STORE: bool, S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        d: [S::V; W],
-        (from, to): (Place, Place),
-    ) -> [S::V; W] {
-        let ((q, k), (_, decay)) = (self.query_key(row), self.gates(row));
-        let next_k = if NEXT { self.query_key(row + 1).1 } else { k };
-        let decay = s.splat(decay);
-        let (mut o, mut known) = ([s.splat(0.0); W], [s.splat(0.0); W]);
-        for (index, ((&q, &k), &next_k)) in q.iter().zip(k).zip(next_k).enumerate() {
-            let (q, k, next_k) = (s.splat(q), s.splat(k), s.splat(next_k));
-            for w in 0..W {
-                // SAFETY: both places have `key_dim` groups of `W` vectors, and no other task touches these columns.
-                let x = unsafe { s.load(from.first.add(index * from.stride + w * LANES)) };
-                let x = s.fma(k, d[w], s.mul(decay, x));
-                if STORE {
-                    // SAFETY: as above.
-                    unsafe { s.store(x, to.first.add(index * to.stride + w * LANES)) };
-                }
-                o[w] = s.fma(q, x, o[w]);
-                if NEXT {
-                    known[w] = s.fma(next_k, x, known[w]);
-                }
-            }
-        }
-        let out = self.out(row);
-        for (w, &o) in o.iter().enumerate() {
-            // SAFETY: the strip's `W` vectors of a row are one task's.
-            unsafe { s.store(o, out.add(w * LANES)) };
-        }
-        known
-    }
-
-    /// The state once more.
-    #[inline(always)]
-    fn copy<const W: usize, S: Simd>(&self, s: S, from: Place, to: Place) {
-        for index in 0..self.shape.key_dim {
-            for w in 0..W {
-                // SAFETY: as in `update`.
-                unsafe {
-                    let x = s.load(from.first.add(index * from.stride + w * LANES));
-                    s.store(x, to.first.add(index * to.stride + w * LANES));
-                }
-            }
-        }
-    }
-}
-
-impl Kernel for Strip<'_> {
-    type Output = ();
-
-    fn define(self) {
-        for column in 0..self.width {
-            self.column(column);
-        }
-    }
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        // As many vectors as the registers of an update hold: changes, outputs, and products of the next row.
-        let most = if S::ROWS >= STRIP { STRIP } else { 2 };
-        for column in (0..self.width).step_by(most * LANES) {
-            let width = (self.width - column).min(most * LANES);
-            let part = Strip { column: self.column + column, width, ..self };
-            match width / LANES {
-                1 => part.vectors::<1, S>(s),
-                2 => part.vectors::<2, S>(s),
-                3 => part.vectors::<3, S>(s),
-                _ => part.vectors::<STRIP, S>(s),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn softplus_is_within_a_few_ulp() {
-        let mut worst = 0.0f64;
-        for i in -860_000..250_000 {
-            let x = i as f32 / 10_000.0;
-            let want = if x > 20.0 { f64::from(x) } else { libm::log1p(libm::exp(f64::from(x))) };
-            let ulp = f64::from(f32::from_bits((want as f32).to_bits() & 0x7f80_0000)) * f64::from(f32::EPSILON);
-            worst = worst.max((f64::from(softplus(x)) - want).abs() / ulp);
-        }
-        assert!(worst < 5.0, "{worst} ulp");
-        assert!(softplus(f32::NAN).is_nan());
-        assert_eq!((softplus(-90.0), softplus(f32::INFINITY)), (0.0, f32::INFINITY));
+        (self.gates[row * 2 * heads + head], self.gates[(row * 2 + 1) * heads + head])
     }
 }

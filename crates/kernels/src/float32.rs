@@ -19,6 +19,7 @@ use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::limits;
 use crate::limits::MeasureError;
 use crate::low_rank::{Group, LowRankShape, LowRankSource};
+use crate::mamba::{self, Mamba};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
 use crate::quant::{
@@ -407,6 +408,17 @@ impl HostBackend for Float32 {
         out: &mut [f32],
     ) {
         delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows_and_gates, states, out);
+    }
+
+    fn mamba(
+        &self,
+        how: Mamba<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_steps: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        mamba::mamba(Some(&self.pool), self.isa, how, spans, rows_and_steps, states, out);
     }
 
     fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {

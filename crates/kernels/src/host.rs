@@ -7,7 +7,8 @@ use crate::mem::{Buffer, OutOfMemory};
 use crate::routing::{Routes, RoutingRule};
 use crate::states::StateSpan;
 use crate::{
-    Activation, Attention, Convolution, DeltaRule, GatedConvolution, HeadLayout, Norm, Out, RotateAndStore, Routing,
+    Activation, Attention, Convolution, DeltaRule, GatedConvolution, HeadLayout, Mamba, Norm, Out, RotateAndStore,
+    Routing,
 };
 use std::ops::Range;
 
@@ -65,6 +66,16 @@ pub trait HostBackend: Device {
         how: DeltaRule<'_>,
         spans: &[StateSpan<'_>],
         rows_and_gates: (&mut [f32], &mut [f32]),
+        states: &mut Self::States,
+        out: &mut [f32],
+    );
+
+    /// See [`Mamba`]. Rows `[rows, row_width]` and steps `[rows, heads]`; `out`: `[rows, inner]`.
+    fn mamba(
+        &self,
+        how: Mamba<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_steps: (&mut [f32], &mut [f32]),
         states: &mut Self::States,
         out: &mut [f32],
     );
@@ -238,6 +249,21 @@ impl<H: HostBackend> Backend for H {
         let gates = &mut gates[..count * 2 * shape.value_heads];
         let out = &mut out[..count * shape.value_width()];
         HostBackend::delta_rule(self, how.map(|vector| &vector[..]), step.states, (rows, gates), states, out);
+    }
+
+    fn mamba(
+        &self,
+        step: &StepArrays<'_>,
+        how: Mamba<'_, Buffer<f32>>,
+        rows_and_steps: (&mut Buffer<f32>, &mut Buffer<f32>),
+        states: &mut Self::States,
+        out: &mut Buffer<f32>,
+    ) {
+        let ((rows, steps), count, shape) = (rows_and_steps, step.positions.len(), how.shape);
+        let rows = &mut rows[..count * shape.row_width()];
+        let steps = &mut steps[..count * shape.heads];
+        let out = &mut out[..count * shape.inner()];
+        HostBackend::mamba(self, how.map(|vector| &vector[..]), step.states, (rows, steps), states, out);
     }
 
     fn gate_heads(&self, layout: HeadLayout, qkv: &Buffer<f32>, rows: usize, x: &mut Buffer<f32>) {

@@ -12,6 +12,7 @@ use crate::float32::{Float32, Float32Cache, Float32Matrix};
 use crate::kv_cache::KvShape;
 use crate::limits::MeasureError;
 use crate::low_rank::{Group, LowRankShape, LowRankSource};
+use crate::mamba::Mamba;
 use crate::mem::OutOfMemory;
 use crate::pointwise::gated;
 use crate::quant::{BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
@@ -265,6 +266,17 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
         out: &mut [f32],
     ) {
         self.exact.delta_rule(how, spans, rows_and_gates, states, out);
+    }
+
+    fn mamba(
+        &self,
+        how: Mamba<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_steps: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        self.exact.mamba(how, spans, rows_and_steps, states, out);
     }
 
     fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {

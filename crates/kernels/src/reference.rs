@@ -8,6 +8,7 @@ use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
 use crate::limits::MeasureError;
 use crate::low_rank::{self, Group, LowRank, LowRankShape, LowRankSource};
+use crate::mamba::{self, Mamba};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PEAK_LANES,
@@ -222,6 +223,17 @@ impl HostBackend for Reference {
         out: &mut [f32],
     ) {
         delta_rule::delta_rule(None, Isa::Scalar, how, spans, rows_and_gates, states, out);
+    }
+
+    fn mamba(
+        &self,
+        how: Mamba<'_>,
+        spans: &[StateSpan<'_>],
+        rows_and_steps: (&mut [f32], &mut [f32]),
+        states: &mut States,
+        out: &mut [f32],
+    ) {
+        mamba::mamba(None, Isa::Scalar, how, spans, rows_and_steps, states, out);
     }
 
     fn gate_heads(&self, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {

@@ -3,8 +3,10 @@
 use crate::paths;
 
 use kernels::convolution::{convolve, convolve_gated};
-use kernels::delta_rule::{delta_rule, rates};
+use kernels::delta_rule::delta_rule;
+use kernels::mamba::{Mamba, MambaShape, OutputNorm, mamba};
 use kernels::pointwise::{add_gated, gate_heads};
+use kernels::recurrence::rates;
 use kernels::threads::Pool;
 use kernels::{
     Convolution, DeltaRule, DeltaShape, GatedConvolution, HeadLayout, Isa, StateSave, StateShape, StateSpan, States,
@@ -102,6 +104,69 @@ impl Delta {
     fn how(&self) -> DeltaRule<'_> {
         let Delta { shape, rates, dt_bias, norm, .. } = self;
         DeltaRule { shape: *shape, rates, dt_bias, norm, eps: 1e-6, state: 1 }
+    }
+}
+
+/// Heads that share B and C or not, states wider and narrower than heads; one as in published models.
+const MAMBAS: [(MambaShape, OutputNorm); 5] = [
+    (MambaShape { heads: 6, head_dim: 16, groups: 2, state_dim: 48 }, OutputNorm::AfterGate),
+    (MambaShape { heads: 1, head_dim: 80, groups: 1, state_dim: 16 }, OutputNorm::None),
+    (MambaShape { heads: 2, head_dim: 32, groups: 2, state_dim: 32 }, OutputNorm::BeforeGate),
+    (MambaShape { heads: 3, head_dim: 48, groups: 1, state_dim: 16 }, OutputNorm::AfterGate),
+    (MambaShape { heads: 2, head_dim: 64, groups: 1, state_dim: 128 }, OutputNorm::AfterGate),
+];
+
+struct MambaLayer {
+    shape: MambaShape,
+    output: OutputNorm,
+    rates: Vec<f32>,
+    dt_bias: Vec<f32>,
+    skip: Vec<f32>,
+    norm: Vec<f32>,
+    rows: Vec<f32>,
+    steps: Vec<f32>,
+}
+
+impl MambaLayer {
+    fn new((shape, output): (MambaShape, OutputNorm), len: usize) -> MambaLayer {
+        let mut logarithms: Vec<f32> = numbers(1, shape.heads).iter().map(|x| x.sin() * 1.25 + 0.25).collect();
+        rates(&mut logarithms);
+        MambaLayer {
+            shape,
+            output,
+            rates: logarithms,
+            dt_bias: numbers(2, shape.heads),
+            skip: numbers(3, shape.heads),
+            norm: numbers(4, shape.inner()),
+            rows: numbers(5, len * shape.row_width()),
+            steps: numbers(6, len * shape.heads),
+        }
+    }
+
+    fn how(&self) -> Mamba<'_> {
+        let MambaLayer { shape, output, rates, dt_bias, skip, norm, .. } = self;
+        let norm = (*output != OutputNorm::None).then_some(&norm[..]);
+        Mamba { shape: *shape, rates, dt_bias, skip, output: *output, norm, eps: 1e-6, state: 1 }
+    }
+}
+
+impl Layer for MambaLayer {
+    fn state_numbers(&self) -> usize {
+        self.shape.state_numbers()
+    }
+
+    fn apply(&self, pool: Option<&Pool>, isa: Isa, parts: &[Part], states: &mut States) -> Vec<u32> {
+        let mut rows = rows_of(&self.rows, self.shape.row_width(), parts);
+        let mut steps = rows_of(&self.steps, self.shape.heads, parts);
+        let mut out = vec![f32::NAN; steps.len() / self.shape.heads * self.shape.inner()];
+        with_spans(parts, |spans| {
+            mamba(pool, isa, self.how(), spans, (&mut rows, &mut steps), states, &mut out);
+        });
+        bits(&out)
+    }
+
+    fn name(&self) -> String {
+        format!("{:?} {:?}", self.shape, self.output)
     }
 }
 
@@ -212,6 +277,9 @@ fn layers() -> Vec<Box<dyn Layer>> {
     let mut layers: Vec<Box<dyn Layer>> = Vec::new();
     for shape in SHAPES {
         layers.push(Box::new(Delta::new(shape, LEN)));
+    }
+    for mamba in MAMBAS {
+        layers.push(Box::new(MambaLayer::new(mamba, LEN)));
     }
     for (widths, taps, silu, bias) in [
         ((48, 32), 4, true, false),
@@ -342,6 +410,64 @@ fn the_delta_rule_is_close_to_f64() {
                     error += (out[row * shape.value_width() + head * value_dim + column] - want).powi(2);
                     scale += want * want;
                 }
+            }
+        }
+        let relative = (error / scale).sqrt();
+        assert!(relative < 1e-5, "{shape:?}: relative error {relative:.2e}");
+    }
+}
+
+#[test]
+fn mamba_is_close_to_f64() {
+    for (shape, output) in MAMBAS {
+        let layer = MambaLayer::new((shape, output), LEN);
+        let MambaShape { heads, head_dim, groups, state_dim } = shape;
+        let inner = shape.inner();
+        let out = layer.apply(None, Isa::best(), &[(0..LEN, None, vec![])], &mut slots(shape.state_numbers()));
+        let mut states = vec![vec![0.0; state_dim]; inner];
+        let (mut error, mut scale) = (0.0, 0.0);
+        for row in 0..LEN {
+            let numbers: Vec<f64> =
+                layer.rows[row * shape.row_width()..][..shape.row_width()].iter().map(|&x| f64::from(x)).collect();
+            let (x, rest) = numbers.split_at(inner);
+            let (b, rest) = rest.split_at(groups * state_dim);
+            let (c, z) = rest.split_at(groups * state_dim);
+            let silu = |x: f64| x / (1.0 + (-x).exp());
+            let mut y = vec![0.0; inner];
+            for (at, y) in y.iter_mut().enumerate() {
+                let head = at / head_dim;
+                let (b, c) = (&b[head / (heads / groups) * state_dim..], &c[head / (heads / groups) * state_dim..]);
+                let dt = f64::from(layer.steps[row * heads + head]) + f64::from(layer.dt_bias[head]);
+                let dt = dt.exp().ln_1p();
+                let decay = (-f64::from(layer.rates[head]) * dt).exp();
+                for ((state, b), c) in states[at].iter_mut().zip(b).zip(c) {
+                    *state = decay * *state + dt * x[at] * b;
+                    *y += *state * c;
+                }
+                *y += f64::from(layer.skip[head]) * x[at];
+            }
+            let gate = |y: &mut [f64]| y.iter_mut().zip(z).for_each(|(y, z)| *y *= silu(*z));
+            let norm = |y: &mut [f64]| {
+                for (group, y) in y.chunks_mut(inner / groups).enumerate() {
+                    let root = (y.iter().map(|y| y * y).sum::<f64>() / y.len() as f64 + 1e-6).sqrt();
+                    let weights = &layer.norm[group * y.len()..];
+                    y.iter_mut().zip(weights).for_each(|(y, weight)| *y *= f64::from(*weight) / root);
+                }
+            };
+            match output {
+                OutputNorm::None => gate(&mut y),
+                OutputNorm::AfterGate => {
+                    gate(&mut y);
+                    norm(&mut y);
+                }
+                OutputNorm::BeforeGate => {
+                    norm(&mut y);
+                    gate(&mut y);
+                }
+            }
+            for (at, want) in y.into_iter().enumerate() {
+                error += (f64::from(f32::from_bits(out[row * inner + at])) - want).powi(2);
+                scale += want * want;
             }
         }
         let relative = (error / scale).sqrt();
