@@ -342,8 +342,39 @@ CASES = {
                       "original_max_position_embeddings": 128},
         quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
             "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]},
+    # Short convolutions in the first and the last layer too; a width of the MLP that three fields make; transformers 4.
+    "lfm2": case(
+        "Lfm2ForCausalLM", "lfm2", torch.bfloat16,
+        hidden_size=48, num_hidden_layers=5, num_attention_heads=3, num_key_value_heads=1, norm_eps=1e-5, conv_L_cache=3,
+        conv_bias=False, full_attn_idxs=[1, 3], block_ff_dim=90, block_auto_adjust_ff_dim=True,
+        block_ffn_dim_multiplier=1.3, block_multiple_of=8, tie_embedding=True, rope_theta=1000000.0,
+        torch_dtype="bfloat16",
+    ),
+    # The same with experts behind one dense layer, whose choice a bias changes; four taps and biases of convolutions.
+    "lfm2-moe": case(
+        "Lfm2MoeForCausalLM", "lfm2_moe", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, norm_eps=1e-5, conv_L_cache=4, conv_bias=True, num_dense_layers=1, num_experts=8,
+        num_experts_per_tok=3, use_expert_bias=True, norm_topk_prob=True, routed_scaling_factor=1.5,
+        layer_types=["conv", "full_attention", "conv", "conv"], tie_word_embeddings=True, dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    # Experts in groups, scores by sigmoid, a bias for the choice, two experts of every token; biases on q, k and v and
+    # norms of q and k; five pairs of a head turn; transformers 4.
+    "glm4-moe": case(
+        "Glm4MoeForCausalLM", "glm4_moe", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=True,
+        use_qk_norm=True, partial_rotary_factor=0.3125, n_routed_experts=8, n_shared_experts=2,
+        num_experts_per_tok=3, n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=1.75,
+        first_k_dense_replace=1, num_nextn_predict_layers=1, rope_theta=10000.0, rope_scaling=None,
+        torch_dtype="bfloat16",
     ),
 }
+
+
+# Of the choice of experts, float32 in every file.
+CHOICE_BIASES = ("expert_bias", "e_score_correction_bias")
 
 
 def random_weights(config, spec, rng):
@@ -368,7 +399,10 @@ def random_weights(config, spec, rng):
             values = numpy.float32(spec["head_norm"]) + numpy.float32(0.2) * values
         elif name.endswith("norm.weight"):
             values = numpy.float32(spec["norm"]) + numpy.float32(0.2) * values
-        elif name.endswith((".bias", "_bias")):
+        elif name.endswith(CHOICE_BIASES):
+            weights[name] = torch.from_numpy(values * numpy.float32(0.3))
+            continue
+        elif name.endswith(".bias"):
             values *= numpy.float32(0.3)
         elif name.endswith("sinks"):
             values = rng.uniform(-5.0, 5.0, shapes[name]).astype(numpy.float32)
@@ -404,7 +438,7 @@ def in_mxfp4(weights):
 
 def apart(weights, model_type):
     """The experts of a layer in tensors of their own, under the names that the authors gave them."""
-    gate, up, down = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "lfm2_moe") else ("gate_proj", "up_proj", "down_proj")
     for name, weight in weights.items():
         if model_type == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
@@ -464,17 +498,35 @@ def narrow_error(narrow, tokens, row):
     return numpy.linalg.norm(logits_of(narrow, tokens)[-1] - row) / numpy.linalg.norm(row) if narrow else 0.0
 
 
+def choice_margin(config, bias, logits):
+    """By how much the worst chosen expert is before the best other one, and the worst kept group before the next, in
+    standard deviations."""
+    k, scores = config.num_experts_per_tok, logits
+    if bias is None:
+        ranked = scores.sort(descending=True).values
+        return float((ranked[k - 1] - ranked[k]) / scores.std())
+    scores = logits.sigmoid() + bias
+    margins, spread = [], scores.std()
+    groups, kept = getattr(config, "n_group", 1), getattr(config, "topk_group", 1)
+    if kept < groups:
+        in_groups = scores.view(groups, -1)
+        sums = in_groups.topk(2).values.sum(-1).sort(descending=True)
+        margins.append(sums.values[kept - 1] - sums.values[kept])
+        scores = in_groups[sums.indices[:kept]].flatten()
+    ranked = scores.sort(descending=True).values
+    margins.append(ranked[k - 1] - ranked[k])
+    return float(min(margins) / spread)
+
+
 def draw_by_token(model, narrow, rng, length, num_rows):
     """Token by token, since in a long prompt drawn at once some token always nearly goes to another expert."""
     margins = []
 
-    def note_margin(_, __, output):
-        logits = output[0][-1]
-        ranked = logits.sort(descending=True).values
-        k = model.config.num_experts_per_tok
-        margins.append(float((ranked[k - 1] - ranked[k]) / logits.std()))
+    def note_margin(router, inputs, output):
+        bias = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
+        margins.append(choice_margin(model.config, bias, output[0][-1]))
 
-    routers = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
     hooks = [router.register_forward_hook(note_margin) for router in routers]
     tokens = []
     for _ in range(100 * length):
@@ -504,7 +556,7 @@ def make_case(directory, name, spec):
 
     def load(dtype):
         return transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, attn_implementation="eager").eval()
+            directory, dtype=dtype, attn_implementation="eager").to(dtype).eval()
 
     model = load(torch.float32)
     has_states = "linear_attention" in (getattr(config, "layer_types", None) or [])

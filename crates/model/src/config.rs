@@ -20,7 +20,7 @@ mod shape;
 pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, Pooling, PositionTable};
 pub use family::{Family, HeadNorm, NormPlacement};
-pub use layers::{DeltaConfig, ExpertConfig, Mixer};
+pub use layers::{DeltaConfig, ExpertConfig, Mixer, MixerWidths, SharedExpertConfig, ShortConvolutionConfig};
 pub use rope::RopeConfig;
 
 use checkpoint::weights::Weights;
@@ -189,12 +189,14 @@ impl ModelConfig {
 
     /// Layers with keys and values.
     pub fn num_attention_layers(&self) -> usize {
-        self.layers.iter().filter(|layer| layer.mixer == Mixer::Attention).count()
+        self.layers.iter().filter(|layer| layer.mixer.has_keys()).count()
     }
 
-    /// The layers whose memory is a state, by what they are.
-    pub(crate) fn deltas(&self) -> impl Iterator<Item = DeltaConfig> {
-        self.layers.iter().filter_map(|layer| layer.mixer.delta())
+    /// Numbers of a layer's rows between its first and its last product.
+    pub fn mixer_widths(&self, layer: usize) -> MixerWidths {
+        let heads = self.layers[layer].heads;
+        let of_heads = || MixerWidths { row: heads.qkv_width(), gates: 0, out: heads.q_width() };
+        self.layers[layer].mixer.widths().unwrap_or_else(of_heads)
     }
 
     /// Reads the text of a `config.json`.
@@ -230,6 +232,7 @@ impl ModelConfig {
             AttentionBias::Never => (false, false),
             AttentionBias::Qkv => (true, false),
             AttentionBias::Assumed => [fields.flag("attention_bias", true)?; 2].into(),
+            AttentionBias::StatedQkv => (fields.flag("attention_bias", false)?, false),
             AttentionBias::Stated => [fields.flag("attention_bias", false)?; 2].into(),
             AttentionBias::StatedApart => {
                 (fields.flag("attention_bias", true)?, fields.flag("attention_out_bias", false)?)
@@ -248,12 +251,13 @@ impl ModelConfig {
         let only_experts = experts.filter(|_| layers.iter().all(|layer| layer.has_experts));
         let intermediate_size = match (fields.optional_size("intermediate_size", MAX_WIDTH)?, only_experts) {
             (None, Some(experts)) => experts.intermediate_size,
+            _ if traits.computed_width => lfm2_width(&fields)?,
             _ => fields.size("intermediate_size", MAX_WIDTH)?,
         };
         layers::set_mlp_widths(&fields, &mut layers, intermediate_size)?;
         let activation = activation(&fields, traits)?;
         if activation != Activation::Silu && layers.iter().any(|layer| layer.mixer != Mixer::Attention) {
-            return Err(fields.error("hidden_act", "linear attention has silu only"));
+            return Err(fields.error("hidden_act", "models with states have silu only"));
         }
 
         Ok(ModelConfig {
@@ -273,8 +277,11 @@ impl ModelConfig {
             experts,
             norms: traits.norms,
             norms_around_zero: traits.norms_around_zero,
-            rms_norm_eps: fields.optional_float("rms_norm_eps", 1e-12..=1.0)?.unwrap_or(traits.eps) as f32,
-            head_norm: traits.head_norm,
+            rms_norm_eps: fields.optional_float(traits.spelling.eps(), 1e-12..=1.0)?.unwrap_or(traits.eps) as f32,
+            head_norm: match traits.head_norm_if_asked && !fields.flag("use_qk_norm", false)? {
+                true => HeadNorm::None,
+                false => traits.head_norm,
+            },
             activation,
             attention_scale: multipliers.attention_scale,
             attention_softcap: multipliers.attention_softcap,
@@ -282,7 +289,7 @@ impl ModelConfig {
             residual_multiplier: multipliers.residual,
             logits_multiplier: multipliers.logits,
             logits_softcap: multipliers.logits_softcap,
-            head: match fields.flag("tie_word_embeddings", traits.tied)? {
+            head: match traits.spelling.tied(&fields, traits.tied)? {
                 true => Head::Embedding,
                 false if is_base => Head::Absent,
                 false => Head::Own,
@@ -313,12 +320,12 @@ impl ModelConfig {
 
     /// Numbers (float32) of the states that a sequence has in all layers. 0: every layer's memory is keys and values.
     pub fn state_numbers(&self) -> usize {
-        self.deltas().map(|delta| delta.state_numbers()).sum()
+        self.layers.iter().map(|layer| layer.mixer.state_numbers()).sum()
     }
 
     /// The heads of the layers of attention.
     pub(crate) fn attention_heads(&self) -> impl Iterator<Item = HeadLayout> {
-        self.layers.iter().filter(|layer| layer.mixer == Mixer::Attention).map(|layer| layer.heads)
+        self.layers.iter().filter(|layer| layer.mixer.has_keys()).map(|layer| layer.heads)
     }
 
     /// Whether a layer with these heads norms its values.
@@ -329,7 +336,7 @@ impl ModelConfig {
     /// The first of the layers behind which no key is stored: rows without logits need not go further. The number of
     /// layers, less one for the rest of the last, in most models.
     pub(crate) fn first_reading_layer(&self) -> usize {
-        let owns = |layer: &LayerConfig| layer.mixer != Mixer::Attention || !layer.heads.queries_only;
+        let owns = |layer: &LayerConfig| !layer.mixer.has_keys() || !layer.heads.queries_only;
         self.layers.iter().rposition(owns).map_or(0, |last| last + 1)
     }
 
@@ -347,7 +354,8 @@ impl ModelConfig {
     pub fn widest_mlp(&self) -> usize {
         let experts = self.experts.filter(|_| self.layers.iter().any(|layer| layer.has_experts));
         let dense = self.layers.iter().filter(|layer| !layer.has_experts).map(|layer| layer.mlp_width).max();
-        experts.map(|experts| experts.intermediate_size.max(experts.shared_size)).max(dense).unwrap_or(0)
+        let of = |experts: ExpertConfig| experts.intermediate_size.max(experts.shared.map_or(0, |shared| shared.width));
+        experts.map(of).max(dense).unwrap_or(0)
     }
 
     /// Weights in the matrices of all layers, every expert counted. The embedding and the head are not in it.
@@ -367,23 +375,21 @@ impl ModelConfig {
 
     fn layer_parameters_with(&self, counted: fn(&ExpertConfig) -> usize) -> u64 {
         let hidden = self.hidden_size as u64;
-        let mixer = |layer: &LayerConfig| match layer.mixer {
-            Mixer::Attention => hidden * (layer.heads.qkv_width() + layer.heads.q_width()) as u64,
-            Mixer::Delta(DeltaConfig { shape, .. }) => {
-                hidden * (shape.row_width() + 2 * shape.value_heads + shape.value_width()) as u64
-            }
+        let mixer = |layer: usize| {
+            let MixerWidths { row, gates, out } = self.mixer_widths(layer);
+            hidden * (row + gates + out) as u64
         };
         let mlp = |layer: &LayerConfig| match self.experts.as_ref().filter(|_| layer.has_experts) {
             Some(experts) => {
                 let counted = 3 * counted(experts) * experts.intermediate_size;
-                let shared = if experts.shared_size > 0 { 3 * experts.shared_size + 1 } else { 0 };
+                let shared = experts.shared.map_or(0, |shared| 3 * shared.width + usize::from(shared.gated));
                 hidden * (experts.num_experts + counted + shared) as u64 // the router's first
             }
             None => self.mlp_matrices() * hidden * layer.mlp_width as u64,
         };
         // The projection of the embedding for a layer, the gate, the projection back.
         let input = self.layer_input.map_or(0, |input| 3 * hidden * input.width as u64);
-        self.layers.iter().map(|layer| mixer(layer) + mlp(layer) + input).sum()
+        self.layers.iter().enumerate().map(|(index, layer)| mixer(index) + mlp(layer) + input).sum()
     }
 
     /// Weights of the table of vectors for layers, of which a token reads one row.
@@ -425,9 +431,30 @@ impl ModelConfig {
 
     /// Multiplications and additions of the states of one token, all layers.
     pub fn state_flops(&self) -> u64 {
-        // The decay, and three sums with a product each.
-        let delta = |delta: DeltaConfig| 7 * delta.shape.state_numbers() + 2 * delta.taps * delta.shape.channels();
-        self.deltas().map(|config| delta(config) as u64).sum()
+        self.layers.iter().map(|layer| layer.mixer.state_flops() as u64).sum()
+    }
+}
+
+/// Width of the MLP in LFM2: two thirds of what is stated, times a factor, rounded up, unless a field says that the
+/// stated one holds.
+fn lfm2_width(fields: &Fields<'_>) -> Result<usize, LoadError> {
+    const FACTOR: &str = "block_ffn_dim_multiplier";
+    let stated = match fields.optional_size("block_ff_dim", MAX_WIDTH)? {
+        Some(width) => width,
+        None => fields.size("intermediate_size", MAX_WIDTH)?,
+    };
+    if !fields.flag("block_auto_adjust_ff_dim", true)? {
+        return Ok(stated);
+    }
+    let width = 2 * stated / 3;
+    let factor = match fields.map.get(FACTOR).is_some_and(Value::is_null) {
+        true => return Ok(width),
+        false => fields.optional_float(FACTOR, 1e-6..=1e6)?.unwrap_or(1.0),
+    };
+    let multiple = fields.optional_size("block_multiple_of", MAX_WIDTH)?.unwrap_or(256);
+    match ((factor * width as f64) as usize).next_multiple_of(multiple) {
+        width @ 1..=MAX_WIDTH => Ok(width),
+        width => Err(fields.error(FACTOR, format!("{factor} makes the MLP {width} wide; at most {MAX_WIDTH}"))),
     }
 }
 

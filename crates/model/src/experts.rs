@@ -9,7 +9,7 @@
 //! Experts are walked through by rising index, so a row sums its experts' results in that order, whatever else is in
 //! the batch: its bits depend on itself alone. Experts without a row are not read.
 //!
-//! Some models have one expert more that every row passes through, times a gate of its own; it is added last.
+//! Some models have one expert more that every row passes through, in some times a gate of its own; it is added last.
 
 use crate::config::ExpertConfig;
 use crate::transformer::{Linear, Mlp, Pass};
@@ -19,6 +19,8 @@ use kernels::{Backend, Extent, Out, OutOfMemory};
 pub(crate) struct Experts<B: Backend> {
     /// `[num_experts, hidden_size]`.
     pub(crate) router: Linear<B>,
+    /// `[num_experts]`: part of the choice, and of no weight.
+    pub(crate) choice_bias: Option<B::Vector>,
     pub(crate) experts: Vec<Mlp<B>>,
     pub(crate) shared: Option<SharedExpert<B>>,
 }
@@ -26,7 +28,7 @@ pub(crate) struct Experts<B: Backend> {
 /// The expert of every row.
 pub(crate) struct SharedExpert<B: Backend> {
     /// `[1, hidden_size]`.
-    pub(crate) gate: B::Matrix,
+    pub(crate) gate: Option<B::Matrix>,
     pub(crate) mlp: Mlp<B>,
 }
 
@@ -49,13 +51,13 @@ impl<B: Backend> ExpertScratch<B> {
         hidden: usize,
         max_rows: usize,
     ) -> Result<ExpertScratch<B>, OutOfMemory> {
-        let &ExpertConfig { num_experts, rule, shared_size, .. } = experts;
+        let &ExpertConfig { num_experts, rule, shared, .. } = experts;
         Ok(ExpertScratch {
             logits: backend.rows(max_rows, num_experts)?,
             routes: backend.routes(max_rows, num_experts, rule)?,
             gathered: backend.rows(max_rows, hidden)?,
             results: backend.rows(max_rows, hidden)?,
-            shared_gates: backend.rows(max_rows, shared_size.min(1))?,
+            shared_gates: backend.rows(max_rows, usize::from(shared.is_some_and(|shared| shared.gated)))?,
         })
     }
 }
@@ -73,7 +75,7 @@ impl<B: Backend> Experts<B> {
         let &Pass { backend, config, .. } = pass;
         let ExpertScratch { logits, routes, gathered, results, shared_gates } = scratch;
         self.router.apply(backend, input, rows, Out::Store(logits));
-        backend.route(logits, rows, routes);
+        backend.route(logits, self.choice_bias.as_ref(), rows, routes);
 
         let hidden = config.hidden_size;
         let x = match out {
@@ -92,18 +94,23 @@ impl<B: Backend> Experts<B> {
                 backend.scatter_routed(routes, index, results, hidden, x);
             }
         }
-        if let Some(SharedExpert { gate, mlp }) = &self.shared {
-            backend.linear(input, rows, gate, None, Out::Store(shared_gates));
-            mlp.apply(pass, (input, rows), activated, Out::Store(results));
-            backend.add_gated(shared_gates, results, x, Extent { rows, width: hidden });
+        match &self.shared {
+            Some(SharedExpert { gate: Some(gate), mlp }) => {
+                backend.linear(input, rows, gate, None, Out::Store(shared_gates));
+                mlp.apply(pass, (input, rows), activated, Out::Store(results));
+                backend.add_gated(shared_gates, results, x, Extent { rows, width: hidden });
+            }
+            Some(SharedExpert { gate: None, mlp }) => mlp.apply(pass, (input, rows), activated, Out::Add(x)),
+            None => {}
         }
     }
 
     /// Bytes of what every row passes through.
     pub(crate) fn bytes_of_all(&self, backend: &B) -> usize {
-        let shared = self.shared.as_ref();
-        self.router.bytes(backend)
-            + shared.map_or(0, |shared| backend.matrix_bytes(&shared.gate) + shared.mlp.bytes(backend))
+        let gate = |gate: &Option<B::Matrix>| gate.as_ref().map_or(0, |gate| backend.matrix_bytes(gate));
+        let shared = self.shared.as_ref().map_or(0, |shared| gate(&shared.gate) + shared.mlp.bytes(backend));
+        let bias = self.choice_bias.as_ref().map_or(0, |bias| backend.vector_bytes(bias));
+        self.router.bytes(backend) + bias + shared
     }
 
     /// Bytes of all experts but the shared one.

@@ -12,8 +12,9 @@ use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter}
 use crate::batch::Batch;
 use crate::config::{CacheShape, ModelConfig};
 use crate::kv::Caches;
+use crate::mixers::Memory;
 use crate::tensors::Tensors;
-use crate::transformer::{Loader, Memory, Pass, Scratch, Tap, Transformer, out_of_memory};
+use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;

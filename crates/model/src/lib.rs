@@ -18,6 +18,7 @@ mod experts;
 pub mod export;
 pub mod forward;
 mod kv;
+mod mixers;
 pub mod sampler;
 mod tensors;
 mod transformer;

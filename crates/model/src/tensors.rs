@@ -15,7 +15,8 @@ use roofline::embedding_class;
 use std::collections::HashSet;
 
 use crate::config::{
-    DeltaConfig, ExpertConfig, Head, HeadNorm, LayerConfig, LayerInputConfig, ModelConfig, NormPlacement,
+    self, DeltaConfig, ExpertConfig, Family, Head, HeadNorm, LayerConfig, LayerInputConfig, ModelConfig, NormPlacement,
+    SharedExpertConfig, ShortConvolutionConfig,
 };
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 
@@ -104,7 +105,13 @@ pub(crate) struct Mlp {
 #[derive(Debug)]
 pub(crate) enum Feed {
     Dense(Mlp),
-    Experts { router: Linear, experts: Vec<Mlp>, shared: Option<SharedExpert> },
+    Experts {
+        router: Linear,
+        /// Added to scores for the choice alone.
+        choice_bias: Option<Vector>,
+        experts: Vec<Mlp>,
+        shared: Option<SharedExpert>,
+    },
 }
 
 /// The expert that every row passes through.
@@ -112,7 +119,74 @@ pub(crate) enum Feed {
 pub(crate) struct SharedExpert {
     pub(crate) mlp: Mlp,
     /// `[1, hidden_size]`.
-    pub(crate) gate: Linear,
+    pub(crate) gate: Option<Linear>,
+}
+
+/// What a layer has between its first and its last product.
+#[derive(Debug)]
+pub(crate) enum Mixer {
+    Attention(Attention),
+    Delta(Box<Delta>),
+    ShortConvolution(ShortConvolutionConfig, Filter),
+}
+
+impl Mixer {
+    /// A second matrix of the layer's input, of few rows.
+    fn gates(&self) -> Option<&Linear> {
+        match self {
+            Mixer::Delta(delta) => Some(&delta.gates),
+            Mixer::Attention(_) | Mixer::ShortConvolution(..) => None,
+        }
+    }
+
+    fn filter(&self) -> Option<&Filter> {
+        match self {
+            Mixer::Delta(delta) => Some(&delta.conv),
+            Mixer::ShortConvolution(_, filter) => Some(filter),
+            Mixer::Attention(_) => None,
+        }
+    }
+
+    /// Without the weights of [`filter`](Self::filter).
+    fn vectors(&self) -> Vec<&Vector> {
+        match self {
+            Mixer::Attention(Attention { head_norms, sinks }) => {
+                let norms = head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]);
+                norms.chain([sinks.as_ref()]).flatten().collect()
+            }
+            Mixer::Delta(delta) => vec![&delta.dt_bias, &delta.a_log, &delta.norm],
+            Mixer::ShortConvolution(..) => Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Attention {
+    /// Of queries, and of keys where the layer has any.
+    pub(crate) head_norms: Option<(Vector, Option<Vector>)>,
+    /// `[num_heads]`.
+    pub(crate) sinks: Option<Vector>,
+}
+
+/// A depthwise convolution.
+#[derive(Debug)]
+pub(crate) struct Filter {
+    /// A tensor `[channels, 1, taps]`.
+    pub(crate) weight: Vector,
+    taps: usize,
+    pub(crate) bias: Option<Vector>,
+}
+
+impl Filter {
+    fn new(module: &str, channels: usize, taps: usize, has_bias: bool) -> Filter {
+        let weight = Vector { name: format!("{module}.weight"), len: channels * taps };
+        let bias = has_bias.then(|| Vector { name: format!("{module}.bias"), len: channels });
+        Filter { weight, taps, bias }
+    }
+
+    pub(crate) fn shape(&self) -> [usize; 3] {
+        [self.weight.len / self.taps, 1, self.taps]
+    }
 }
 
 /// What a layer of linear attention has besides its first and its last product.
@@ -122,37 +196,21 @@ pub(crate) struct Delta {
     /// `[2 * value_heads, hidden_size]`: b, then a.
     pub(crate) gates: Linear,
     pub(crate) gates_order: RowOrder,
-    /// A tensor `[channels, 1, taps]`.
-    pub(crate) conv: Vector,
+    pub(crate) conv: Filter,
     pub(crate) dt_bias: Vector,
     pub(crate) a_log: Vector,
     pub(crate) norm: Vector,
-}
-
-impl Delta {
-    fn vectors(&self) -> [&Vector; 4] {
-        [&self.conv, &self.dt_bias, &self.a_log, &self.norm]
-    }
-
-    /// Of the convolution's weights.
-    pub(crate) fn conv_shape(&self) -> [usize; 3] {
-        [self.config.shape.channels(), 1, self.config.taps]
-    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) attention_norms: Norms<Vector>,
     /// The first product: queries, their gates if there are any, keys and values; of linear attention queries, keys,
-    /// values, and the output's gates.
+    /// values, and the output's gates; of a short convolution its gates and its input.
     pub(crate) qkv: Linear,
     pub(crate) qkv_order: RowOrder,
-    /// Of linear attention.
-    pub(crate) delta: Option<Delta>,
-    /// Of queries, and of keys where the layer has any.
-    pub(crate) head_norms: Option<(Vector, Option<Vector>)>,
-    /// `[num_heads]`.
-    pub(crate) sinks: Option<Vector>,
+    pub(crate) mixer: Mixer,
+    /// The last product.
     pub(crate) o: Linear,
     pub(crate) mlp_norms: Norms<Vector>,
     pub(crate) feed: Feed,
@@ -187,25 +245,23 @@ pub(crate) struct InputTable {
 impl Layer {
     /// Has every tensor checked.
     pub(crate) fn each(&self, check: &mut Check<'_>) -> Result<(), LoadError> {
-        if let Some(delta) = &self.delta {
-            check(&delta.conv.name, &delta.conv_shape(), false)?;
+        if let Some(filter) = self.mixer.filter() {
+            check(&filter.weight.name, &filter.shape(), false)?;
         }
-        let is_conv = |vector: &Vector| self.delta.as_ref().is_some_and(|delta| std::ptr::eq(vector, &delta.conv));
-        let vectors = self.vectors().into_iter().filter(|vector| !is_conv(vector));
-        visit(&self.matrices(), &vectors.collect::<Vec<_>>(), check)
+        visit(&self.matrices(), &self.plain_vectors(), check)
     }
 
     fn matrices(&self) -> Vec<&Linear> {
         let mut matrices = vec![&self.qkv];
-        matrices.extend(self.delta.as_ref().map(|delta| &delta.gates));
+        matrices.extend(self.mixer.gates());
         matrices.push(&self.o);
         match &self.feed {
             Feed::Dense(mlp) => matrices.extend([&mlp.gate_up, &mlp.down]),
-            Feed::Experts { router, experts, shared } => {
+            Feed::Experts { router, experts, shared, .. } => {
                 matrices.push(router);
                 let mlps = experts.iter().chain(shared.iter().map(|shared| &shared.mlp));
                 matrices.extend(mlps.flat_map(|mlp| [&mlp.gate_up, &mlp.down]));
-                matrices.extend(shared.iter().map(|shared| &shared.gate));
+                matrices.extend(shared.iter().filter_map(|shared| shared.gate.as_ref()));
             }
         }
         matrices.extend(self.input.iter().flat_map(|input| [&input.gate, &input.out]));
@@ -217,18 +273,30 @@ impl Layer {
     fn is_kept_wide(&self, linear: &Linear) -> bool {
         let wide = match &self.feed {
             Feed::Dense(_) => [None, None],
-            Feed::Experts { router, shared, .. } => [Some(router), shared.as_ref().map(|shared| &shared.gate)],
+            Feed::Experts { router, shared, .. } => {
+                [Some(router), shared.as_ref().and_then(|shared| shared.gate.as_ref())]
+            }
         };
-        let gates = self.delta.as_ref().map(|delta| &delta.gates);
-        wide.into_iter().chain([gates]).flatten().any(|wide| std::ptr::eq(wide, linear))
+        wide.into_iter().chain([self.mixer.gates()]).flatten().any(|wide| std::ptr::eq(wide, linear))
     }
 
+    /// Of all that [`plain_vectors`](Self::plain_vectors) lists and the weights of convolutions.
     fn vectors(&self) -> Vec<&Vector> {
+        let filter = self.mixer.filter().map(|filter| &filter.weight);
+        self.plain_vectors().into_iter().chain(filter).collect()
+    }
+
+    /// Tensors of one dimension.
+    fn plain_vectors(&self) -> Vec<&Vector> {
         let norms = [&self.attention_norms, &self.mlp_norms];
         let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
-        let heads = self.head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]).flatten();
-        let norms = norms.chain(self.input.iter().map(|input| &input.norm)).chain(&self.scalar);
-        norms.chain(heads).chain(&self.sinks).chain(self.delta.iter().flat_map(Delta::vectors)).collect()
+        let filter_bias = self.mixer.filter().and_then(|filter| filter.bias.as_ref());
+        let choice_bias = match &self.feed {
+            Feed::Dense(_) => None,
+            Feed::Experts { choice_bias, .. } => choice_bias.as_ref(),
+        };
+        let input = self.input.iter().map(|input| &input.norm).chain(&self.scalar);
+        norms.chain(self.mixer.vectors()).chain(filter_bias).chain(choice_bias).chain(input).collect()
     }
 }
 
@@ -246,12 +314,68 @@ pub(crate) fn visit(matrices: &[&Linear], vectors: &[&Vector], check: &mut Check
     vectors.iter().try_for_each(|vector| check(&vector.name, &[vector.len], false))
 }
 
+/// What a family calls its modules. Linear attention and mixtures of experts that all name alike are not in it.
+struct Names {
+    final_norm: &'static str,
+    /// Norms of the two blocks' inputs, where only inputs are normed.
+    norms: [&'static str; 2],
+    head_norms: [&'static str; 2],
+    /// Attention's last product.
+    o: &'static str,
+    /// The second block, or the experts' and their router's.
+    mlp: &'static str,
+    /// Gate, up and down in it.
+    parts: [&'static str; 3],
+    /// Of the choice of experts, with the bias of a router.
+    choice_bias: &'static str,
+    shared_expert: &'static str,
+}
+
+const USUAL: Names = Names {
+    final_norm: "norm",
+    norms: ["input_layernorm", "post_attention_layernorm"],
+    head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    o: "self_attn.o_proj",
+    mlp: "mlp",
+    parts: ["gate_proj", "up_proj", "down_proj"],
+    choice_bias: "gate.e_score_correction_bias",
+    shared_expert: "shared_expert",
+};
+
+const OF_GLM4: Names = Names { shared_expert: "shared_experts", ..USUAL };
+
+const OF_LFM2: Names = Names {
+    final_norm: "embedding_norm",
+    norms: ["operator_norm", "ffn_norm"],
+    head_norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+    o: "self_attn.out_proj",
+    mlp: "feed_forward",
+    parts: ["w1", "w3", "w2"],
+    choice_bias: "expert_bias",
+    ..USUAL
+};
+
+impl Names {
+    fn of(family: Family) -> &'static Names {
+        match family {
+            Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
+            Family::Glm4Moe => &OF_GLM4,
+            _ => &USUAL,
+        }
+    }
+}
+
+/// Names of gate, up and down in an MLP, and in one expert.
+pub(crate) fn mlp_parts(family: Family) -> [&'static str; 3] {
+    Names::of(family).parts
+}
+
 /// How a checkpoint keeps its experts. Of each family two or three are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExpertNames {
     /// `block_sparse_moe.experts.0.w1`, `w3` (up) and `w2` (down): as Mixtral was published.
     Numbered,
-    /// `mlp.experts.0.gate_proj`, `up_proj`, `down_proj`: as Qwen3 was.
+    /// `mlp.experts.0.gate_proj`, `up_proj`, `down_proj`: as Qwen3 was. By the names of the family.
     Named,
     /// `mlp.experts.gate_up_proj` and `down_proj` of all experts: as transformers 5 holds them.
     Stacked,
@@ -311,19 +435,27 @@ pub(crate) struct Tensors<'c> {
     config: &'c ModelConfig,
     prefix: &'static str,
     head: &'static str,
+    names: &'static Names,
     experts: ExpertNames,
 }
 
 impl<'c> Tensors<'c> {
     /// The names that transformers writes now.
     pub(crate) fn usual(config: &'c ModelConfig) -> Tensors<'c> {
-        Tensors { config, prefix: PREFIXES[0], head: HEADS[0], experts: ExpertNames::Named }
+        Tensors {
+            config,
+            prefix: PREFIXES[0],
+            head: HEADS[0],
+            names: Names::of(config.family),
+            experts: ExpertNames::Named,
+        }
     }
 
     /// The names that `weights` uses.
     pub(crate) fn of(config: &'c ModelConfig, weights: &Weights) -> Tensors<'c> {
         let prefix = prefix_of(weights);
         let head = stored_head(weights).unwrap_or(HEADS[0]);
+        let names = Names::of(config.family);
         let first = config.layers.iter().position(|layer| layer.has_experts).unwrap_or(0);
         let has = |rest: &str| weights.has(&format!("{prefix}layers.{first}.{rest}"));
         let biases = config.experts.is_some_and(|experts| experts.biases);
@@ -331,14 +463,14 @@ impl<'c> Tensors<'c> {
             ExpertNames::StackedBlocks
         } else if has("mlp.experts.gate_up_proj") && biases {
             ExpertNames::StackedColumns
-        } else if has("mlp.experts.gate_up_proj") {
+        } else if has(&format!("{}.experts.gate_up_proj", names.mlp)) {
             ExpertNames::Stacked
         } else if has("block_sparse_moe.gate.weight") {
             ExpertNames::Numbered
         } else {
             ExpertNames::Named
         };
-        Tensors { config, prefix, head, experts }
+        Tensors { config, prefix, head, names, experts }
     }
 
     /// `[vocab_size, hidden_size]`.
@@ -349,7 +481,7 @@ impl<'c> Tensors<'c> {
 
     /// `[hidden_size]`.
     pub(crate) fn final_norm(&self) -> Vector {
-        Vector { name: format!("{}norm.weight", self.prefix), len: self.config.hidden_size }
+        Vector { name: format!("{}{}.weight", self.prefix, self.names.final_norm), len: self.config.hidden_size }
     }
 
     /// What makes the layers' inputs, in models that have them.
@@ -378,15 +510,14 @@ impl<'c> Tensors<'c> {
     /// The same under names that begin in another way.
     pub(crate) fn layer_named(&self, index: usize, prefix: &str) -> Layer {
         let config = self.config;
-        let LayerConfig { heads, mlp_width, values_are_keys, .. } = config.layers[index];
-        let (hidden, kv_width) = (config.hidden_size, heads.kv_width());
+        let hidden = config.hidden_size;
         let name = |part: &str| format!("{prefix}{part}");
         let norm = |part: &str| Some(Vector { name: name(&format!("{part}.weight")), len: hidden });
+        let [first, second] = self.names.norms;
         let (attention_norms, mlp_norms) = match config.norms {
-            NormPlacement::Before => (
-                Norms { before: norm("input_layernorm"), after: None },
-                Norms { before: norm("post_attention_layernorm"), after: None },
-            ),
+            NormPlacement::Before => {
+                (Norms { before: norm(first), after: None }, Norms { before: norm(second), after: None })
+            }
             NormPlacement::After => (
                 Norms { before: None, after: norm("post_attention_layernorm") },
                 Norms { before: None, after: norm("post_feedforward_layernorm") },
@@ -398,11 +529,26 @@ impl<'c> Tensors<'c> {
         };
         let feed = match config.experts.filter(|_| config.layers[index].has_experts) {
             Some(experts) => self.experts(&experts, &name),
-            None => Feed::Dense(self.dense(&name, mlp_width)),
+            None => Feed::Dense(self.dense(&name, config.layers[index].mlp_width)),
         };
-        if let Some(delta) = config.layers[index].mixer.delta() {
-            return linear_attention(delta, hidden, &name, attention_norms, mlp_norms, feed);
-        }
+        let Between { qkv, qkv_order, mixer, o } = match config.layers[index].mixer {
+            config::Mixer::Attention => self.attention(index, &name),
+            config::Mixer::Delta(delta) => linear_attention(delta, hidden, &name),
+            config::Mixer::ShortConvolution(convolution) => short_convolution(convolution, hidden, &name),
+        };
+        let input = config.layer_input.map(|LayerInputConfig { width, .. }| LayerInput {
+            gate: Linear::whole(&[(name("per_layer_input_gate"), width)], hidden, false),
+            out: Linear::whole(&[(name("per_layer_projection"), hidden)], width, false),
+            norm: Vector { name: name("post_per_layer_input_norm.weight"), len: hidden },
+        });
+        let scalar = config.layer_scalars.then(|| Vector { name: name("layer_scalar"), len: 1 });
+        Layer { attention_norms, qkv, qkv_order, mixer, o, mlp_norms, feed, input, scalar }
+    }
+
+    fn attention(&self, index: usize, name: &dyn Fn(&str) -> String) -> Between {
+        let config = self.config;
+        let LayerConfig { heads, values_are_keys, .. } = config.layers[index];
+        let (hidden, kv_width) = (config.hidden_size, heads.kv_width());
         let qkv = match config.fused_projections {
             true => vec![(name("self_attn.qkv_proj"), heads.qkv_width())],
             false => {
@@ -415,52 +561,44 @@ impl<'c> Tensors<'c> {
         };
         // Stored are a head's queries and their gates, then those of the next.
         let grouped = RowOrder::Grouped { groups: heads.num_heads, parts: [heads.head_dim, heads.head_dim, 0, 0] };
-        let head_norm = |part: &str, len| Vector { name: name(&format!("self_attn.{part}.weight")), len };
-        Layer {
-            attention_norms,
+        let [q_norm, k_norm] = self.names.head_norms;
+        let head_norm = |part: &str, len| Vector { name: name(&format!("{part}.weight")), len };
+        let head_norms = match config.head_norm {
+            HeadNorm::None => None,
+            HeadNorm::PerHead | HeadNorm::WithValues => {
+                let keys = (!heads.queries_only).then(|| head_norm(k_norm, heads.head_dim));
+                Some((head_norm(q_norm, heads.head_dim), keys))
+            }
+            HeadNorm::WholeWidth => Some((head_norm(q_norm, heads.q_width()), Some(head_norm(k_norm, kv_width)))),
+        };
+        let sinks = config.sinks.then(|| Vector { name: name("self_attn.sinks"), len: heads.num_heads });
+        Between {
             qkv: Linear::whole(&qkv, hidden, config.qkv_bias),
             qkv_order: if heads.gated { grouped } else { RowOrder::AsStored },
-            delta: None,
-            head_norms: match config.head_norm {
-                HeadNorm::None => None,
-                HeadNorm::PerHead | HeadNorm::WithValues => {
-                    let keys = (!heads.queries_only).then(|| head_norm("k_norm", heads.head_dim));
-                    Some((head_norm("q_norm", heads.head_dim), keys))
-                }
-                HeadNorm::WholeWidth => {
-                    Some((head_norm("q_norm", heads.q_width()), Some(head_norm("k_norm", kv_width))))
-                }
-            },
-            sinks: config.sinks.then(|| Vector { name: name("self_attn.sinks"), len: heads.num_heads }),
-            o: Linear::whole(&[(name("self_attn.o_proj"), hidden)], heads.q_width(), config.o_bias),
-            mlp_norms,
-            feed,
-            input: config.layer_input.map(|LayerInputConfig { width, .. }| LayerInput {
-                gate: Linear::whole(&[(name("per_layer_input_gate"), width)], hidden, false),
-                out: Linear::whole(&[(name("per_layer_projection"), hidden)], width, false),
-                norm: Vector { name: name("post_per_layer_input_norm.weight"), len: hidden },
-            }),
-            scalar: config.layer_scalars.then(|| Vector { name: name("layer_scalar"), len: 1 }),
+            mixer: Mixer::Attention(Attention { head_norms, sinks }),
+            o: Linear::whole(&[(name(self.names.o), hidden)], heads.q_width(), config.o_bias),
         }
     }
 
     fn dense(&self, name: &dyn Fn(&str) -> String, width: usize) -> Mlp {
         let config = self.config;
         let hidden = config.hidden_size;
+        let [gate, up, down] = self.names.parts;
+        let of = |part: &str| name(&format!("{}.{part}", self.names.mlp));
         let gate_up = match config.fused_projections {
             true => vec![(name("mlp.gate_up_proj"), 2 * width)],
-            false => vec![(name("mlp.gate_proj"), width), (name("mlp.up_proj"), width)],
+            false => vec![(of(gate), width), (of(up), width)],
         };
         Mlp {
             gate_up: Linear::whole(&gate_up, hidden, config.mlp_bias),
             gate_up_order: RowOrder::GateUp,
-            down: Linear::whole(&[(name("mlp.down_proj"), hidden)], width, config.mlp_bias),
+            down: Linear::whole(&[(of(down), hidden)], width, config.mlp_bias),
         }
     }
 
     fn experts(&self, experts: &ExpertConfig, name: &dyn Fn(&str) -> String) -> Feed {
-        let &ExpertConfig { num_experts, intermediate_size: width, biases, shared_size, .. } = experts;
-        let hidden = self.config.hidden_size;
+        let &ExpertConfig { num_experts, intermediate_size: width, biases, has_choice_bias, shared, .. } = experts;
+        let (hidden, usual) = (self.config.hidden_size, self.names.mlp);
         let apart = |prefix: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
             let of = |expert: usize, part: &str| name(&format!("{prefix}.experts.{expert}.{part}"));
             (0..num_experts)
@@ -473,10 +611,10 @@ impl<'c> Tensors<'c> {
         };
         let (block, experts) = match self.experts {
             ExpertNames::Numbered => ("block_sparse_moe", apart("block_sparse_moe", ["w1", "w3", "w2"])),
-            ExpertNames::Named => ("mlp", apart("mlp", ["gate_proj", "up_proj", "down_proj"])),
+            ExpertNames::Named => (usual, apart(usual, self.names.parts)),
             ExpertNames::Stacked => {
                 let of = |index: usize, part: &str, rows, in_features| {
-                    let name = name(&format!("mlp.experts.{part}"));
+                    let name = name(&format!("{usual}.experts.{part}"));
                     Linear::stacked(name, (index, num_experts), rows, in_features)
                 };
                 let mlp = |index| Mlp {
@@ -484,7 +622,7 @@ impl<'c> Tensors<'c> {
                     gate_up_order: RowOrder::GateUp,
                     down: of(index, "down_proj", hidden, width),
                 };
-                ("mlp", (0..num_experts).map(mlp).collect())
+                (usual, (0..num_experts).map(mlp).collect())
             }
             ExpertNames::StackedColumns | ExpertNames::StackedBlocks => {
                 let of = |index: usize, part: &str, rows, in_features| {
@@ -502,25 +640,27 @@ impl<'c> Tensors<'c> {
                     gate_up_order: RowOrder::GateUpPairs,
                     down: of(index, "down_proj", hidden, width),
                 };
-                ("mlp", (0..num_experts).map(mlp).collect())
+                (usual, (0..num_experts).map(mlp).collect())
             }
         };
-        let shared = || {
-            let of = |part: &str, rows| (name(&format!("{block}.shared_expert.{part}")), rows);
-            let gate_up = [of("gate_proj", shared_size), of("up_proj", shared_size)];
+        let shared_expert = |SharedExpertConfig { width, gated }| {
+            let of = |part: &str, rows| (name(&format!("{block}.{}.{part}", self.names.shared_expert)), rows);
+            let gate_up = [of("gate_proj", width), of("up_proj", width)];
             let mlp = Mlp {
                 gate_up: Linear::whole(&gate_up, hidden, false),
                 gate_up_order: RowOrder::GateUp,
-                down: Linear::whole(&[of("down_proj", hidden)], shared_size, false),
+                down: Linear::whole(&[of("down_proj", hidden)], width, false),
             };
-            let gate = Linear::whole(&[(name(&format!("{block}.shared_expert_gate")), 1)], hidden, false);
-            SharedExpert { mlp, gate }
+            let gate = || Linear::whole(&[(name(&format!("{block}.shared_expert_gate")), 1)], hidden, false);
+            SharedExpert { mlp, gate: gated.then(gate) }
         };
         let router = if biases { "router" } else { "gate" };
+        let choice_bias = || Vector { name: name(&format!("{block}.{}", self.names.choice_bias)), len: num_experts };
         Feed::Experts {
             router: Linear::whole(&[(name(&format!("{block}.{router}")), num_experts)], hidden, biases),
+            choice_bias: has_choice_bias.then(choice_bias),
             experts,
-            shared: (shared_size > 0).then(shared),
+            shared: shared.map(shared_expert),
         }
     }
 
@@ -551,13 +691,14 @@ impl<'c> Tensors<'c> {
         // Of a text model within something larger, the other parts: vision, and what joins it.
         let whole = self.prefix.strip_suffix("model.").unwrap_or(self.prefix);
         let other_part = self.prefix != PREFIXES[0] && !name.starts_with(whole) && name != "lm_head.weight";
-        // Layers that only draft.
-        let next_token = name
-            .strip_prefix(self.prefix)
-            .and_then(|name| name.strip_prefix("mtp_layers.")?.split('.').next()?.parse::<usize>().ok())
-            .is_some_and(|layer| layer < self.config.num_next_token_layers);
-        // Drafting layers of these families, under a name of their own.
-        let drafting = name.starts_with("mtp.") && self.config.deltas().next().is_some();
+        // Layers that only draft: under a name of their own, or numbered on.
+        let (layers, drafting) = (self.config.num_layers, self.config.num_next_token_layers);
+        let number =
+            |prefix: &str| name.strip_prefix(self.prefix)?.strip_prefix(prefix)?.split('.').next()?.parse().ok();
+        let next_token = number("mtp_layers.").is_some_and(|layer: usize| layer < drafting)
+            || number("layers.").is_some_and(|layer: usize| (layers..layers + drafting).contains(&layer));
+        let has_delta = self.config.layers.iter().any(|layer| matches!(layer.mixer, config::Mixer::Delta(_)));
+        let drafting = name.starts_with("mtp.") && has_delta;
         // A copy of the embedding, which is the head.
         let tied_head = self.config.head == Head::Embedding && name.strip_suffix(".weight") == Some(self.head);
         // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF
@@ -614,15 +755,26 @@ impl<'c> Tensors<'c> {
     }
 }
 
-/// A layer of linear attention, its norms and its MLP as in other layers.
-fn linear_attention(
-    config: DeltaConfig,
-    hidden: usize,
-    name: &dyn Fn(&str) -> String,
-    attention_norms: Norms<Vector>,
-    mlp_norms: Norms<Vector>,
-    feed: Feed,
-) -> Layer {
+/// A layer's part between its first norm and what is added to the residual stream.
+struct Between {
+    qkv: Linear,
+    qkv_order: RowOrder,
+    mixer: Mixer,
+    o: Linear,
+}
+
+fn short_convolution(config: ShortConvolutionConfig, hidden: usize, name: &dyn Fn(&str) -> String) -> Between {
+    let ShortConvolutionConfig { channels, taps, has_bias } = config;
+    let whole = |part: &str, rows, in_features| Linear::whole(&[(name(part), rows)], in_features, has_bias);
+    Between {
+        qkv: whole("conv.in_proj", 3 * channels, hidden),
+        qkv_order: RowOrder::AsStored,
+        mixer: Mixer::ShortConvolution(config, Filter::new(&name("conv.conv"), channels, taps, has_bias)),
+        o: whole("conv.out_proj", hidden, channels),
+    }
+}
+
+fn linear_attention(config: DeltaConfig, hidden: usize, name: &dyn Fn(&str) -> String) -> Between {
     let DeltaConfig { shape, taps, by_key_head } = config;
     let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
     let name = |part: &str| name(&format!("linear_attn.{part}"));
@@ -637,26 +789,19 @@ fn linear_attention(
         ),
     };
     let vector = |part: &str, len| Vector { name: name(part), len };
-    Layer {
-        attention_norms,
+    Between {
         qkv: Linear::whole(&qkv, hidden, false),
         qkv_order: grouped([key_dim, key_dim, values, values]),
-        delta: Some(Delta {
+        mixer: Mixer::Delta(Box::new(Delta {
             config,
             gates: Linear::whole(&gates, hidden, false),
             gates_order: grouped([per_key, per_key, 0, 0]),
-            conv: vector("conv1d.weight", shape.channels() * taps),
+            conv: Filter::new(&name("conv1d"), shape.channels(), taps, false),
             dt_bias: vector("dt_bias", value_heads),
             a_log: vector("A_log", value_heads),
             norm: vector("norm.weight", value_dim),
-        }),
-        head_norms: None,
-        sinks: None,
+        })),
         o: Linear::whole(&[(name("out_proj"), hidden)], shape.value_width(), false),
-        mlp_norms,
-        feed,
-        input: None,
-        scalar: None,
     }
 }
 

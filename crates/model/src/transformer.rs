@@ -7,11 +7,7 @@
 //!             or the same by the experts that a row is sent to: experts.rs
 //! logits = norm(x) Whead                 only for the rows whose next token is wanted
 //! ```
-//! Layers of linear attention have a state instead of keys and values:
-//!
-//! ```text
-//! qkvz, ba = before(x) Wqkvz, Wba     qkv = convolution(qkv)     a = delta rule(qkv, ba, state) gated by z
-//! ```
+//! Some layers have a state instead of keys and values, and another way from the first product to `a`: mixers.rs.
 //! `before` and `after` are norms, or nothing; `m` and `r` are 1 in most models. What a model has of this is in its
 //! [`ModelConfig`] and its weights: no step here asks for its name.
 //!
@@ -23,14 +19,15 @@
 use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
-use crate::config::{DeltaConfig, HeadNorm, LayerConfig, ModelConfig, NormPlacement};
+use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormPlacement};
 use crate::experts::{ExpertScratch, Experts, SharedExpert};
+use crate::mixers::{Attention, Delta, HeadWeights, Memory, Mixer, MixerPlace, ShortConvolution};
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use kernels::{
-    AttentionLayer, AttentionRule, AttentionSpan, Backend, Convolution, DeltaRule, Extent, HeadLayout, HeadNorms, Out,
-    OutOfMemory, RopeTable, Rotation, StateSpan, StepArrays, WeightClass, delta_rule,
+    AttentionRule, AttentionSpan, Backend, Extent, HeadLayout, Out, OutOfMemory, RopeTable, StateSpan, StepArrays,
+    WeightClass, recurrence,
 };
 use roofline::embedding_class;
 use std::ops::Range;
@@ -75,78 +72,16 @@ pub(crate) fn copy<B: Backend>(backend: &B, from: &B::Rows, to: &mut B::Rows, ex
 
 pub(crate) struct Layer<B: Backend> {
     attention_norms: Norms<B::Vector>,
-    /// `[q heads | gates, if any | k heads | v heads] x hidden_size`; of linear attention `[q | k | v | z]`.
+    /// `[q heads | gates, if any | k heads | v heads] x hidden_size`, or the first product of another mixer.
     pub(crate) qkv: Linear<B>,
-    /// Of linear attention.
-    delta: Option<Delta<B>>,
-    head_norms: Option<HeadWeights<B::Vector>>,
-    /// `[num_heads]`, see [`kernels::Attention::sinks`].
-    sinks: Option<B::Vector>,
-    /// `[hidden_size, num_heads * head_dim]`, or `[hidden_size, value_heads * value_dim]`.
+    mixer: Mixer<B>,
+    /// `[hidden_size, num_heads * head_dim]`, or the last product of another mixer.
     o: Linear<B>,
     mlp_norms: Norms<B::Vector>,
     mlp: MlpBlock<B>,
     input: Option<LayerInput<B>>,
     /// Multiplies the stream behind the layer.
     scalar: f32,
-}
-
-/// Weights of the norms of q, of k and of v, `[head_dim]` each or `[heads * head_dim]`.
-struct HeadWeights<V> {
-    q: V,
-    /// `None` where the layer has no keys.
-    k: Option<V>,
-    v: Option<V>,
-}
-
-/// What linear attention has between its first and its last product.
-struct Delta<B: Backend> {
-    config: DeltaConfig,
-    /// `[2 * value_heads, hidden_size]`.
-    gates: Linear<B>,
-    /// `[taps, channels]`.
-    conv: B::Vector,
-    /// `[value_heads]` each.
-    rates: B::Vector,
-    dt_bias: B::Vector,
-    /// `[value_dim]`.
-    norm: B::Vector,
-}
-
-impl<B: Backend> Delta<B> {
-    /// From the rows of the products in `qkv` and `gates` to the output's, past the states that the rows leave. The
-    /// layer's own begin at `state` in a slot.
-    fn apply(
-        &self,
-        pass: &Pass<'_, B>,
-        step: &B::Step<'_>,
-        state: usize,
-        (qkv, gates): (&mut B::Rows, &mut B::Rows),
-        states: &mut B::States,
-        out: &mut B::Rows,
-    ) {
-        let Delta { config: DeltaConfig { shape, taps, .. }, conv, rates, dt_bias, norm, .. } = self;
-        let (channels, row_width) = (shape.channels(), shape.row_width());
-        let convolution = Convolution { row_width, channels, taps: *taps, weight: conv, bias: None, silu: true, state };
-        pass.backend.convolve(step, convolution, qkv, states);
-        let (shape, eps, state) = (*shape, pass.config.rms_norm_eps, state + self.config.conv_numbers());
-        let rule = DeltaRule { shape, rates, dt_bias, norm, eps, state };
-        pass.backend.delta_rule(step, rule, (qkv, gates), states, out);
-    }
-
-    fn bytes(&self, backend: &B) -> usize {
-        let Delta { gates, conv, rates, dt_bias, norm, .. } = self;
-        let vectors = [conv, rates, dt_bias, norm].into_iter().map(|vector| backend.vector_bytes(vector));
-        gates.bytes(backend) + vectors.sum::<usize>()
-    }
-}
-
-/// What sequences leave between passes.
-pub(crate) struct Memory<'a, B: Backend> {
-    /// By group.
-    pub(crate) kv: &'a mut [B::KvCache],
-    /// Of a model without states there are none.
-    pub(crate) states: &'a mut B::States,
 }
 
 enum MlpBlock<B: Backend> {
@@ -252,7 +187,7 @@ pub(crate) struct Scratch<B: Backend> {
     pub(crate) x: B::Rows,
     /// `[max_rows, width]` of the widest first product of a layer.
     pub(crate) qkv: B::Rows,
-    /// `[max_rows, 2 * value_heads]` of linear attention.
+    /// `[max_rows, width]` of the widest second product of a layer's input.
     gates: B::Rows,
     /// `[max_rows, width]` of the widest input of a layer's output projection.
     attended: B::Rows,
@@ -309,8 +244,7 @@ impl<B: Backend> Scratch<B> {
     pub(crate) fn new(backend: &B, config: &ModelConfig, max_rows: usize) -> Result<Scratch<B>, LoadError> {
         let of_rows = |oom: OutOfMemory| out_of_memory(oom, format!("activations of {max_rows} rows"));
         let rows = |width: usize| backend.rows(max_rows, width).map_err(of_rows);
-        let (hidden, heads) = (config.hidden_size, config.attention_heads().collect::<Vec<_>>());
-        let widest_heads = |of: fn(&HeadLayout) -> usize| heads.iter().map(of).max().unwrap_or(0);
+        let hidden = config.hidden_size;
         let experts = config.experts.map(|experts| ExpertScratch::new(backend, &experts, hidden, max_rows));
         let blocks = BlockScratch {
             normed: rows(hidden)?,
@@ -319,12 +253,15 @@ impl<B: Backend> Scratch<B> {
             experts: experts.transpose().map_err(of_rows)?,
             adapted: None,
         };
-        let widest = |of: fn(DeltaConfig) -> usize| config.deltas().map(of).max().unwrap_or(0);
-        let attended = widest_heads(HeadLayout::q_width).max(widest(|delta| delta.shape.value_width()));
+        let widest = |of: fn(&MixerWidths) -> usize| {
+            let widths = (0..config.num_layers).map(|layer| of(&config.mixer_widths(layer)));
+            widths.max().unwrap_or(0)
+        };
+        let (row, attended) = (widest(|widths| widths.row), widest(|widths| widths.out));
         Ok(Scratch {
             x: rows(hidden)?,
-            qkv: rows(widest_heads(HeadLayout::qkv_width).max(widest(|delta| delta.shape.row_width())))?,
-            gates: rows(widest(|delta| 2 * delta.shape.value_heads))?,
+            qkv: rows(row)?,
+            gates: rows(widest(|widths| widths.gates))?,
             attended: rows(attended)?,
             blocks,
             wanted_x: rows(hidden)?,
@@ -568,7 +505,7 @@ impl<B: Backend> Stack<B> {
         (steps, batch): (&Steps<'_, B>, &Batch),
         entry: FirstLayerInput,
         scratch: &mut Scratch<B>,
-        Memory { kv, states }: Memory<'_, B>,
+        mut memory: Memory<'_, B>,
         taps: &mut [Tap<B>],
     ) {
         let &Pass { backend, config, .. } = pass;
@@ -597,32 +534,28 @@ impl<B: Backend> Stack<B> {
             }
             // The last layer's other rows are not needed, unless they were asked for.
             let narrow = alone.is_none() && after == self.layers.len() && all_rows_until < after;
-            let width = match &layer.delta {
-                None => {
-                    let LayerConfig { heads: layout, rope, cache, .. } = config.layers[index];
-                    let (rope, kv) = (rope.map(|rope| &self.ropes[rope]), &mut kv[cache.group]);
-                    let head_norms = layer.head_norms(config);
-                    backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer: cache.layer }, qkv, kv);
-                    if narrow && wanted == 0 {
-                        break;
-                    }
-                    let rule = config.attention_rule(index);
-                    let how = AttentionLayer { layout, rule, sinks: layer.sinks.as_ref(), layer: cache.layer };
-                    attend(pass, (step, rows), how, (qkv, kv), attended);
-                    layout.q_width()
-                }
-                Some(delta) => {
-                    delta.apply(pass, step, state, (qkv, gates), states, attended);
-                    if narrow && wanted == 0 {
-                        break;
-                    }
-                    state += delta.config.state_numbers();
-                    delta.config.shape.value_width()
-                }
+            // Then memory has all that these rows leave behind.
+            let needs_out = !(narrow && wanted == 0);
+            let LayerConfig { mixer, heads: layout, rope, cache, .. } = config.layers[index];
+            let place = MixerPlace {
+                step,
+                rows,
+                layout,
+                rule: config.attention_rule(index),
+                rope: rope.map(|rope| &self.ropes[rope]),
+                cache,
+                state,
+                eps: config.rms_norm_eps,
+                needs_out,
             };
+            layer.mixer.apply(backend, &place, (qkv, gates), &mut memory, attended);
+            if !needs_out {
+                break;
+            }
+            state += mixer.state_numbers();
             if narrow {
                 backend.gather_wanted(step, x, hidden, wanted_x);
-                backend.gather_wanted(step, attended, width, wanted_attended);
+                backend.gather_wanted(step, attended, config.mixer_widths(index).out, wanted_attended);
                 gather_inputs(pass, step, inputs);
                 let at = At { narrow, ..at };
                 layer.finish(pass, &at, (wanted_attended, wanted), (blocks, inputs), wanted_x);
@@ -643,36 +576,20 @@ impl<B: Backend> Stack<B> {
         let layer = |layer: &Layer<B>| {
             let norms = [&layer.attention_norms, &layer.mlp_norms];
             let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
-            let heads = layer.head_norms.iter();
-            let heads = heads.flat_map(|HeadWeights { q, k, v }| [Some(q), k.as_ref(), v.as_ref()]).flatten();
-            let vectors = norms.chain(heads).chain(&layer.sinks).chain(layer.input.iter().map(|input| &input.norm));
+            let norms = norms.chain(layer.input.iter().map(|input| &input.norm));
             let inputs = layer.input.iter().flat_map(|input| [&input.gate, &input.out]);
             let mlp = match &layer.mlp {
                 MlpBlock::Dense(mlp) => mlp.bytes(backend),
                 MlpBlock::Experts(mlp) => mlp.bytes_of_all(backend) + mlp.expert_bytes(backend),
             };
             layer.qkv.bytes(backend)
-                + layer.delta.as_ref().map_or(0, |delta| delta.bytes(backend))
+                + layer.mixer.bytes(backend)
                 + layer.o.bytes(backend)
                 + inputs.map(|linear| linear.bytes(backend)).sum::<usize>()
                 + mlp
-                + vectors.map(|vector| backend.vector_bytes(vector)).sum::<usize>()
+                + norms.map(|norm| backend.vector_bytes(norm)).sum::<usize>()
         };
         self.layers.iter().map(layer).sum()
-    }
-}
-
-/// Attention of a layer, and the gates of its output.
-fn attend<B: Backend>(
-    pass: &Pass<'_, B>,
-    (step, rows): (&B::Step<'_>, usize),
-    how: AttentionLayer<'_, B::Vector>,
-    (qkv, kv): (&B::Rows, &B::KvCache),
-    out: &mut B::Rows,
-) {
-    pass.backend.attend(step, how, qkv, kv, out);
-    if how.layout.gated {
-        pass.backend.gate_heads(how.layout, qkv, rows, out);
     }
 }
 
@@ -730,7 +647,7 @@ fn add_result<B: Backend>(
 }
 
 impl<B: Backend> Layer<B> {
-    /// Queries, keys and values of the rows of `x`, and the gates of linear attention.
+    /// The first product of the rows of `x`, and the gates of mixers that have them.
     fn project(
         &self,
         pass: &Pass<'_, B>,
@@ -743,21 +660,8 @@ impl<B: Backend> Layer<B> {
         let (input, _) = block_input(pass, &self.attention_norms, (x, rows), normed, result);
         self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
         at.add(pass, Module::Qkv, input, qkv);
-        if let Some(delta) = &self.delta {
-            delta.gates.apply(pass.backend, input, rows, Out::Store(gates));
-        }
-    }
-
-    fn head_norms(&self, config: &ModelConfig) -> HeadNorms<'_, B::Vector> {
-        let eps = config.rms_norm_eps;
-        match (&self.head_norms, config.head_norm) {
-            (None, _) | (_, HeadNorm::None) => HeadNorms::None,
-            (Some(HeadWeights { q, k, v }), HeadNorm::PerHead | HeadNorm::WithValues) => {
-                HeadNorms::PerHead { q, k: k.as_ref().unwrap_or(q), v: v.as_ref(), eps }
-            }
-            (Some(HeadWeights { q, k, .. }), HeadNorm::WholeWidth) => {
-                HeadNorms::WholeWidth { q, k: k.as_ref().unwrap_or(q), eps }
-            }
+        if let Some(matrix) = self.mixer.gates() {
+            pass.backend.linear(input, rows, matrix, None, Out::Store(gates));
         }
     }
 
@@ -894,7 +798,7 @@ impl<B: Backend> Layer<B> {
         pass: &Pass<'_, B>,
         place: &Place<'_, B::Vector>,
         x: &mut B::Rows,
-        Memory { kv, states }: Memory<'_, B>,
+        mut memory: Memory<'_, B>,
         scratch: &mut Scratch<B>,
     ) {
         let &Pass { backend, config, .. } = pass;
@@ -914,32 +818,34 @@ impl<B: Backend> Layer<B> {
         });
         let at = At { step: &step, groups: &[], layer: 0, narrow: false };
         self.project(pass, &at, (x, rows), blocks, (qkv, gates));
-        match &self.delta {
-            None => {
-                let head_norms = self.head_norms(config);
-                let kv = &mut kv[0];
-                backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
-                let how = AttentionLayer { layout, rule, sinks: self.sinks.as_ref(), layer: 0 };
-                attend(pass, (&step, rows), how, (qkv, kv), attended);
-            }
-            Some(delta) => delta.apply(pass, &step, 0, (qkv, gates), states, attended),
-        }
+        let place = MixerPlace {
+            step: &step,
+            rows,
+            layout,
+            rule,
+            rope,
+            cache: CacheLayer::default(),
+            state: 0,
+            eps: config.rms_norm_eps,
+            needs_out: true,
+        };
+        self.mixer.apply(backend, &place, (qkv, gates), &mut memory, attended);
         self.finish(pass, &at, (attended, rows), (blocks, &mut None), x);
     }
 
     /// Its matrices, in the order of packing.
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut B::Matrix> {
         let mut matrices = vec![&mut self.qkv.matrix];
-        matrices.extend(self.delta.as_mut().map(|delta| &mut delta.gates.matrix));
+        matrices.extend(self.mixer.gates_mut());
         matrices.push(&mut self.o.matrix);
         match &mut self.mlp {
             MlpBlock::Dense(mlp) => matrices.extend(mlp.matrices_mut()),
-            MlpBlock::Experts(Experts { router, experts, shared }) => {
+            MlpBlock::Experts(Experts { router, experts, shared, .. }) => {
                 matrices.push(&mut router.matrix);
                 matrices.extend(experts.iter_mut().flat_map(Mlp::matrices_mut));
                 if let Some(SharedExpert { gate, mlp }) = shared {
                     matrices.extend(mlp.matrices_mut());
-                    matrices.push(gate);
+                    matrices.extend(gate);
                 }
             }
         }
@@ -1028,19 +934,26 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Layer {
             attention_norms: self.norms(&layer.attention_norms)?,
             qkv,
-            delta: layer.delta.as_ref().map(|delta| self.delta(delta)).transpose()?,
-            head_norms: layer.head_norms.as_ref().map(|norms| self.head_norms(norms, heads, rotary_dim)).transpose()?,
-            sinks: layer.sinks.as_ref().map(|sinks| self.stored(sinks)).transpose()?,
+            mixer: match &layer.mixer {
+                tensors::Mixer::Attention(attention) => Mixer::Attention(self.attention(attention, heads, rotary_dim)?),
+                tensors::Mixer::Delta(delta) => Mixer::Delta(self.delta(delta)?),
+                tensors::Mixer::ShortConvolution(config, filter) => Mixer::ShortConvolution(ShortConvolution {
+                    config: *config,
+                    weight: self.taps(filter)?,
+                    bias: filter.bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
+                }),
+            },
             o: self.linear(&layer.o)?,
             mlp_norms: self.norms(&layer.mlp_norms)?,
             mlp: match &layer.feed {
                 Feed::Dense(mlp) => MlpBlock::Dense(self.mlp(mlp)?),
-                Feed::Experts { router, experts, shared } => MlpBlock::Experts(Experts {
+                Feed::Experts { router, choice_bias, experts, shared } => MlpBlock::Experts(Experts {
                     // A wrong choice costs more than a wrong digit: the router keeps its bits in every class.
                     router: Linear {
                         matrix: self.matrix(router, WeightClass::Bf16)?,
                         bias: self.bias(router, RowOrder::AsStored)?,
                     },
+                    choice_bias: choice_bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
                     experts: experts.iter().map(|mlp| self.mlp(mlp)).collect::<Result<_, _>>()?,
                     shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
                 }),
@@ -1078,33 +991,59 @@ impl<B: Backend> Loader<'_, B> {
 
     fn shared(&mut self, shared: &tensors::SharedExpert) -> Result<SharedExpert<B>, LoadError> {
         let mlp = self.mlp(&shared.mlp)?;
-        Ok(SharedExpert { mlp, gate: self.matrix(&shared.gate, WeightClass::Bf16)? })
+        let gate = shared.gate.as_ref().map(|gate| self.matrix(gate, WeightClass::Bf16)).transpose()?;
+        Ok(SharedExpert { mlp, gate })
+    }
+
+    fn attention(
+        &self,
+        attention: &tensors::Attention,
+        heads: HeadLayout,
+        rotary_dim: usize,
+    ) -> Result<Attention<B>, LoadError> {
+        let tensors::Attention { head_norms, sinks } = attention;
+        let head_norms = head_norms.as_ref().map(|norms| self.head_norms(norms, heads, rotary_dim)).transpose()?;
+        let sinks = sinks.as_ref().map(|sinks| self.as_stored(sinks)).transpose()?;
+        Ok(Attention { head_norms, head_norm: self.config.head_norm, sinks })
     }
 
     fn delta(&mut self, delta: &tensors::Delta) -> Result<Delta<B>, LoadError> {
         // Decay is an exponential of these products, and an error in it lasts as long as the state: they keep their
         // bits in every class.
-        let matrix = self.matrix_in_order(&delta.gates, WeightClass::Bf16, delta.gates_order)?;
-        let [channels, _, taps] = delta.conv_shape();
-        let (rows, mut of_channel) =
-            (self.weights.tensor(&delta.conv.name, &delta.conv_shape())?.rows()?, vec![0.0; taps]);
-        let mut conv = vec![0.0; taps * channels];
-        for channel in 0..channels {
-            rows.read(channel, &mut of_channel)?;
-            of_channel.iter().enumerate().for_each(|(tap, &weight)| conv[tap * channels + channel] = weight);
-        }
-        let stored = |vector: &tensors::Vector| self.weights.vector(&vector.name, vector.len);
-        let mut rates = stored(&delta.a_log)?;
-        delta_rule::rates(&mut rates);
+        let gates = self.matrix_in_order(&delta.gates, WeightClass::Bf16, delta.gates_order)?;
         Ok(Delta {
             config: delta.config,
-            gates: Linear { matrix, bias: None },
-            conv: self.placed(&conv, &delta.conv.name)?,
-            rates: self.placed(&rates, &delta.a_log.name)?,
-            dt_bias: self.placed(&stored(&delta.dt_bias)?, &delta.dt_bias.name)?,
+            gates,
+            conv: self.taps(&delta.conv)?,
+            rates: self.rates(&delta.a_log)?,
+            dt_bias: self.as_stored(&delta.dt_bias)?,
             // This norm is around one, whatever the others are.
-            norm: self.placed(&stored(&delta.norm)?, &delta.norm.name)?,
+            norm: self.as_stored(&delta.norm)?,
         })
+    }
+
+    /// How fast states forget, of its stored logarithms.
+    fn rates(&self, a_log: &tensors::Vector) -> Result<B::Vector, LoadError> {
+        let mut rates = self.weights.vector(&a_log.name, a_log.len)?;
+        recurrence::rates(&mut rates);
+        self.placed(&rates, &a_log.name)
+    }
+
+    /// Weights of a convolution, stored channel by channel.
+    fn taps(&self, filter: &tensors::Filter) -> Result<B::Vector, LoadError> {
+        let (name, [channels, _, taps]) = (&filter.weight.name, filter.shape());
+        let (rows, mut of_channel) = (self.weights.tensor(name, &filter.shape())?.rows()?, vec![0.0; taps]);
+        let mut by_tap = vec![0.0; taps * channels];
+        for channel in 0..channels {
+            rows.read(channel, &mut of_channel)?;
+            of_channel.iter().enumerate().for_each(|(tap, &weight)| by_tap[tap * channels + channel] = weight);
+        }
+        self.placed(&by_tap, name)
+    }
+
+    /// A vector without any change.
+    fn as_stored(&self, vector: &tensors::Vector) -> Result<B::Vector, LoadError> {
+        self.placed(&self.weights.vector(&vector.name, vector.len)?, &vector.name)
     }
 
     fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
@@ -1165,11 +1104,6 @@ impl<B: Backend> Loader<'_, B> {
     fn norms(&self, norms: &Norms<tensors::Vector>) -> Result<Norms<B::Vector>, LoadError> {
         let norm = |norm: &Option<tensors::Vector>| norm.as_ref().map(|norm| self.norm(norm)).transpose();
         Ok(Norms { before: norm(&norms.before)?, after: norm(&norms.after)? })
-    }
-
-    /// A vector as it is stored.
-    fn stored(&self, vector: &tensors::Vector) -> Result<B::Vector, LoadError> {
-        self.placed(&self.weights.vector(&vector.name, vector.len)?, &vector.name)
     }
 
     pub(crate) fn norm(&self, norm: &tensors::Vector) -> Result<B::Vector, LoadError> {

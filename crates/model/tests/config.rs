@@ -1,8 +1,11 @@
 //! What a configuration means: both spellings, every family's defaults, and the refusals of what is not computed.
 //! (Malformed values are in `bad_files.rs`.)
 
-use kernels::{Activation, DeltaShape, HeadLayout, KvDtype, RopeScaling, RoutingRule};
-use model::config::{DeltaConfig, ExpertConfig, HeadNorm, LayerConfig, Mixer, NormPlacement, RopeConfig};
+use kernels::{Activation, DeltaShape, HeadLayout, KvDtype, RopeScaling, RoutingRule, Scores};
+use model::config::{
+    DeltaConfig, ExpertConfig, HeadNorm, LayerConfig, Mixer, NormPlacement, RopeConfig, SharedExpertConfig,
+    ShortConvolutionConfig,
+};
 use model::{Family, GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::SamplingParams;
 use serde_json::{Value, json};
@@ -101,7 +104,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 24] = [
+const ARCHITECTURES: [(&str, Family); 31] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
@@ -109,6 +112,10 @@ const ARCHITECTURES: [(&str, Family); 24] = [
     ("Qwen3ForCausalLM", Family::Qwen3),
     ("Gemma2ForCausalLM", Family::Gemma2),
     ("Gemma3ForCausalLM", Family::Gemma3),
+    ("Gemma4ForCausalLM", Family::Gemma4),
+    ("Gemma4ForConditionalGeneration", Family::Gemma4),
+    ("Gemma4UnifiedForCausalLM", Family::Gemma4),
+    ("Gemma4UnifiedForConditionalGeneration", Family::Gemma4),
     ("Phi3ForCausalLM", Family::Phi3),
     ("Olmo2ForCausalLM", Family::Olmo2),
     ("Olmo3ForCausalLM", Family::Olmo3),
@@ -126,12 +133,15 @@ const ARCHITECTURES: [(&str, Family); 24] = [
     ("Qwen3_5ForConditionalGeneration", Family::Qwen35),
     ("Qwen3_5MoeForCausalLM", Family::Qwen35Moe),
     ("Qwen3_5MoeForConditionalGeneration", Family::Qwen35Moe),
+    ("Lfm2ForCausalLM", Family::Lfm2),
+    ("Lfm2MoeForCausalLM", Family::Lfm2Moe),
+    ("Glm4MoeForCausalLM", Family::Glm4Moe),
 ];
 
 fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     let (architecture, _) = ARCHITECTURES.into_iter().find(|(_, family)| *family == wanted).unwrap();
     let experts = json!({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-        "shared_expert_intermediate_size": 48});
+        "shared_expert_intermediate_size": 48, "n_routed_experts": 8});
     for (name, value) in experts.as_object().unwrap() {
         if changes.get(name).is_none() {
             changes[name] = value.clone();
@@ -169,6 +179,9 @@ fn families_differ_in_biases() {
         (Family::Qwen3Next, (false, false, false), (true, true, false)),
         (Family::Qwen35, (false, false, false), (true, true, false)),
         (Family::Qwen35Moe, (false, false, false), (true, true, false)),
+        (Family::Lfm2, (false, false, false), (false, false, false)),
+        (Family::Lfm2Moe, (false, false, false), (false, false, false)),
+        (Family::Glm4Moe, (false, false, false), (true, false, false)),
     ] {
         assert_eq!(biases(&of_family(family, json!({}))), plain, "{family}");
         assert_eq!(biases(&of_family(family, all.clone())), biased, "{family} with biases");
@@ -189,6 +202,7 @@ fn families_differ_in_norms_and_defaults() {
         (Family::Qwen3, (Before, false), PerHead, Silu, 128, 1e4, false),
         (Family::Gemma2, (Around, true), none, GeluTanh, 256, 1e4, true),
         (Family::Gemma3, (Around, true), PerHead, GeluTanh, 256, 1e6, true),
+        (Family::Gemma4, (Around, false), HeadNorm::WithValues, GeluTanh, 256, 1e6, true),
         (Family::Phi3, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Olmo2, (After, false), WholeWidth, Silu, 32, 1e4, false),
         (Family::Granite, (Before, false), none, Silu, 32, 1e4, false),
@@ -198,6 +212,9 @@ fn families_differ_in_norms_and_defaults() {
         (Family::Qwen3Next, (Before, true), PerHead, Silu, 256, 1e4, false),
         (Family::Qwen35, (Before, true), PerHead, Silu, 256, 1e4, false),
         (Family::Qwen35Moe, (Before, true), PerHead, Silu, 256, 1e4, false),
+        (Family::Lfm2, (Before, false), PerHead, Silu, 32, 1e6, true),
+        (Family::Lfm2Moe, (Before, false), PerHead, Silu, 32, 1e6, true),
+        (Family::Glm4Moe, (Before, false), none, Silu, 32, 1e4, false),
     ] {
         let config = of_family(family, json!({}));
         assert_eq!((config.norms, config.norms_around_zero), norms, "{family}");
@@ -207,9 +224,11 @@ fn families_differ_in_norms_and_defaults() {
         assert_eq!(config.fused_projections, family == Family::Phi3, "{family}");
     }
     let eps = |family| of_family(family, json!({"rms_norm_eps": null})).rms_norm_eps;
-    for family in [Family::Phi3, Family::Olmo2, Family::Mixtral] {
+    for family in [Family::Phi3, Family::Olmo2, Family::Mixtral, Family::Lfm2, Family::Lfm2Moe, Family::Glm4Moe] {
         assert_eq!(eps(family), 1e-5, "{family}");
     }
+    assert_eq!(of_family(Family::Lfm2, json!({"norm_eps": 1e-3, "rms_norm_eps": 0.5})).rms_norm_eps, 1e-3);
+    assert_eq!(of_family(Family::Glm4Moe, json!({"use_qk_norm": true})).head_norm, PerHead);
     assert_eq!(eps(Family::Llama), 1e-6);
 }
 
@@ -246,6 +265,7 @@ fn multipliers_and_caps() {
             (1.0 / 16.0, [gemma, 1.0, 1.0], None, None),
             (1.0 / 12.0, [gemma, 1.0, 1.0], None, Some(10.0)),
         ),
+        (Family::Gemma4, (1.0, [gemma, 1.0, 1.0], None, None), (1.0, [gemma, 1.0, 1.0], None, Some(10.0))),
         (Family::Granite, (1.0, [1.0; 3], None, None), (0.5, granite, None, None)),
     ] {
         assert_eq!(numbers(&of_family(family, json!({}))), absent, "{family}");
@@ -302,6 +322,7 @@ fn every_layer_says_which_window_it_has() {
         (Family::Gemma2, json!({"sliding_window": null}), "......."),
         (Family::Gemma3, json!({}), "WWWWW.W"),
         (Family::Gemma3, json!({"sliding_window_pattern": 3}), "WW.WW.W"),
+        (Family::Gemma4, json!({}), "WWWWW.."), // the last sees all
         (Family::Phi3, json!({}), "......."),
         (Family::Phi3, json!({"sliding_window": null}), "......."),
         (Family::Phi3, window.clone(), "WWWWWWW"),
@@ -383,20 +404,34 @@ fn long_rope_over_a_part_of_a_head() {
     assert!(matches!(old.ropes[0].scaling, RopeScaling::LongRope { .. }), "the method's first name");
 }
 
+fn experts(
+    num_experts: usize,
+    intermediate_size: usize,
+    rule: RoutingRule,
+    shared: Option<SharedExpertConfig>,
+) -> ExpertConfig {
+    ExpertConfig {
+        num_experts,
+        intermediate_size,
+        rule,
+        biases: false,
+        has_choice_bias: rule.scores != Scores::Softmax,
+        shared,
+    }
+}
+
 #[test]
 fn experts_of_both_families() {
-    let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen };
+    let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen, scores: Scores::Softmax };
     let mixtral = of_family(Family::Mixtral, json!({}));
-    let expected =
-        ExpertConfig { num_experts: 8, intermediate_size: 256, rule: rule(2, true), biases: false, shared_size: 0 };
+    let expected = experts(8, 256, rule(2, true), None);
     assert_eq!(mixtral.experts, Some(expected));
     assert!(mixtral.layers.iter().all(|layer| layer.has_experts));
 
     for name in ["num_experts", "num_local_experts"] {
         let mut changes = json!({"num_local_experts": null, "norm_topk_prob": true});
         changes[name] = json!(16);
-        let expected =
-            ExpertConfig { num_experts: 16, intermediate_size: 64, rule: rule(2, true), biases: false, shared_size: 0 };
+        let expected = experts(16, 64, rule(2, true), None);
         assert_eq!(of_family(Family::Qwen3Moe, changes).experts, Some(expected), "{name}");
     }
     assert_eq!(of_family(Family::Qwen3Moe, json!({})).experts.unwrap().rule, rule(2, false));
@@ -440,6 +475,9 @@ fn every_class_has_its_base() {
         ("Qwen3_5Model", Family::Qwen35),
         ("Qwen3_5MoeTextModel", Family::Qwen35Moe),
         ("Qwen3_5MoeModel", Family::Qwen35Moe),
+        ("Lfm2Model", Family::Lfm2),
+        ("Lfm2MoeModel", Family::Lfm2Moe),
+        ("Glm4MoeModel", Family::Glm4Moe),
     ];
     for (base, wanted) in bases {
         // What its own fields are is not asked here, but that its name is known.
@@ -552,7 +590,10 @@ fn layers_have_a_state_or_keys_and_values() {
         changes["num_hidden_layers"] = json!(4);
         of_family(family, changes)
     };
-    let delta = |config: &ModelConfig| config.layers[0].mixer.delta().unwrap();
+    let delta = |config: &ModelConfig| match config.layers[0].mixer {
+        Mixer::Delta(delta) => delta,
+        other => panic!("{other:?}"),
+    };
     let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
     let assumed = delta(&of(Family::Qwen35, json!({})));
     assert_eq!(assumed, DeltaConfig { shape, taps: 4, by_key_head: false }, "what transformers assumes");
@@ -583,14 +624,15 @@ fn layers_have_a_state_or_keys_and_values() {
 
 #[test]
 fn an_expert_of_every_token_is_beside_the_others() {
-    let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen };
-    for (family, changes, rule, shared_size) in [
-        (Family::Qwen3Next, json!({}), rule(2, true), 48),
-        (Family::Qwen3Next, json!({"norm_topk_prob": false}), rule(2, false), 48),
-        (Family::Qwen35Moe, json!({"norm_topk_prob": false}), rule(2, true), 48),
-        (Family::Qwen3Moe, json!({}), rule(2, false), 0),
+    let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen, scores: Scores::Softmax };
+    let gated = Some(SharedExpertConfig { width: 48, gated: true });
+    for (family, changes, rule, shared) in [
+        (Family::Qwen3Next, json!({}), rule(2, true), gated),
+        (Family::Qwen3Next, json!({"norm_topk_prob": false}), rule(2, false), gated),
+        (Family::Qwen35Moe, json!({"norm_topk_prob": false}), rule(2, true), gated),
+        (Family::Qwen3Moe, json!({}), rule(2, false), None),
     ] {
-        let expected = ExpertConfig { num_experts: 8, intermediate_size: 64, rule, biases: false, shared_size };
+        let expected = experts(8, 64, rule, shared);
         let mut changes = changes;
         changes["num_hidden_layers"] = json!(4);
         assert_eq!(of_family(family, changes).experts, Some(expected), "{family}");
@@ -611,4 +653,264 @@ fn an_expert_of_every_token_is_beside_the_others() {
     assert_eq!(shape.windows, [(None, 1)]);
     assert_eq!(shape.state_numbers, 3 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128));
     assert_eq!(shape.state_flops, 3 * (7 * 32 * 128 * 128 + 2 * 4 * (2 * 16 * 128 + 32 * 128)));
+}
+
+/// Short convolutions: which layers, and the width of the MLP beside them.
+#[test]
+fn layers_are_short_convolutions_or_attention() {
+    // 'C' is a convolution.
+    let pattern = |config: &ModelConfig| -> String {
+        let letter = |layer: &LayerConfig| match (layer.mixer, layer.rope) {
+            (Mixer::Attention, Some(0)) => '.',
+            (Mixer::ShortConvolution(_), None) => 'C',
+            other => panic!("{other:?}"),
+        };
+        config.layers.iter().map(letter).collect()
+    };
+    let (full, conv) = ("full_attention", "conv");
+    for family in [Family::Lfm2, Family::Lfm2Moe] {
+        for (changes, expected) in [
+            (json!({}), "....."),
+            (json!({"full_attn_idxs": [1, 4]}), "C.CC."),
+            (json!({"layer_types": [conv, conv, full, conv, full]}), "CC.C."),
+        ] {
+            let mut changes = changes;
+            changes["num_hidden_layers"] = json!(5);
+            assert_eq!(pattern(&of_family(family, changes.clone())), expected, "{family} {changes}");
+        }
+    }
+    let convolution = |changes: Value| {
+        let mut changes = changes;
+        changes["full_attn_idxs"] = json!([1]);
+        let config = of_family(Family::Lfm2, changes);
+        (config.layers[0].mixer, config.state_numbers())
+    };
+    let of = |taps, has_bias| Mixer::ShortConvolution(ShortConvolutionConfig { channels: 128, taps, has_bias });
+    assert_eq!(convolution(json!({})), (of(3, false), 2 * 128), "what transformers assumes");
+    assert_eq!(convolution(json!({"conv_L_cache": 7, "conv_bias": true})), (of(7, true), 6 * 128));
+
+    let config = of_family(Family::Lfm2, json!({"full_attn_idxs": [1]}));
+    let mlp = 3 * 128 * 256; // 2 / 3 of 256 is 170, rounded up to 256
+    assert_eq!(config.layer_parameters(), (3 + 1) * 128 * 128 + 4 * 128 * 128 + 2 * mlp);
+    assert_eq!(config.shape().state_flops, (2 * 3 + 2) * 128);
+
+    let width = |family, changes| of_family(family, changes).intermediate_size;
+    for (changes, expected) in [
+        (json!({"intermediate_size": 12288}), 8192),
+        (json!({"block_ff_dim": 12288}), 8192),
+        (json!({"intermediate_size": 1000, "block_ffn_dim_multiplier": null}), 666),
+        (json!({"intermediate_size": 1000, "block_ffn_dim_multiplier": 1.5}), 1024),
+        (json!({"intermediate_size": 1000, "block_ffn_dim_multiplier": 1.5, "block_multiple_of": 9}), 999),
+        (json!({"intermediate_size": 1000, "block_auto_adjust_ff_dim": false}), 1000),
+    ] {
+        assert_eq!(width(Family::Lfm2, changes.clone()), expected, "{changes}");
+    }
+    assert_eq!(width(Family::Lfm2Moe, json!({"intermediate_size": 1000})), 1000, "as it is stated");
+    for (changes, tied) in [
+        (json!({"tie_embedding": false}), false),
+        (json!({"tie_word_embeddings": false}), false),
+        (json!({"tie_embedding": true, "tie_word_embeddings": false}), true),
+    ] {
+        assert_eq!(of_family(Family::Lfm2, changes.clone()).head == Head::Embedding, tied, "{changes}");
+    }
+}
+
+#[test]
+fn experts_by_sigmoid_have_a_bias_groups_and_a_factor() {
+    let rule = |over_chosen, (groups, kept_groups), sum_eps, factor| {
+        let scores = Scores::Sigmoid { groups, kept_groups, sum_eps, factor };
+        RoutingRule { top_k: 2, over_chosen, scores }
+    };
+    let shared = |width| Some(SharedExpertConfig { width, gated: false });
+    for (family, changes, expected) in [
+        (Family::Lfm2Moe, json!({}), experts(8, 64, rule(true, (1, 1), 1e-6, 1.0), None)),
+        (
+            Family::Lfm2Moe,
+            json!({"norm_topk_prob": false, "routed_scaling_factor": 2.5, "use_expert_bias": false, "n_group": 2}),
+            ExpertConfig { has_choice_bias: false, ..experts(8, 64, rule(false, (1, 1), 1e-6, 2.5), None) },
+        ),
+        (Family::Glm4Moe, json!({}), experts(8, 64, rule(true, (1, 1), 1e-20, 1.0), shared(64))),
+        (
+            Family::Glm4Moe,
+            json!({"norm_topk_prob": false, "routed_scaling_factor": 2.5, "n_group": 4, "topk_group": 2,
+                "n_shared_experts": 3, "n_routed_experts": 16}),
+            experts(16, 64, rule(false, (4, 2), 1e-20, 2.5), shared(192)),
+        ),
+        (Family::Glm4Moe, json!({"n_shared_experts": 0}), experts(8, 64, rule(true, (1, 1), 1e-20, 1.0), None)),
+    ] {
+        assert_eq!(of_family(family, changes.clone()).experts, Some(expected), "{family} {changes}");
+    }
+    let with_experts = |family, mut changes: Value| {
+        changes["num_hidden_layers"] = json!(4);
+        of_family(family, changes).layers.iter().map(|layer| layer.has_experts).collect::<Vec<_>>()
+    };
+    for (family, name, absent) in
+        [(Family::Lfm2Moe, "num_dense_layers", 2), (Family::Glm4Moe, "first_k_dense_replace", 1)]
+    {
+        let from = |first: usize| (0..4).map(|layer| layer >= first).collect::<Vec<_>>();
+        assert_eq!(with_experts(family, json!({})), from(absent), "{family}");
+        for first in [0, 3, 9] {
+            assert_eq!(with_experts(family, json!({ name: first })), from(first), "{family}");
+        }
+    }
+    assert_eq!(of_family(Family::Glm4Moe, json!({})).ropes[0].rotary_dim, 16, "half a head turns");
+
+    // Of a token's work: two of eight experts, the router, and the shared one.
+    let config = of_family(Family::Glm4Moe, json!({"n_shared_experts": 2}));
+    let (attention, dense) = (4 * 128 * 128, 3 * 128 * 256);
+    assert_eq!(config.active_layer_parameters(), 2 * attention + dense + 128 * (8 + 3 * (2 * 64 + 128)));
+    assert_eq!(config.widest_mlp(), 256);
+}
+
+#[test]
+fn fields_of_convolutions_and_routers_are_checked() {
+    let error = |family: Family, mut changes: Value| {
+        let (architecture, _) = ARCHITECTURES.into_iter().find(|(_, other)| *other == family).unwrap();
+        changes["architectures"] = json!([architecture]);
+        for (name, value) in [("num_experts", 8), ("n_routed_experts", 8), ("moe_intermediate_size", 64)] {
+            if changes.get(name).is_none() {
+                changes[name] = json!(value);
+            }
+        }
+        if changes.get("num_experts_per_tok").is_none() {
+            changes["num_experts_per_tok"] = json!(2);
+        }
+        config(changes).unwrap_err()
+    };
+    for (family, changes, expected) in [
+        (Family::Lfm2, json!({"layer_types": ["conv", "conv"]}), "layer_types: no layer is full_attention"),
+        (Family::Lfm2, json!({"layer_types": ["conv"]}), "layer_types: 1 entries for num_hidden_layers = 2"),
+        (Family::Lfm2, json!({"layer_types": ["conv", "mamba"]}), "layer_types: \"mamba\" is not supported"),
+        (Family::Lfm2, json!({"full_attn_idxs": [2]}), "full_attn_idxs: \"2\" is not a layer of 2"),
+        (Family::Lfm2, json!({"full_attn_idxs": ["a"]}), "is not a layer of 2"),
+        (Family::Lfm2, json!({"conv_L_cache": 1}), "conv_L_cache: 1 is not a whole number from 2 to 8"),
+        (Family::Lfm2, json!({"conv_L_cache": 9}), "conv_L_cache: 9 is not a whole number from 2 to 8"),
+        (
+            Family::Lfm2,
+            json!({"hidden_size": 72, "head_dim": 16, "full_attn_idxs": [0]}),
+            "hidden_size: 72 is no multiple of 16",
+        ),
+        (Family::Lfm2, json!({"block_ffn_dim_multiplier": 1e6}), "block_ffn_dim_multiplier: 1000000 makes the MLP"),
+        (
+            Family::Lfm2,
+            json!({"hidden_act": "gelu_pytorch_tanh", "full_attn_idxs": [0]}),
+            "models with states have silu only",
+        ),
+        (Family::Lfm2Moe, json!({"routed_scaling_factor": 0}), "routed_scaling_factor: 0 is not between"),
+        (Family::Glm4Moe, json!({"n_group": 3}), "n_group: 3 groups of 8 experts"),
+        (Family::Glm4Moe, json!({"n_group": 8}), "n_group: 8 groups of 8 experts"),
+        (Family::Glm4Moe, json!({"n_group": 4, "topk_group": 5}), "topk_group: 5 of 4 groups of 2 experts"),
+        (
+            Family::Glm4Moe,
+            json!({"n_group": 4, "topk_group": 1, "num_experts_per_tok": 3}),
+            "topk_group: 1 of 4 groups of 2 experts, for 3 experts of a token",
+        ),
+        (Family::Glm4Moe, json!({"n_shared_experts": 65}), "n_shared_experts: 65 is not a whole number"),
+        (
+            Family::Glm4Moe,
+            json!({"n_shared_experts": 64, "moe_intermediate_size": 4096}),
+            "n_shared_experts: 64 of width 4096 are more than 131072 wide",
+        ),
+        (Family::Glm4Moe, json!({"n_routed_experts": "(absent)"}), "n_routed_experts: missing"),
+    ] {
+        let said = error(family, changes.clone());
+        assert!(said.contains(expected), "{family} {changes}: {said}");
+    }
+}
+
+/// Of a layer of Gemma 4: its window, the width of its heads, those that have keys, where these are, and its MLP.
+type OfLayer = (Option<usize>, usize, usize, [usize; 2], usize);
+
+fn layers_of(config: &ModelConfig) -> Vec<OfLayer> {
+    let of = |layer: &LayerConfig| {
+        let LayerConfig { heads, cache, .. } = *layer;
+        let own = if heads.queries_only { 0 } else { heads.num_kv_heads };
+        (layer.window, heads.head_dim, own, [cache.group, cache.layer], layer.mlp_width)
+    };
+    config.layers.iter().map(of).collect()
+}
+
+/// Four layers of Gemma 4, of which the first and the third have a window.
+fn four_layers(changes: &Value) -> Result<ModelConfig, String> {
+    let mut fields = json!({"architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": 4, "num_key_value_heads": 2,
+        "head_dim": 64, "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]});
+    fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    config(fields)
+}
+
+#[test]
+fn layers_have_heads_of_their_own_and_read_the_keys_of_others() {
+    let of = |changes: Value| four_layers(&changes).unwrap();
+    let published = json!({"global_head_dim": 128, "num_global_key_value_heads": 1, "attention_k_eq_v": true});
+    let expected = [
+        (Some(9), 64, 2, [0, 0], 256),
+        (None, 128, 1, [1, 0], 256),
+        (Some(9), 64, 2, [0, 1], 256),
+        (None, 128, 1, [1, 1], 256),
+    ];
+    let config = of(published);
+    assert_eq!(layers_of(&config), expected);
+    assert_eq!(config.layers.iter().map(|layer| layer.values_are_keys).collect::<Vec<_>>(), [false, true, false, true]);
+    let listed = json!({"attention_k_eq_v": true, "per_layer_config": {
+        "1": {"head_dim": 128, "num_key_value_heads": 1}, "3": {"head_dim": 128, "num_key_value_heads": 1}}});
+    assert_eq!(layers_of(&of(listed)), expected, "as transformers writes it now");
+    let cache = config.cache_shape(KvDtype::Bf16, 3, 32);
+    let groups: Vec<_> = cache.groups.iter().map(|group| (group.layers, group.num_kv_heads, group.head_dim)).collect();
+    assert_eq!(groups, [(2, 2, 64), (2, 1, 128)]);
+    assert_eq!(cache.block_bytes(), 32 * 4 * (2 * 2 * 64 + 2 * 128));
+    assert_eq!(cache.bytes(), 3 * cache.block_bytes());
+    // Without the flag the number of heads is that of other layers, and without a field they are 512 wide.
+    assert_eq!(layers_of(&of(json!({"num_global_key_value_heads": 1})))[1], (None, 512, 2, [1, 0], 256));
+
+    let shared = of(json!({"global_head_dim": 128, "num_kv_shared_layers": 2, "use_double_wide_mlp": true}));
+    let expected = [
+        (Some(9), 64, 2, [0, 0], 256),
+        (None, 128, 2, [1, 0], 256),
+        (Some(9), 64, 0, [0, 0], 512),
+        (None, 128, 0, [1, 0], 512),
+    ];
+    assert_eq!(layers_of(&shared), expected, "the last two read the keys of the first two");
+    assert_eq!(shared.attention_flops(1), 4 * 2 * (4 * 64 + 4 * 128), "every layer attends");
+    assert_eq!(shared.shape().kv_values, 2 * (2 * 64 + 2 * 128), "two layers keep something");
+
+    let input = |changes| of(changes).layer_input.map(|input| (input.width, input.vocab_size));
+    assert_eq!(input(json!({})), Some((256, 262_144)), "what transformers assumes");
+    assert_eq!(input(json!({"hidden_size_per_layer_input": 0})), None);
+    let stated = json!({"hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": 2000});
+    assert_eq!(input(stated.clone()), Some((24, 2000)));
+    assert_eq!(of(stated).row_table_parameters(), 2000 * 24 * 4);
+    let unified = family("Gemma4UnifiedForCausalLM", json!({}));
+    assert_eq!((unified.layer_input, unified.layers[0].window), (None, Some(1024)));
+}
+
+#[test]
+fn layers_that_cannot_be_are_refused() {
+    for (changes, expected) in [
+        (json!({"num_kv_shared_layers": 4}), "num_kv_shared_layers: 4 of 4 layers; the first needs keys of its own"),
+        (json!({"num_kv_shared_layers": 3}), "num_kv_shared_layers: layer 1 is to read the keys of an earlier one"),
+        (json!({"global_head_dim": 520}), "global_head_dim: heads of width 520; multiples of 16 up to 512"),
+        (json!({"per_layer_config": {"3": {"head_dim": 40}}}), "per_layer_config.3.head_dim: heads of width 40"),
+        (json!({"num_global_key_value_heads": 3, "attention_k_eq_v": true}), "num_global_key_value_heads: 3 for 4"),
+        (json!({"vocab_size_per_layer_input": 7}), "vocab_size_per_layer_input: 7 is less than vocab_size"),
+        (json!({"use_bidirectional_attention": "all"}), "use_bidirectional_attention: "),
+    ] {
+        let error = four_layers(&changes).expect_err("refused");
+        assert!(error.contains(expected), "{changes}: {error}");
+    }
+}
+
+#[test]
+fn a_share_of_pairs_turns_with_the_frequencies_of_the_whole_head() {
+    let ropes = |changes: Value| four_layers(&changes).unwrap().ropes;
+    let proportional = |turning, factor| RopeScaling::Proportional { turning, factor };
+    let assumed = ropes(json!({"global_head_dim": 96}));
+    assert_eq!((assumed[0].theta, &assumed[0].scaling, assumed[0].rotary_dim), (1e6, &proportional(12, 1.0), 96));
+    assert_eq!((assumed[1].theta, &assumed[1].scaling, assumed[1].rotary_dim), (1e4, &RopeScaling::None, 64));
+    let stated = ropes(json!({"global_head_dim": 96, "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.3, "rope_theta": 1e5, "factor": 2.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}));
+    assert_eq!((stated[0].theta, &stated[0].scaling, stated[1].theta), (1e5, &proportional(14, 2.0), 500.0));
+    let frequencies = proportional(2, 2.0).inv_freq(8, 10_000.0, 1);
+    assert_eq!(frequencies, [0.5, 0.05, 0.0, 0.0], "exponents of eight numbers, though four turn");
 }

@@ -95,7 +95,9 @@ fn widened(name: &str) -> Option<Checkpoint> {
     let (mut entries, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, mut shape) in tensors {
         // Tokens and experts stay as many as they are.
-        let kept = usize::from(shape.len() == 3 || shape.len() == 2 && !is_quantizable(&name, &shape));
+        let kept = usize::from(
+            name.ends_with("correction_bias") || shape.len() == 3 || shape.len() == 2 && !is_quantizable(&name, &shape),
+        );
         shape.iter_mut().skip(kept).for_each(|size| *size *= factor);
         let width = *shape.last().unwrap();
         let begin = data.len();

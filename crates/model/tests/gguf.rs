@@ -266,7 +266,10 @@ fn converted_families_give_the_logits_of_their_directories() {
         "gemma3",
         "gpt-oss",
         "gpt-oss-mxfp4",
+        "glm4-moe",
         "granite",
+        "lfm2",
+        "lfm2-moe",
         "llama-bias-linear",
         "llama2",
         "llama3",
@@ -305,6 +308,11 @@ fn sayable(directory: &Path) -> Value {
         }
         "GptOssForCausalLM" => config["swiglu_limit"] = 7.0.into(),
         "Qwen3MoeForCausalLM" => config["norm_topk_prob"] = true.into(),
+        "Lfm2ForCausalLM" => {
+            config["intermediate_size"] = 80.into();
+            config["block_auto_adjust_ff_dim"] = false.into();
+            config["block_ff_dim"] = Value::Null;
+        }
         _ => {}
     }
     config
@@ -332,6 +340,9 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "GptOssForCausalLM" => "gpt-oss",
         "GraniteForCausalLM" => "granite",
         "SmolLM3ForCausalLM" => "smollm3",
+        "Lfm2ForCausalLM" => "lfm2",
+        "Lfm2MoeForCausalLM" => "lfm2moe",
+        "Glm4MoeForCausalLM" => "glm4moe",
         _ => return None,
     };
     let key = |name: &str| format!("{architecture}.{name}");
@@ -340,13 +351,29 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     let head_dim = number("head_dim").unwrap_or(hidden / heads);
     let mut settings =
         vec![text_setting("general.architecture", architecture), u32_setting(&key("attention.key_length"), head_dim)];
+    let layers = number("num_hidden_layers").unwrap() + number("num_nextn_predict_layers").unwrap_or(0);
+    settings.push(u32_setting(&key("block_count"), layers));
+    settings.push(match convolutions(config) {
+        None => u32_setting(&key("attention.head_count_kv"), number("num_key_value_heads").unwrap_or(heads)),
+        Some(convolutions) => {
+            let heads = |is_convolution: bool| if is_convolution { 0 } else { number("num_key_value_heads").unwrap() };
+            let bytes: Vec<u8> = convolutions.iter().flat_map(|&layer| heads(layer).to_le_bytes()).collect();
+            list_setting(&key("attention.head_count_kv"), 4, convolutions.len() as u64, &bytes)
+        }
+    });
     for (field, name) in [
         ("max_position_embeddings", "context_length"),
         ("hidden_size", "embedding_length"),
-        ("num_hidden_layers", "block_count"),
         ("intermediate_size", "feed_forward_length"),
         ("num_attention_heads", "attention.head_count"),
-        ("num_key_value_heads", "attention.head_count_kv"),
+        ("conv_L_cache", "shortconv.l_cache"),
+        ("num_dense_layers", "leading_dense_block_count"),
+        ("first_k_dense_replace", "leading_dense_block_count"),
+        ("num_nextn_predict_layers", "nextn_predict_layers"),
+        ("n_routed_experts", "expert_count"),
+        ("n_shared_experts", "expert_shared_count"),
+        ("n_group", "expert_group_count"),
+        ("topk_group", "expert_group_used_count"),
         ("sliding_window", "attention.sliding_window"),
         ("num_local_experts", "expert_count"),
         ("num_experts", "expert_count"),
@@ -358,6 +385,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     }
     for (field, name) in [
         ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+        ("norm_eps", "attention.layer_norm_rms_epsilon"),
+        ("routed_scaling_factor", "expert_weights_scale"),
         ("attn_logit_softcapping", "attn_logit_softcapping"),
         ("final_logit_softcapping", "final_logit_softcapping"),
         ("attention_multiplier", "attention.scale"),
@@ -429,6 +458,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             "MXFP4" => (name, 39, bytes),
             other => panic!("{other}"),
         };
+        let shape = if name.contains("conv.weight") { vec![shape[0], shape[2]] } else { shape };
         let rotated = name.contains("attn_q.") || name.contains("attn_k.");
         let bytes = match rotated && ["llama", "granite", "smollm3"].contains(&architecture) {
             true => interleaved(&bytes, shape[0], head_dim as usize),
@@ -436,7 +466,20 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         };
         tensors.push((name, shape.iter().rev().map(|&dim| dim as u64).collect(), number, bytes));
     }
-    let tensors = stacked_experts(tensors);
+    let mut tensors = stacked_experts(tensors);
+    // A layer that drafts, of which no forward pass reads anything.
+    for index in number("num_hidden_layers").unwrap()..layers {
+        for (name, dims) in [
+            ("nextn.eh_proj.weight", vec![64, 32]),
+            ("nextn.shared_head_norm.weight", vec![32]),
+            ("attn_norm.weight", vec![32]),
+            ("exp_probs_b.bias", vec![8]),
+            ("ffn_up_exps.weight", vec![32, 24, 8]),
+        ] {
+            let bytes = vec![0; 4 * dims.iter().product::<u64>() as usize];
+            tensors.push((format!("blk.{index}.{name}"), dims, 0, bytes));
+        }
+    }
     let split = |number: u8| vec![setting("split.no", 2, &[number, 0]), setting("split.count", 2, &[2, 0])];
     let (first, second) = tensors.split_at(tensors.len() / 2);
     let parts = vec![
@@ -444,6 +487,16 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("m-00002-of-00002.gguf", file(&split(1), second)),
     ];
     Some(Converted { whole: file(&settings, &tensors), parts })
+}
+
+/// Which layers of an LFM2 are convolutions.
+fn convolutions(config: &Value) -> Option<Vec<bool>> {
+    if let Some(attention) = config["full_attn_idxs"].as_array() {
+        let layers = 0..config["num_hidden_layers"].as_u64().unwrap();
+        return Some(layers.map(|layer| !attention.contains(&layer.into())).collect());
+    }
+    let types = config["layer_types"].as_array().filter(|types| types.contains(&"conv".into()))?;
+    Some(types.iter().map(|layer_type| layer_type == "conv").collect())
 }
 
 /// Neighbours 2 i and 2 i + 1 of a head are its rows i and half + i.
@@ -564,7 +617,7 @@ fn stacked_experts(tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>) -> Vec<(Strin
             "up_proj" | "w3" => "ffn_up_exps",
             _ => "ffn_down_exps",
         };
-        let layer = prefix.replace("mlp.", "").replace("block_sparse_moe.", "");
+        let layer = prefix.replace("mlp.", "").replace("block_sparse_moe.", "").replace("feed_forward.", "");
         let name = format!("{layer}{module}.{kind}");
         match stacked.iter_mut().find(|(other, ..)| *other == name) {
             Some((_, dims, _, all)) => {
@@ -593,6 +646,28 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             &[("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm")]
         }
         "phi3" => &[("mlp.gate_up_proj", "ffn_up"), ("self_attn.qkv_proj", "attn_qkv")],
+        "lfm2" | "lfm2moe" => &[
+            ("model.embedding_norm", "token_embd_norm"),
+            ("operator_norm", "attn_norm"),
+            ("conv.conv", "shortconv.conv"),
+            ("conv.in_proj", "shortconv.in_proj"),
+            ("conv.out_proj", "shortconv.out_proj"),
+            ("self_attn.out_proj", "attn_output"),
+            ("self_attn.q_layernorm", "attn_q_norm"),
+            ("self_attn.k_layernorm", "attn_k_norm"),
+            ("feed_forward.expert_bias", "exp_probs_b.bias"),
+            ("feed_forward.gate.", "ffn_gate_inp."),
+            ("feed_forward.w1", "ffn_gate"),
+            ("feed_forward.w3", "ffn_up"),
+            ("feed_forward.w2", "ffn_down"),
+        ],
+        "glm4moe" => &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+            ("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
+            ("mlp.shared_experts.up_proj", "ffn_up_shexp"),
+            ("mlp.shared_experts.down_proj", "ffn_down_shexp"),
+        ],
         _ => &[],
     };
     const ALL: [(&str, &str); 17] = [

@@ -13,8 +13,9 @@ use kernels::{Isa, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, LoadOptions};
 use std::ops::Range;
 
-/// Dense with states in the first and the last layer; experts and one shared; projections key head by key head.
-const CHECKPOINTS: [&str; 3] = ["qwen3.5", "qwen3.5-moe", "qwen3-next"];
+/// Dense with states in the first and the last layer; experts and one shared; projections key head by key head; short
+/// convolutions in the first and the last layer; those with biases, and experts.
+const CHECKPOINTS: [&str; 5] = ["qwen3.5", "qwen3.5-moe", "qwen3-next", "lfm2", "lfm2-moe"];
 /// Longer than an attention split (256).
 const LEN: usize = 271;
 const BLOCKS: [u32; 9] = [4, 0, 7, 1, 9, 3, 12, 5, 30];
@@ -234,6 +235,9 @@ fn slots_are_taken_at_load_and_only_where_there_are_states() {
     assert_eq!(numbers("qwen3.5"), 4 * 3 * (3 * 256 + 6 * 16 * 32));
     assert_eq!(numbers("qwen3.5-moe"), 4 * 3 * (3 * 112 + 3 * 32 * 16));
     assert_eq!(numbers("qwen3-next"), 4 * 2 * (2 * 192 + 4 * 16 * 32));
+    // Two inputs of 48 channels in three layers; three of 32 in three.
+    assert_eq!(numbers("lfm2"), 4 * 3 * 2 * 48);
+    assert_eq!(numbers("lfm2-moe"), 4 * 3 * 3 * 32);
     assert_eq!(numbers("llama3"), 0);
 
     let absurd = LoadOptions { state_slots: 1 << 40, ..options(WeightClass::Bf16) };

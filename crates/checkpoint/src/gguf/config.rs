@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, and OLMo 3 `olmo2`:
 /// see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
 /// token are one.
-const ARCHITECTURES: [(&str, &str); 17] = [
+const ARCHITECTURES: [(&str, &str); 20] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
@@ -36,6 +36,9 @@ const ARCHITECTURES: [(&str, &str); 17] = [
     ("qwen2vl", "Qwen2ForCausalLM"),
     ("qwen3vl", "Qwen3ForCausalLM"),
     ("qwen3vlmoe", "Qwen3MoeForCausalLM"),
+    ("lfm2", "Lfm2ForCausalLM"),
+    ("lfm2moe", "Lfm2MoeForCausalLM"),
+    ("glm4moe", "Glm4MoeForCausalLM"),
 ];
 
 /// Integers: the field of `config.json`, and the key after the architecture's name.
@@ -73,6 +76,19 @@ const ROPE: [(&str, &str); 5] = [
     ("beta_fast", "rope.scaling.yarn_beta_fast"),
     ("beta_slow", "rope.scaling.yarn_beta_slow"),
 ];
+/// Fields of single architectures.
+const EPSILON_OF_LFM2: &str = "norm_eps";
+const CONV_TAPS: (&str, &str) = ("conv_L_cache", "shortconv.l_cache");
+const DENSE_OF_LFM2: (&str, &str) = ("num_dense_layers", "leading_dense_block_count");
+const DENSE_OF_GLM4: (&str, &str) = ("first_k_dense_replace", "leading_dense_block_count");
+const DRAFTING: (&str, &str) = ("num_nextn_predict_layers", "nextn_predict_layers");
+const EXPERT_FACTOR: (&str, &str) = ("routed_scaling_factor", "expert_weights_scale");
+const OF_GLM4: [(&str, &str); 4] = [
+    ("n_routed_experts", "expert_count"),
+    ("n_shared_experts", "expert_shared_count"),
+    ("n_group", "expert_group_count"),
+    ("topk_group", "expert_group_used_count"),
+];
 const ARCHITECTURE: &str = "general.architecture";
 const ROPE_FREQS: &str = "rope_freqs.weight";
 const SHORT_FACTORS: &str = "rope_factors_short.weight";
@@ -102,15 +118,16 @@ impl<'m> Settings<'m> {
         format!("{}.{name}", self.architecture)
     }
 
-    /// An integer; or a list of one number per layer, if all are equal.
+    /// An integer; or a list of one number per layer, if all are equal but for those of layers that have none.
     fn integer(&self, name: &str) -> Result<Option<u64>, LoadError> {
         let key = self.key(name);
         if !self.metadata.is_list(&key) {
             return self.metadata.integer(&key);
         }
         let numbers = self.metadata.floats(&key)?.unwrap_or_default();
-        match numbers.first() {
-            Some(&first) if numbers.iter().all(|&number| number == first) && first >= 0.0 => Ok(Some(first as u64)),
+        let mut stated = numbers.iter().copied().filter(|&number| number != 0.0);
+        match stated.next().or(numbers.first().copied()) {
+            Some(first) if stated.all(|number| number == first) && first >= 0.0 => Ok(Some(first as u64)),
             _ => Err(self.metadata.error(&key, "a list of different numbers: layers that differ are unsupported")),
         }
     }
@@ -175,6 +192,11 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
     config.insert("attention_bias".into(), gguf.tensor("blk.0.attn_q.bias").is_some().into());
     config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_gate.bias").is_some().into());
     add_architecture_fields(&settings, head_dim, &mut config)?;
+    match settings.architecture {
+        "lfm2" | "lfm2moe" => add_lfm2_fields(gguf, &settings, &mut config)?,
+        "glm4moe" => add_glm4_fields(gguf, &settings, head_dim, &mut config)?,
+        _ => {}
+    }
     if let Some(scaling) = rope_scaling(gguf, files, &settings, head_dim)? {
         config.insert("rope_scaling".into(), scaling);
     }
@@ -249,6 +271,62 @@ fn add_architecture_fields(
     Ok(())
 }
 
+/// Which layers are convolutions: those without key heads.
+fn add_lfm2_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    let key = settings.key("attention.head_count_kv");
+    if settings.metadata.is_list(&key) {
+        let heads = settings.metadata.floats(&key)?.unwrap_or_default();
+        let name = |heads: &f64| if *heads == 0.0 { "conv" } else { "full_attention" };
+        config.insert("layer_types".into(), heads.iter().map(name).collect());
+    }
+    config.extend(config.get(EPSILON).cloned().map(|eps| (EPSILON_OF_LFM2.to_string(), eps)));
+    // The width that is stated is the MLP's own.
+    config.insert("block_auto_adjust_ff_dim".into(), false.into());
+    config.insert("conv_bias".into(), gguf.has_tensor_like("shortconv.conv.bias").into());
+    for (field, name) in [CONV_TAPS, DENSE_OF_LFM2] {
+        config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
+    }
+    add_router_fields(settings, config)?;
+    config.insert("use_expert_bias".into(), gguf.has_tensor_like("exp_probs_b.bias").into());
+    Ok(())
+}
+
+fn add_glm4_fields(
+    gguf: &Gguf,
+    settings: &Settings<'_>,
+    head_dim: Option<u64>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    for (field, name) in OF_GLM4.into_iter().chain([DENSE_OF_GLM4, DRAFTING]) {
+        config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
+    }
+    // Layers that draft are counted with the others.
+    let (layers, drafting) = (settings.integer("block_count")?, settings.integer(DRAFTING.1)?.unwrap_or(0));
+    if let Some(layers) = layers {
+        config.insert("num_hidden_layers".into(), layers.saturating_sub(drafting).into());
+    }
+    if settings.integer("rope.dimension_count")? == head_dim {
+        config.insert("partial_rotary_factor".into(), json!(1.0));
+    }
+    config.insert("use_qk_norm".into(), gguf.tensor("blk.0.attn_q_norm.weight").is_some().into());
+    add_router_fields(settings, config)
+}
+
+/// Routers whose scores are a sigmoid.
+fn add_router_fields(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    const SCORES: &str = "expert_gating_func";
+    if let Some(other @ (0 | 1 | 3..)) = settings.integer(SCORES)? {
+        let problem = format!("{other} is not supported; 2, a sigmoid, is");
+        return Err(settings.metadata.error(&settings.key(SCORES), problem));
+    }
+    if let Some(factor) = settings.metadata.float(&settings.key(EXPERT_FACTOR.1))?.filter(|factor| *factor != 0.0) {
+        config.insert(EXPERT_FACTOR.0.into(), factor.into());
+    }
+    let normed = settings.metadata.flag(&settings.key("expert_weights_norm"))?;
+    config.insert("norm_topk_prob".into(), normed.unwrap_or(true).into());
+    Ok(())
+}
+
 /// Which layers have a window: a flag for each, or every n-th has none. Absent, it is what the class assumes.
 fn add_layer_types(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
     let key = settings.key("attention.sliding_window_pattern");
@@ -267,7 +345,9 @@ fn add_layer_types(settings: &Settings<'_>, config: &mut Map<String, Value>) -> 
 pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let architecture = metadata.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
     let name = field.rsplit('.').next().unwrap_or(field);
-    let mut fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
+    let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, FLOATS[0].1)];
+    let fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
+    let mut fields = fields.chain(own).chain(OF_GLM4);
     match (field, fields.find(|(theirs, _)| *theirs == name)) {
         (_, Some((_, key))) => format!("{architecture}.{key}"),
         ("vocab_size", _) => "tensor \"token_embd.weight\"".to_string(),

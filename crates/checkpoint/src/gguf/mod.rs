@@ -86,6 +86,13 @@ impl Gguf {
         all.find(|(_, tensor)| tensor.name == name)
     }
 
+    /// Whether a layer has a tensor of that name.
+    fn has_tensor_like(&self, own: &str) -> bool {
+        let ends =
+            |name: &str| name.strip_suffix(own).is_some_and(|layer| layer.starts_with("blk.") && layer.ends_with('.'));
+        self.parts.iter().flat_map(|(_, tensors)| tensors).any(|tensor| ends(&tensor.name))
+    }
+
     /// A tensor `[len]` by its name in the file, read into memory: for parameters stored as a tensor.
     fn vector(&self, files: &Files, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
         let Some((file, tensor)) = self.tensor(name) else {

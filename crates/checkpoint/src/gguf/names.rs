@@ -10,6 +10,8 @@
 //! rotates the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both
 //! projections in another order. Reading them in the inverse order gives the original rows, exactly.
 //!
+//! **Convolutions** lose the dimension of one between channels and taps, which is put back.
+//!
 //! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. It is subtracted here, and the
 //! forward pass adds it again, which gives the number in the file.
 
@@ -20,6 +22,15 @@ use crate::files::LoadError;
 /// Modules outside the layers.
 const OUTER: [(&str, &str); 3] =
     [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+
+/// The same of an architecture, exceptions first.
+fn outer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let own: &[(&str, &str)] = match architecture {
+        "lfm2" | "lfm2moe" => &[("token_embd_norm", "model.embedding_norm")],
+        _ => &[],
+    };
+    own.iter().chain(&OUTER)
+}
 
 /// Modules of a layer; [`layer_modules`] puts the exceptions of an architecture before them.
 const LAYER: [(&str, &str); 15] = [
@@ -40,9 +51,25 @@ const LAYER: [(&str, &str); 15] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// Stacks of the matrices of all experts, and the module of one expert's matrix.
-const EXPERTS: [(&str, &str); 3] =
-    [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
+/// Stacks of the matrices of all experts.
+const EXPERTS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+
+/// The module of one expert's matrix in each of these stacks, behind the expert's number, and what is before it.
+fn expert_modules(architecture: &str) -> (&'static str, [&'static str; 3]) {
+    match architecture {
+        "lfm2moe" => ("feed_forward.experts", ["w1", "w3", "w2"]),
+        _ => ("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    }
+}
+
+/// Tensors of a layer whose whole names differ.
+fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] {
+    match architecture {
+        "lfm2moe" => &[("exp_probs_b.bias", "feed_forward.expert_bias")],
+        "glm4moe" => &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")],
+        _ => &[],
+    }
+}
 
 /// The tensor of a layer that is no part of a module.
 const SINKS: (&str, &str) = ("attn_sinks.weight", "self_attn.sinks");
@@ -53,6 +80,35 @@ const MAX_EXPERTS: usize = 1024;
 /// Architectures whose queries and keys are stored interleaved.
 const INTERLEAVED: [&str; 3] = ["llama", "granite", "smollm3"];
 
+const OF_LFM2: [(&str, &str); 12] = [
+    ("attn_norm", "operator_norm"),
+    ("ffn_norm", "ffn_norm"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.out_proj", "conv.out_proj"),
+    ("attn_output", "self_attn.out_proj"),
+    ("attn_q_norm", "self_attn.q_layernorm"),
+    ("attn_k_norm", "self_attn.k_layernorm"),
+    ("ffn_gate_inp", "feed_forward.gate"),
+    ("ffn_gate", "feed_forward.w1"),
+    ("ffn_up", "feed_forward.w3"),
+    ("ffn_down", "feed_forward.w2"),
+];
+
+/// The last are of layers that draft.
+const OF_GLM4: [(&str, &str); 10] = [
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("nextn.eh_proj", "eh_proj"),
+    ("nextn.embed_tokens", "embed_tokens"),
+    ("nextn.enorm", "enorm"),
+    ("nextn.hnorm", "hnorm"),
+    ("nextn.shared_head_head", "shared_head.head"),
+    ("nextn.shared_head_norm", "shared_head.norm"),
+];
+
 /// Modules of a layer, exceptions of the architecture first.
 fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let own: &[(&str, &str)] = match architecture {
@@ -62,6 +118,8 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "olmo2" | "exaone4" | "seed_oss" => &[("post_attention_norm", "post_attention_layernorm")],
         "gpt-oss" => &[("post_attention_norm", "post_attention_layernorm"), ("ffn_gate_inp", "mlp.router")],
         "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
+        "lfm2" | "lfm2moe" => &OF_LFM2,
+        "glm4moe" => &OF_GLM4,
         _ => &[],
     };
     own.iter().chain(&LAYER)
@@ -69,6 +127,11 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
 
 /// The tensor's name in transformers; `None` if it has none.
 fn name_in_transformers(architecture: &str, name: &str) -> Option<String> {
+    if let Some((index, own)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'))
+        && let Some((_, theirs)) = layer_tensors(architecture).iter().find(|(ggml, _)| *ggml == own)
+    {
+        return Some(format!("model.layers.{index}.{theirs}"));
+    }
     let (module, kind) = name.rsplit_once('.')?;
     let module = match module.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((index, module)) if name.ends_with(SINKS.0) => {
@@ -78,7 +141,7 @@ fn name_in_transformers(architecture: &str, name: &str) -> Option<String> {
             let (_, theirs) = layer_modules(architecture).find(|(ggml, _)| *ggml == module)?;
             format!("model.layers.{index}.{theirs}")
         }
-        None => OUTER.iter().find(|(ggml, _)| *ggml == module)?.1.to_string(),
+        None => outer_modules(architecture).find(|(ggml, _)| *ggml == module)?.1.to_string(),
     };
     Some(format!("{module}.{kind}"))
 }
@@ -89,17 +152,23 @@ pub fn ggml_name(architecture: &str, name: &str) -> String {
         return format!("blk.{index}{}", SINKS.0);
     }
     let translated = || {
+        if let Some((index, own)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'))
+            && let Some((ggml, _)) = layer_tensors(architecture).iter().find(|(_, theirs)| *theirs == own)
+        {
+            return Some(format!("blk.{index}.{ggml}"));
+        }
         let (module, kind) = name.rsplit_once('.')?;
         let module = match module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
             Some((index, module)) => {
-                let expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split_once('.'));
+                let (before, parts) = expert_modules(architecture);
+                let expert = module.strip_prefix(before).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
                 let ggml = match expert {
-                    Some((_, part)) => EXPERTS.iter().find(|(_, theirs)| *theirs == part)?.0,
+                    Some((_, part)) => EXPERTS[parts.iter().position(|theirs| *theirs == part)?],
                     None => layer_modules(architecture).find(|(_, theirs)| *theirs == module)?.0,
                 };
                 format!("blk.{index}.{ggml}")
             }
-            None => OUTER.iter().find(|(_, theirs)| *theirs == module)?.0.to_string(),
+            None => outer_modules(architecture).find(|(_, theirs)| *theirs == module)?.0.to_string(),
         };
         Some(format!("{module}.{kind}"))
     };
@@ -109,7 +178,7 @@ pub fn ggml_name(architecture: &str, name: &str) -> String {
 /// A tensor under its name in the forward pass, or one for each expert. Others keep their names.
 pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec<TensorInfo>, LoadError> {
     let architecture = metadata.text("general.architecture")?.unwrap_or_default();
-    if let Some(experts) = split_experts(tensor) {
+    if let Some(experts) = split_experts(architecture, tensor) {
         return Ok(experts);
     }
     let Some(name) = name_in_transformers(architecture, &tensor.name) else { return Ok(vec![tensor.clone()]) };
@@ -121,14 +190,19 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
     } else {
         StoredAs::Itself
     };
-    Ok(vec![TensorInfo { name, stored, ..tensor.clone() }])
+    let shape = match tensor.shape.as_slice() {
+        &[channels, taps] if name.ends_with(".conv.conv.weight") => vec![channels, 1, taps],
+        shape => shape.to_vec(),
+    };
+    Ok(vec![TensorInfo { name, shape, stored, ..tensor.clone() }])
 }
 
 /// The matrices in a stack `[experts, rows, in_features]`, each under its own name; or the biases in `[experts, rows]`.
-fn split_experts(tensor: &TensorInfo) -> Option<Vec<TensorInfo>> {
+fn split_experts(architecture: &str, tensor: &TensorInfo) -> Option<Vec<TensorInfo>> {
     let (name, kind) = tensor.name.strip_prefix("blk.")?.rsplit_once('.')?;
     let (index, module) = name.split_once('.')?;
-    let (_, part) = EXPERTS.iter().find(|(ggml, _)| *ggml == module)?;
+    let (before, parts) = expert_modules(architecture);
+    let part = parts[EXPERTS.iter().position(|ggml| *ggml == module)?];
     let (&experts, shape) = tensor.shape.split_first()?;
     if shape.len() != [("weight", 2), ("bias", 1)].into_iter().find(|(known, _)| *known == kind)?.1 {
         return None;
@@ -138,7 +212,7 @@ fn split_experts(tensor: &TensorInfo) -> Option<Vec<TensorInfo>> {
     }
     let len = tensor.len / experts as u64;
     let one = |expert: usize| TensorInfo {
-        name: format!("model.layers.{index}.mlp.experts.{expert}.{part}.{kind}"),
+        name: format!("model.layers.{index}.{before}.{expert}.{part}.{kind}"),
         shape: shape.to_vec(),
         offset: tensor.offset + expert as u64 * len,
         len,
@@ -173,6 +247,16 @@ mod tests {
             ("gpt-oss", "blk.7.ffn_gate_inp.bias", "model.layers.7.mlp.router.bias"),
             ("gpt-oss", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("gpt-oss", "blk.17.attn_sinks.weight", "model.layers.17.self_attn.sinks"),
+            ("lfm2", "token_embd_norm.weight", "model.embedding_norm.weight"),
+            ("lfm2", "blk.7.shortconv.in_proj.weight", "model.layers.7.conv.in_proj.weight"),
+            ("lfm2", "blk.7.attn_output.weight", "model.layers.7.self_attn.out_proj.weight"),
+            ("lfm2", "blk.7.ffn_up.weight", "model.layers.7.feed_forward.w3.weight"),
+            ("lfm2moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.feed_forward.gate.weight"),
+            ("lfm2moe", "blk.7.exp_probs_b.bias", "model.layers.7.feed_forward.expert_bias"),
+            ("glm4moe", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.gate.e_score_correction_bias"),
+            ("glm4moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),
+            ("glm4moe", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("glm4moe", "blk.47.nextn.eh_proj.weight", "model.layers.47.eh_proj.weight"),
         ] {
             assert_eq!(name_in_transformers(architecture, ggml).as_deref(), Some(theirs));
             assert_eq!(ggml_name(architecture, theirs), ggml);
@@ -183,5 +267,6 @@ mod tests {
         }
         assert_eq!(ggml_name("gpt-oss", "model.layers.1.mlp.experts.9.up_proj.bias"), "blk.1.ffn_up_exps.bias");
         assert_eq!(ggml_name("qwen3moe", "model.layers.1.mlp.experts.9.up_proj.weight"), "blk.1.ffn_up_exps.weight");
+        assert_eq!(ggml_name("lfm2moe", "model.layers.1.feed_forward.experts.9.w3.weight"), "blk.1.ffn_up_exps.weight");
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::config::ModelConfig;
 use crate::config::fields::{Fields, parse_object, quoted};
-use crate::tensors::{Feed, Layer, Linear, Tensors, unread_error};
+use crate::tensors::{Feed, Layer, Linear, Mixer, Tensors, unread_error};
 use checkpoint::encoding::is_finite_bf16;
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
@@ -158,9 +158,9 @@ fn products(layer: &Layer) -> [Option<&Linear>; 4] {
         Feed::Dense(mlp) => (Some(&mlp.gate_up), Some(&mlp.down)),
         Feed::Experts { .. } => (None, None),
     };
-    let has_order = layer.qkv_order == RowOrder::AsStored;
-    let qkv = Some(&layer.qkv).filter(|_| layer.delta.is_none() && has_order);
-    [qkv, Some(&layer.o).filter(|_| layer.delta.is_none()), gate_up, down]
+    let is_attention = matches!(layer.mixer, Mixer::Attention(_));
+    let qkv = Some(&layer.qkv).filter(|_| is_attention && layer.qkv_order == RowOrder::AsStored);
+    [qkv, Some(&layer.o).filter(|_| is_attention), gate_up, down]
 }
 
 /// What the configuration says.

@@ -2,7 +2,7 @@
 
 use super::files::{Adapter, Pair};
 use super::rows::RowGroup;
-use crate::config::{LayerConfig, Mixer, ModelConfig};
+use crate::config::{LayerConfig, ModelConfig};
 use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
@@ -192,8 +192,8 @@ pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
         }
         for module in Module::ALL {
             let is_adapted = match module {
-                Module::Qkv => layer.mixer == Mixer::Attention && !config.attention_gate,
-                Module::O => layer.mixer == Mixer::Attention,
+                Module::Qkv => layer.mixer.has_keys() && !config.attention_gate,
+                Module::O => layer.mixer.has_keys(),
                 Module::GateUp | Module::Down => !layer.has_experts,
             };
             if is_adapted {

@@ -1,6 +1,6 @@
 //! Where layers keep their keys and values.
 
-use super::{LayerConfig, Mixer};
+use super::LayerConfig;
 use kernels::{KvDtype, KvShape};
 
 /// Shape of a model's KV cache. Layers whose heads are alike lie together in a group; all groups have the same blocks,
@@ -54,7 +54,7 @@ pub(super) fn place(layers: &mut [LayerConfig], source: impl Fn(&[LayerConfig], 
     // Heads of a group, and its layers so far.
     let mut groups: Vec<((usize, usize), usize)> = Vec::new();
     for index in 0..layers.len() {
-        if layers[index].mixer != Mixer::Attention {
+        if !layers[index].mixer.has_keys() {
             continue;
         }
         layers[index].cache = match source(layers, index) {
@@ -75,7 +75,7 @@ pub(super) fn place(layers: &mut [LayerConfig], source: impl Fn(&[LayerConfig], 
 /// The shape of a cache of these layers; `cached` of those that own keys and values say how many of a group are kept.
 pub(super) fn shape(layers: &[LayerConfig], (dtype, blocks, block_size): (KvDtype, usize, usize)) -> CacheShape {
     let mut groups: Vec<KvShape> = Vec::new();
-    for LayerConfig { heads, cache, .. } in layers.iter().filter(|layer| layer.mixer == Mixer::Attention) {
+    for LayerConfig { heads, cache, .. } in layers.iter().filter(|layer| layer.mixer.has_keys()) {
         if cache.group == groups.len() {
             let (num_kv_heads, head_dim) = (heads.num_kv_heads, heads.head_dim);
             groups.push(KvShape { dtype, layers: 0, blocks, block_size, num_kv_heads, head_dim });

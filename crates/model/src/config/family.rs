@@ -54,6 +54,12 @@ pub enum Family {
     Qwen35,
     /// The same with experts.
     Qwen35Moe,
+    /// LFM2 and LFM2.5, dense: short convolutions and attention (Liquid AI, 2025).
+    Lfm2,
+    /// The same with experts.
+    Lfm2Moe,
+    /// GLM-4.5: experts (GLM-4.5 Team, 2025).
+    Glm4Moe,
     /// BERT: an encoder (Devlin et al., 2018).
     Bert,
     /// RoBERTa: an encoder (Liu et al., 2019).
@@ -118,6 +124,8 @@ pub(super) enum AttentionBias {
     Stated,
     /// On all four unless `attention_bias` says no.
     Assumed,
+    /// On q, k and v if it says so.
+    StatedQkv,
     /// On q, k and v unless `attention_bias` says no, on the output if `attention_out_bias` says so.
     StatedApart,
 }
@@ -170,6 +178,48 @@ pub(super) enum ExpertFields {
     Qwen3Next,
     /// The same in every layer, weights over the chosen.
     Qwen35,
+    /// `moe_intermediate_size` wide, from layer `num_dense_layers` on, scores by sigmoid, a bias for the choice.
+    Lfm2,
+    /// `moe_intermediate_size` wide, from layer `first_k_dense_replace` on, scores by sigmoid, in groups, a bias for the
+    /// choice, and `n_shared_experts` more without a gate.
+    Glm4,
+}
+
+/// Which layers are not attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MixerFields {
+    /// None.
+    Attention,
+    /// Linear attention, but for every n-th unless `layer_types` lists them.
+    Delta(DeltaProjections),
+    /// Short convolutions, by `layer_types`, or all but `full_attn_idxs`.
+    ShortConvolutions,
+}
+
+/// What common fields are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    Usual,
+    /// `norm_eps`, `tie_embedding`.
+    Lfm2,
+}
+
+impl Spelling {
+    pub(super) fn eps(self) -> &'static str {
+        match self {
+            Spelling::Usual => "rms_norm_eps",
+            Spelling::Lfm2 => "norm_eps",
+        }
+    }
+
+    /// Whether the embedding is the head.
+    pub(super) fn tied(self, fields: &Fields<'_>, absent: bool) -> Result<bool, LoadError> {
+        let usual = fields.flag("tie_word_embeddings", absent)?;
+        match self {
+            Spelling::Usual => Ok(usual),
+            Spelling::Lfm2 => fields.flag("tie_embedding", usual),
+        }
+    }
 }
 
 /// How the projections of a layer of linear attention are stored.
@@ -197,6 +247,8 @@ pub(super) struct Traits {
     /// Norms multiply by 1 plus their weight.
     pub(super) norms_around_zero: bool,
     pub(super) head_norm: HeadNorm,
+    /// Only with `use_qk_norm`.
+    pub(super) head_norm_if_asked: bool,
     pub(super) windows: Windows,
     /// `sliding_window` of a family that has one, where the field is absent.
     pub(super) absent_window: usize,
@@ -214,13 +266,15 @@ pub(super) struct Traits {
     pub(super) sinks: bool,
     /// Gate and up are clamped to `swiglu_limit`.
     pub(super) clamped: bool,
-    /// Some layers are linear attention, which have their projections so.
-    pub(super) delta: Option<DeltaProjections>,
     /// Layers without a window have heads of their own, layers at the end may read the keys of others, and a layer may
     /// have an input of its own, this wide if no field says so: the fields of Gemma 4.
     pub(super) uneven_layers: Option<usize>,
     /// The stream is multiplied by a number behind each layer.
     pub(super) layer_scalars: bool,
+    pub(super) mixers: MixerFields,
+    pub(super) spelling: Spelling,
+    /// The MLP's width is computed of several fields.
+    pub(super) computed_width: bool,
     /// Layers with a window have a rotation of their own, unstretched, and this base when the field is absent.
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
@@ -256,6 +310,7 @@ const LLAMA: Traits = Traits {
     norms: NormPlacement::Before,
     norms_around_zero: false,
     head_norm: HeadNorm::None,
+    head_norm_if_asked: false,
     windows: Windows::Never,
     absent_window: 4096,
     factors: Factors::Plain,
@@ -266,9 +321,11 @@ const LLAMA: Traits = Traits {
     attention_gate: false,
     sinks: false,
     clamped: false,
-    delta: None,
     uneven_layers: None,
     layer_scalars: false,
+    mixers: MixerFields::Attention,
+    spelling: Spelling::Usual,
+    computed_width: false,
     local_theta: None,
     unrotated_layers: false,
     unrotated_beside_windows: false,
@@ -402,7 +459,7 @@ const QWEN3_NEXT: Traits = Traits {
     partial_rotation: true,
     rotary_share: 0.25,
     attention_gate: true,
-    delta: Some(DeltaProjections::ByKeyHead),
+    mixers: MixerFields::Delta(DeltaProjections::ByKeyHead),
     head_dim: Some(256),
     ..QWEN3
 };
@@ -413,7 +470,7 @@ const QWEN35: Traits = Traits {
     base: "Qwen3_5TextModel",
     model_type: "qwen3_5_text",
     experts: ExpertFields::None,
-    delta: Some(DeltaProjections::Apart),
+    mixers: MixerFields::Delta(DeltaProjections::Apart),
     ..QWEN3_NEXT
 };
 
@@ -426,7 +483,24 @@ const QWEN35_MOE: Traits = Traits {
     ..QWEN35
 };
 
-pub(super) const ARCHITECTURES: [Traits; 31] = [
+const LFM2: Traits = Traits {
+    family: Family::Lfm2,
+    architecture: "Lfm2ForCausalLM",
+    base: "Lfm2Model",
+    model_type: "lfm2",
+    attention_bias: AttentionBias::Never,
+    mlp_bias: false,
+    head_norm: HeadNorm::PerHead,
+    mixers: MixerFields::ShortConvolutions,
+    spelling: Spelling::Lfm2,
+    computed_width: true,
+    eps: 1e-5,
+    theta: 1e6,
+    tied: true,
+    ..LLAMA
+};
+
+pub(super) const ARCHITECTURES: [Traits; 34] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -666,6 +740,31 @@ pub(super) const ARCHITECTURES: [Traits; 31] = [
         ..QWEN35_MOE
     },
     QWEN35_MOE,
+    LFM2,
+    Traits {
+        family: Family::Lfm2Moe,
+        architecture: "Lfm2MoeForCausalLM",
+        base: "Lfm2MoeModel",
+        model_type: "lfm2_moe",
+        computed_width: false,
+        experts: ExpertFields::Lfm2,
+        ..LFM2
+    },
+    Traits {
+        family: Family::Glm4Moe,
+        architecture: "Glm4MoeForCausalLM",
+        base: "Glm4MoeModel",
+        model_type: "glm4_moe",
+        attention_bias: AttentionBias::StatedQkv,
+        mlp_bias: false,
+        head_norm: HeadNorm::PerHead,
+        head_norm_if_asked: true,
+        experts: ExpertFields::Glm4,
+        partial_rotation: true,
+        rotary_share: 0.5,
+        eps: 1e-5,
+        ..LLAMA
+    },
 ];
 
 /// Families of encoders, whose fields `encoder.rs` reads, and their `model_type`.

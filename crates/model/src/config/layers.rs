@@ -1,16 +1,16 @@
 //! What differs from layer to layer: memory, windows, rotations, experts.
 
-use super::family::{DeltaProjections, ExpertFields, Traits, Windows};
+use super::family::{DeltaProjections, ExpertFields, MixerFields, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
 use super::{CacheLayer, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_head_dim};
 use checkpoint::LoadError;
 use kernels::convolution::MAX_TAPS;
-use kernels::delta_rule::MAX_WIDTH as MAX_HEAD;
-use kernels::{DeltaShape, HeadLayout, RoutingRule};
+use kernels::recurrence::MAX_WIDTH as MAX_HEAD;
+use kernels::{DeltaShape, HeadLayout, RoutingRule, Scores};
 use serde_json::Value;
 
 /// The experts of a mixture: MLPs of which every token passes through a few.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertConfig {
     /// In each layer that has experts.
     pub num_experts: usize,
@@ -20,8 +20,19 @@ pub struct ExpertConfig {
     pub rule: RoutingRule,
     /// The router and every expert have biases.
     pub biases: bool,
-    /// Width of one more, which every token passes through and which has a gate; 0: there is none.
-    pub shared_size: usize,
+    /// Experts have a bias that is part of their choice alone.
+    pub has_choice_bias: bool,
+    /// One more, which every token passes through.
+    pub shared: Option<SharedExpertConfig>,
+}
+
+/// The expert of every token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpertConfig {
+    /// Its width.
+    pub width: usize,
+    /// It has a gate; otherwise it is added as it is.
+    pub gated: bool,
 }
 
 /// How the rows of a layer learn of earlier ones.
@@ -31,15 +42,81 @@ pub enum Mixer {
     Attention,
     /// By a state that each changes: linear attention with the gated delta rule (Yang et al., 2024).
     Delta(DeltaConfig),
+    /// By the few rows before each: a short convolution between gates (LFM2: Liquid AI, 2025).
+    ShortConvolution(ShortConvolutionConfig),
+}
+
+/// Numbers of a row in a layer between its first and its last product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MixerWidths {
+    /// What the first product makes.
+    pub row: usize,
+    /// What a second product of the same input makes; 0: there is none.
+    pub gates: usize,
+    /// What the last product reads.
+    pub out: usize,
 }
 
 impl Mixer {
-    /// That of linear attention.
-    pub fn delta(self) -> Option<DeltaConfig> {
+    /// The layer has keys and values.
+    pub fn has_keys(&self) -> bool {
+        *self == Mixer::Attention
+    }
+
+    /// Numbers (float32) of a sequence's state in such a layer.
+    pub fn state_numbers(&self) -> usize {
+        match self {
+            Mixer::Attention => 0,
+            Mixer::Delta(delta) => delta.conv_numbers() + delta.shape.state_numbers(),
+            Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (taps - 1) * channels,
+        }
+    }
+
+    /// Multiplications and additions of a token's states in such a layer.
+    pub(super) fn state_flops(&self) -> usize {
+        match self {
+            Mixer::Attention => 0,
+            // The decay, and three sums with a product each.
+            Mixer::Delta(DeltaConfig { shape, taps, .. }) => 7 * shape.state_numbers() + 2 * taps * shape.channels(),
+            Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (2 * taps + 2) * channels,
+        }
+    }
+
+    /// Of a layer with a state; attention's follow from its heads.
+    pub(super) fn widths(&self) -> Option<MixerWidths> {
         match self {
             Mixer::Attention => None,
-            Mixer::Delta(delta) => Some(delta),
+            Mixer::Delta(DeltaConfig { shape, .. }) => {
+                Some(MixerWidths { row: shape.row_width(), gates: 2 * shape.value_heads, out: shape.value_width() })
+            }
+            Mixer::ShortConvolution(ShortConvolutionConfig { channels, .. }) => {
+                Some(MixerWidths { row: 3 * channels, gates: 0, out: *channels })
+            }
         }
+    }
+}
+
+/// A layer that is a short convolution between gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortConvolutionConfig {
+    /// Numbers of each row that are convolved; a multiple of 16.
+    pub channels: usize,
+    /// Rows that each sees, itself among them.
+    pub taps: usize,
+    /// Biases on the convolution and on both products.
+    pub has_bias: bool,
+}
+
+impl ShortConvolutionConfig {
+    fn read(fields: &Fields<'_>) -> Result<ShortConvolutionConfig, LoadError> {
+        const TAPS: &str = "conv_L_cache";
+        let channels = fields.size("hidden_size", MAX_WIDTH)?;
+        if !channels.is_multiple_of(16) {
+            let problem = format!("{channels} is no multiple of 16, which layers with a convolution need");
+            return Err(fields.error("hidden_size", problem));
+        }
+        let taps = fields.optional_integer(TAPS, 2..=MAX_TAPS as u64)?.unwrap_or(3) as usize;
+        Ok(ShortConvolutionConfig { channels, taps, has_bias: fields.flag("conv_bias", false)? })
     }
 }
 
@@ -89,11 +166,6 @@ impl DeltaConfig {
     pub(crate) fn conv_numbers(&self) -> usize {
         (self.taps - 1) * self.shape.channels()
     }
-
-    /// Numbers of a sequence's state in such a layer.
-    pub fn state_numbers(&self) -> usize {
-        self.conv_numbers() + self.shape.state_numbers()
-    }
 }
 
 impl ExpertConfig {
@@ -101,34 +173,75 @@ impl ExpertConfig {
         if traits.experts == ExpertFields::None {
             return Ok(None);
         }
-        // Transformers 5 writes the second name for what was the first.
-        let stated = fields.optional_size("num_experts", MAX_EXPERTS)?;
-        let num_experts = match stated {
-            Some(num_experts) => num_experts,
-            None => fields.size("num_local_experts", MAX_EXPERTS)?,
+        let num_experts = match traits.experts {
+            ExpertFields::Glm4 => fields.size("n_routed_experts", MAX_EXPERTS)?,
+            // Transformers 5 writes the second name for what was the first.
+            _ => match fields.optional_size("num_experts", MAX_EXPERTS)? {
+                Some(num_experts) => num_experts,
+                None => fields.size("num_local_experts", MAX_EXPERTS)?,
+            },
         };
         let top_k = fields.size("num_experts_per_tok", MAX_EXPERTS)?;
         if top_k > num_experts {
             return Err(fields.error("num_experts_per_tok", format!("{top_k} of {num_experts} experts")));
         }
+        let normed = |absent| fields.flag("norm_topk_prob", absent);
         let (width, over_chosen) = match traits.experts {
-            ExpertFields::Qwen => ("moe_intermediate_size", fields.flag("norm_topk_prob", false)?),
-            ExpertFields::Qwen3Next => ("moe_intermediate_size", fields.flag("norm_topk_prob", true)?),
+            ExpertFields::Qwen => ("moe_intermediate_size", normed(false)?),
+            ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 => {
+                ("moe_intermediate_size", normed(true)?)
+            }
             ExpertFields::Qwen35 => ("moe_intermediate_size", true),
-            ExpertFields::Olmoe => ("intermediate_size", fields.flag("norm_topk_prob", false)?),
+            ExpertFields::Olmoe => ("intermediate_size", normed(false)?),
             ExpertFields::Mixtral | ExpertFields::GptOss | ExpertFields::None => ("intermediate_size", true),
         };
-        let shared_size = match traits.experts {
-            ExpertFields::Qwen3Next | ExpertFields::Qwen35 => {
-                fields.size("shared_expert_intermediate_size", MAX_WIDTH)?
-            }
-            _ => 0,
-        };
-        let rule = RoutingRule { top_k, over_chosen };
         let intermediate_size = fields.size(width, MAX_WIDTH)?;
+        let (scores, has_choice_bias) = match traits.experts {
+            ExpertFields::Lfm2 => {
+                (sigmoid(fields, (num_experts, top_k), false)?, fields.flag("use_expert_bias", true)?)
+            }
+            ExpertFields::Glm4 => (sigmoid(fields, (num_experts, top_k), true)?, true),
+            _ => (Scores::Softmax, false),
+        };
+        let shared = match traits.experts {
+            ExpertFields::Qwen3Next | ExpertFields::Qwen35 => {
+                let width = fields.size("shared_expert_intermediate_size", MAX_WIDTH)?;
+                Some(SharedExpertConfig { width, gated: true })
+            }
+            ExpertFields::Glm4 => match fields.optional_integer("n_shared_experts", 0..=64)?.unwrap_or(1) as usize {
+                0 => None,
+                count if count * intermediate_size > MAX_WIDTH => {
+                    let problem = format!("{count} of width {intermediate_size} are more than {MAX_WIDTH} wide");
+                    return Err(fields.error("n_shared_experts", problem));
+                }
+                count => Some(SharedExpertConfig { width: count * intermediate_size, gated: false }),
+            },
+            _ => None,
+        };
+        let rule = RoutingRule { top_k, over_chosen, scores };
         let biases = traits.experts == ExpertFields::GptOss;
-        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, shared_size }))
+        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, has_choice_bias, shared }))
     }
+}
+
+/// Scores by sigmoid, of experts in groups or not.
+fn sigmoid(fields: &Fields<'_>, (num_experts, top_k): (usize, usize), in_groups: bool) -> Result<Scores, LoadError> {
+    let factor = fields.optional_float("routed_scaling_factor", 1e-6..=1e6)?.unwrap_or(1.0) as f32;
+    if !in_groups {
+        return Ok(Scores::Sigmoid { groups: 1, kept_groups: 1, sum_eps: 1e-6, factor });
+    }
+    let groups = fields.optional_size("n_group", MAX_EXPERTS)?.unwrap_or(1);
+    let kept_groups = fields.optional_size("topk_group", MAX_EXPERTS)?.unwrap_or(1);
+    let size = num_experts / groups;
+    if size * groups != num_experts || (groups > 1 && size < 2) {
+        let problem = format!("{groups} groups of {num_experts} experts: each needs as many, and two or more");
+        return Err(fields.error("n_group", problem));
+    }
+    if kept_groups > groups || kept_groups * size < top_k {
+        let problem = format!("{kept_groups} of {groups} groups of {size} experts, for {top_k} experts of a token");
+        return Err(fields.error("topk_group", problem));
+    }
+    Ok(Scores::Sigmoid { groups, kept_groups, sum_eps: 1e-20, factor })
 }
 
 /// Most experts of a layer; the largest models have 384.
@@ -267,25 +380,55 @@ pub(super) fn layer_input(fields: &Fields<'_>, traits: &Traits) -> Result<Option
     Ok(Some(LayerInputConfig { width, vocab_size }))
 }
 
-/// Attention, or linear attention where `layer_types` lists it; without a list, all but every n-th layer.
+/// Attention, or what `layer_types` lists besides; without a list, what the architecture assumes.
 fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<Mixer>, LoadError> {
-    const TYPES: &str = "layer_types";
-    let Some(projections) = traits.delta else { return Ok(vec![Mixer::Attention; num_layers]) };
-    let delta = Mixer::Delta(DeltaConfig::read(fields, projections)?);
-    let mixers: Vec<Mixer> =
-        match listed(fields, num_layers, &[("full_attention", Mixer::Attention), ("linear_attention", delta)])? {
-            Some(listed) => listed,
-            None => {
-                let interval = fields.optional_size("full_attention_interval", 1 << 20)?.unwrap_or(4);
-                let mixer = |layer| if layer % interval == 0 { Mixer::Attention } else { delta };
-                (1..=num_layers).map(mixer).collect()
+    let full = ("full_attention", Mixer::Attention);
+    let mixers: Vec<Mixer> = match traits.mixers {
+        MixerFields::Attention => return Ok(vec![Mixer::Attention; num_layers]),
+        MixerFields::Delta(projections) => {
+            let delta = Mixer::Delta(DeltaConfig::read(fields, projections)?);
+            match listed(fields, num_layers, &[full, ("linear_attention", delta)])? {
+                Some(listed) => listed,
+                None => {
+                    let interval = fields.optional_size("full_attention_interval", 1 << 20)?.unwrap_or(4);
+                    let mixer = |layer| if layer % interval == 0 { Mixer::Attention } else { delta };
+                    (1..=num_layers).map(mixer).collect()
+                }
             }
-        };
+        }
+        MixerFields::ShortConvolutions => {
+            let convolution = Mixer::ShortConvolution(ShortConvolutionConfig::read(fields)?);
+            match listed(fields, num_layers, &[full, ("conv", convolution)])? {
+                Some(listed) => listed,
+                None => attention_at(fields, num_layers, convolution)?,
+            }
+        }
+    };
     // The scheduler counts in blocks of keys and values.
     match mixers.contains(&Mixer::Attention) {
         true => Ok(mixers),
-        false => Err(fields.error(TYPES, "no layer is full_attention; at least one is needed")),
+        false => Err(fields.error("layer_types", "no layer is full_attention; at least one is needed")),
     }
+}
+
+/// Attention in the layers that `full_attn_idxs` lists, all of them without it.
+fn attention_at(fields: &Fields<'_>, num_layers: usize, others: Mixer) -> Result<Vec<Mixer>, LoadError> {
+    const NAME: &str = "full_attn_idxs";
+    let Some(indices) = fields.list(NAME)? else { return Ok(vec![Mixer::Attention; num_layers]) };
+    let mut mixers = vec![others; num_layers];
+    for layer in indices {
+        *layer_of(fields, NAME, layer, &mut mixers)? = Mixer::Attention;
+    }
+    Ok(mixers)
+}
+
+/// The element of a layer that a list names.
+fn layer_of<'l, T>(fields: &Fields<'_>, name: &str, layer: &Value, of: &'l mut [T]) -> Result<&'l mut T, LoadError> {
+    let num_layers = of.len();
+    let index = layer.as_u64().and_then(|index| usize::try_from(index).ok());
+    index
+        .and_then(|index| of.get_mut(index))
+        .ok_or_else(|| fields.error(name, format!("{} is not a layer of {num_layers}", quoted(&layer.to_string()))))
 }
 
 /// Layers whose queries and keys turn with their positions.
@@ -386,21 +529,21 @@ fn listed<T: Copy>(fields: &Fields<'_>, num_layers: usize, known: &[(&str, T)]) 
 
 /// Layers whose MLP is a mixture of experts.
 fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<bool>, LoadError> {
-    const DENSE: &str = "mlp_only_layers";
-    if !matches!(traits.experts, ExpertFields::Qwen | ExpertFields::Qwen3Next) {
-        return Ok(vec![traits.experts != ExpertFields::None; num_layers]);
+    let from = |name, absent| -> Result<Vec<bool>, LoadError> {
+        let first = fields.optional_integer(name, 0..=1 << 20)?.unwrap_or(absent) as usize;
+        Ok((0..num_layers).map(|layer| layer >= first).collect())
+    };
+    match traits.experts {
+        ExpertFields::Qwen | ExpertFields::Qwen3Next => {}
+        ExpertFields::Lfm2 => return from("num_dense_layers", 2),
+        ExpertFields::Glm4 => return from("first_k_dense_replace", 1),
+        _ => return Ok(vec![traits.experts != ExpertFields::None; num_layers]),
     }
+    const DENSE: &str = "mlp_only_layers";
     let step = fields.optional_size("decoder_sparse_step", 1 << 20)?.unwrap_or(1);
     let mut with_experts: Vec<bool> = (1..=num_layers).map(|layer| layer % step == 0).collect();
     for layer in fields.list(DENSE)?.unwrap_or_default() {
-        let index = layer.as_u64().and_then(|index| usize::try_from(index).ok());
-        match index.and_then(|index| with_experts.get_mut(index)) {
-            Some(with_experts) => *with_experts = false,
-            None => {
-                let problem = format!("{} is not a layer of {num_layers}", quoted(&layer.to_string()));
-                return Err(fields.error(DENSE, problem));
-            }
-        }
+        *layer_of(fields, DENSE, layer, &mut with_experts)? = false;
     }
     Ok(with_experts)
 }

@@ -3,13 +3,13 @@
 use kernels::KvDtype;
 use roofline::{Mixture, ModelShape};
 
-use super::{ExpertConfig, Mixer, ModelConfig};
+use super::{ExpertConfig, ModelConfig};
 
 impl ModelConfig {
     /// What planning needs to know of it.
     pub fn shape(&self) -> ModelShape {
         let mut windows: Vec<(Option<usize>, usize)> = Vec::new();
-        for layer in self.layers.iter().filter(|layer| layer.mixer == Mixer::Attention) {
+        for layer in self.layers.iter().filter(|layer| layer.mixer.has_keys()) {
             match windows.iter_mut().find(|(window, _)| *window == layer.window) {
                 Some((_, count)) => *count += 1,
                 None => windows.push((layer.window, 1)),
@@ -19,11 +19,11 @@ impl ModelConfig {
         let experts = self.experts.filter(|_| with_experts > 0);
         let each = |experts: ExpertConfig| 3 * experts.num_experts * experts.intermediate_size * self.hidden_size;
         // The residual stream, a block's input and output, queries, keys and values, what attention gives, the MLP.
-        let delta = self.deltas().map(|delta| delta.shape.row_width() + delta.shape.value_width()).max().unwrap_or(0);
-        let attention = self.attention_heads().map(|heads| heads.qkv_width() + heads.q_width()).max().unwrap_or(0);
+        let mixers = (0..self.num_layers).map(|layer| self.mixer_widths(layer));
+        let mixer = mixers.map(|widths| widths.row + widths.out).max().unwrap_or(0);
         // Of each row the inputs of all layers lie ready, twice.
         let inputs = self.layer_input.map_or(0, |input| (2 * self.num_layers + 1) * input.width);
-        let widths = 3 * self.hidden_size + attention.max(delta) + 3 * self.widest_mlp() + inputs;
+        let widths = 3 * self.hidden_size + mixer + 3 * self.widest_mlp() + inputs;
         let cache = self.cache_shape(KvDtype::Bf16, 1, 32).groups;
         let kv_heads: usize = cache.iter().map(|group| group.layers * group.num_kv_heads).sum();
         let kv_values: usize = cache.iter().map(|group| 2 * group.layers * group.num_kv_heads * group.head_dim).sum();

@@ -17,9 +17,10 @@ use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::forward::{Forward, Limits, Runner, Shared, rope_tables};
 use crate::kv::Caches;
+use crate::mixers::Memory;
 use crate::tensors::{Tensors, Vector};
 use crate::transformer::{
-    FirstLayerInput, Linear, Loader, Memory, Pass, Scratch, Stack, copy, head_logits, in_step, out_of_memory,
+    FirstLayerInput, Linear, Loader, Pass, Scratch, Stack, copy, head_logits, in_step, out_of_memory,
 };
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError};

@@ -16,8 +16,9 @@ use super::recipe::{
 };
 use super::{Export, ExportError, Work};
 use crate::config::LayerConfig;
+use crate::mixers::Memory;
 use crate::tensors::Tensors;
-use crate::transformer::{Layer, Loader, Memory, Pass, Place, Scratch};
+use crate::transformer::{Layer, Loader, Pass, Place, Scratch};
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
 use kernels::float32::{Float32Cache, Float32Matrix};

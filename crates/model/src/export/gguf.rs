@@ -19,7 +19,7 @@ use super::staging;
 use super::vocabulary::vocabulary;
 use super::{Export, ExportError, ExportReport, Work};
 use crate::config::{Family, Head, ModelConfig};
-use crate::tensors::{Feed, Tensors, Vector, usual_name};
+use crate::tensors::{Attention, Feed, Mixer, Tensors, Vector, usual_name};
 use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
@@ -162,7 +162,10 @@ impl Plan {
             }
             let norms = [layer.attention_norms, layer.mlp_norms].into_iter().flat_map(|n| [n.before, n.after]);
             norms.flatten().for_each(|norm| plan.vector(norm));
-            layer.head_norms.into_iter().flat_map(|(q, k)| [Some(q), k]).flatten().for_each(|norm| plan.vector(norm));
+            if let Mixer::Attention(Attention { head_norms, .. }) = layer.mixer {
+                let norms = head_norms.into_iter().flat_map(|(q, k)| [Some(q), k]).flatten();
+                norms.for_each(|norm| plan.vector(norm));
+            }
         }
         Ok(plan)
     }

@@ -11,7 +11,7 @@
 
 use super::{ExportError, Work};
 use crate::config::Family;
-use crate::tensors::{Feed, Layer, Linear, Mlp};
+use crate::tensors::{Feed, Layer, Linear, Mlp, mlp_parts};
 use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
@@ -258,7 +258,7 @@ fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module
     let expert = part.rows.start / part.rows.len();
     let (prefix, [gate, up, down]) = match family {
         Family::Mixtral => (prefix.replace(".mlp.", ".block_sparse_moe."), ["w1", "w3", "w2"]),
-        _ => (prefix.to_string(), ["gate_proj", "up_proj", "down_proj"]),
+        _ => (prefix.to_string(), mlp_parts(family)),
     };
     let middle = part.rows.start + part.rows.len() / 2;
     match kind {

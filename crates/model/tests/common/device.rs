@@ -13,9 +13,10 @@
 use kernels::limits::MeasureError;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
-    DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, HeadLayout, HeadNorms, Image, Int4Source, Int8Source, KvCache,
-    KvShape, LowRank, LowRankShape, LowRankSource, MatrixShape, Norm, Out, OutOfMemory, PackedMatrix, Reference,
-    Rotation, Routes, RoutingRule, RowSource, StateSave, StateShape, StateSpan, States, StepArrays, WeightClass,
+    DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadLayout, HeadNorms, Image, Int4Source,
+    Int8Source, KvCache, KvShape, LowRank, LowRankShape, LowRankSource, Mamba, MatrixShape, Norm, Out, OutOfMemory,
+    PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StateSave, StateShape, StateSpan, States,
+    StepArrays, WeightClass,
 };
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -435,6 +436,30 @@ impl Backend for Remote {
         });
     }
 
+    fn convolve_gated(
+        &self,
+        step: &Place,
+        how: GatedConvolution<'_, Place>,
+        rows: &Place,
+        states: &mut Place,
+        out: &mut Place,
+    ) {
+        let GatedConvolution { channels, taps, weight, bias, state } = how;
+        let (weight, bias) = (weight.0, bias.map(|bias| bias.0));
+        let (step, rows, states, out) = (step.0, rows.0, states.0, out.0);
+        self.ask(move |reference, arena| {
+            let mut of_sequences = arena.states.remove(&states).unwrap();
+            arena.change(out, |arena, out| {
+                let bias = bias.map(|bias| &*arena.vectors[&bias]);
+                let how = GatedConvolution { channels, taps, weight: &*arena.vectors[&weight], bias, state };
+                arena.steps[&step].with(|step| {
+                    Backend::convolve_gated(reference, step, how, &arena.rows[&rows], &mut of_sequences, out);
+                });
+            });
+            arena.states.insert(states, of_sequences);
+        });
+    }
+
     fn delta_rule(
         &self,
         step: &Place,
@@ -455,6 +480,35 @@ impl Backend for Remote {
                         let how = DeltaRule { shape, rates, dt_bias, norm, eps, state };
                         arena.steps[&step].with(|step| {
                             Backend::delta_rule(reference, step, how, (rows, gates), &mut of_sequences, out);
+                        });
+                    });
+                });
+            });
+            arena.states.insert(states, of_sequences);
+        });
+    }
+
+    fn mamba(
+        &self,
+        step: &Place,
+        how: Mamba<'_, Place>,
+        (rows, steps): (&mut Place, &mut Place),
+        states: &mut Place,
+        out: &mut Place,
+    ) {
+        let Mamba { shape, rates, dt_bias, skip, output, norm, eps, state } = how;
+        let (vectors, norm) = ([rates.0, dt_bias.0, skip.0], norm.map(|norm| norm.0));
+        let (step, rows, steps, states, out) = (step.0, rows.0, steps.0, states.0, out.0);
+        self.ask(move |reference, arena| {
+            let mut of_sequences = arena.states.remove(&states).unwrap();
+            arena.change(out, |arena, out| {
+                arena.change(rows, |arena, rows| {
+                    arena.change(steps, |arena, steps| {
+                        let [rates, dt_bias, skip] = vectors.map(|place| &*arena.vectors[&place]);
+                        let norm = norm.map(|norm| &*arena.vectors[&norm]);
+                        let how = Mamba { shape, rates, dt_bias, skip, output, norm, eps, state };
+                        arena.steps[&step].with(|step| {
+                            Backend::mamba(reference, step, how, (rows, steps), &mut of_sequences, out);
                         });
                     });
                 });
@@ -541,10 +595,11 @@ impl Backend for Remote {
         });
     }
 
-    fn route(&self, logits: &Place, rows: usize, routes: &mut Place) {
-        let (logits, routes) = (logits.0, routes.0);
+    fn route(&self, logits: &Place, bias: Option<&Place>, rows: usize, routes: &mut Place) {
+        let (logits, bias, routes) = (logits.0, bias.map(|bias| bias.0), routes.0);
         self.ask(move |reference, arena| {
-            reference.route(&arena.rows[&logits], rows, arena.routes.get_mut(&routes).unwrap());
+            let bias = bias.map(|bias| &*arena.vectors[&bias]);
+            Backend::route(reference, &arena.rows[&logits], bias, rows, arena.routes.get_mut(&routes).unwrap());
         });
     }
 

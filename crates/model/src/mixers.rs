@@ -1,0 +1,209 @@
+//! How the rows of a layer learn of earlier ones, between the layer's first and its last product.
+//!
+//! ```text
+//! attention      [q | k | v] or [q | gates | k | v]   rotation, keys and values to the cache     attend, gates
+//! delta rule     [q | k | v | z], [b | a]             convolution                                S = decay S + k d^T
+//! convolution    [b | c | u]                          a short convolution of b u, times c
+//! ```
+//! Each kind has its own part of a layer's weights and its own memory of a sequence.
+
+use crate::config::{CacheLayer, DeltaConfig, HeadNorm, ShortConvolutionConfig};
+use kernels::{
+    AttentionLayer, AttentionRule, Backend, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, RopeTable,
+    Rotation,
+};
+
+/// What a layer has between its two products.
+pub(crate) enum Mixer<B: Backend> {
+    Attention(Attention<B>),
+    Delta(Delta<B>),
+    ShortConvolution(ShortConvolution<B>),
+}
+
+/// Where in a step, in the cache and in a slot of states a layer's mixer is.
+pub(crate) struct MixerPlace<'a, 's, B: Backend> {
+    pub(crate) step: &'a B::Step<'s>,
+    pub(crate) rows: usize,
+    /// Of attention.
+    pub(crate) layout: HeadLayout,
+    pub(crate) rule: AttentionRule,
+    pub(crate) rope: Option<&'a RopeTable<B::Vector>>,
+    /// Where its keys and values are.
+    pub(crate) cache: CacheLayer,
+    /// Where the layer's own states begin in a slot.
+    pub(crate) state: usize,
+    /// Added under the root of norms.
+    pub(crate) eps: f32,
+    /// False: only what the rows leave in memory is needed.
+    pub(crate) needs_out: bool,
+}
+
+/// What sequences leave between passes.
+pub(crate) struct Memory<'a, B: Backend> {
+    /// By group.
+    pub(crate) kv: &'a mut [B::KvCache],
+    /// Of a model without states there are none.
+    pub(crate) states: &'a mut B::States,
+}
+
+impl<B: Backend> Mixer<B> {
+    /// From the rows of the first product, and of [`gates`](Self::gates), which become undefined, to the input of the
+    /// last product.
+    pub(crate) fn apply(
+        &self,
+        backend: &B,
+        place: &MixerPlace<'_, '_, B>,
+        (rows, gates): (&mut B::Rows, &mut B::Rows),
+        memory: &mut Memory<'_, B>,
+        out: &mut B::Rows,
+    ) {
+        match self {
+            Mixer::Attention(attention) => {
+                attention.apply(backend, place, rows, &mut memory.kv[place.cache.group], out)
+            }
+            Mixer::Delta(delta) => delta.apply(backend, place, (rows, gates), memory.states, out),
+            Mixer::ShortConvolution(convolution) => convolution.apply(backend, place, rows, memory.states, out),
+        }
+    }
+
+    /// A second matrix of the layer's input.
+    pub(crate) fn gates(&self) -> Option<&B::Matrix> {
+        match self {
+            Mixer::Delta(delta) => Some(&delta.gates),
+            Mixer::Attention(_) | Mixer::ShortConvolution(_) => None,
+        }
+    }
+
+    pub(crate) fn gates_mut(&mut self) -> Option<&mut B::Matrix> {
+        match self {
+            Mixer::Delta(delta) => Some(&mut delta.gates),
+            Mixer::Attention(_) | Mixer::ShortConvolution(_) => None,
+        }
+    }
+
+    /// Bytes of weights.
+    pub(crate) fn bytes(&self, backend: &B) -> usize {
+        let vectors = match self {
+            Mixer::Attention(attention) => attention.vectors(),
+            Mixer::Delta(Delta { conv, rates, dt_bias, norm, .. }) => vec![conv, rates, dt_bias, norm],
+            Mixer::ShortConvolution(convolution) => convolution.vectors(),
+        };
+        let gates = self.gates().map_or(0, |gates| backend.matrix_bytes(gates));
+        gates + vectors.into_iter().map(|vector| backend.vector_bytes(vector)).sum::<usize>()
+    }
+}
+
+/// Attention over the keys and values of the rows so far.
+pub(crate) struct Attention<B: Backend> {
+    pub(crate) head_norms: Option<HeadWeights<B::Vector>>,
+    pub(crate) head_norm: HeadNorm,
+    /// `[num_heads]`, see [`kernels::Attention::sinks`].
+    pub(crate) sinks: Option<B::Vector>,
+}
+
+/// Weights of the norms of q, of k and of v, `[head_dim]` each or `[heads * head_dim]`.
+pub(crate) struct HeadWeights<V> {
+    pub(crate) q: V,
+    /// `None` where the layer has no keys.
+    pub(crate) k: Option<V>,
+    pub(crate) v: Option<V>,
+}
+
+impl<B: Backend> Attention<B> {
+    fn apply(
+        &self,
+        backend: &B,
+        place: &MixerPlace<'_, '_, B>,
+        qkv: &mut B::Rows,
+        kv: &mut B::KvCache,
+        out: &mut B::Rows,
+    ) {
+        let &MixerPlace { step, rows, layout, rule, rope, cache: CacheLayer { layer, .. }, .. } = place;
+        let head_norms = self.head_norms(place.eps);
+        backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer }, qkv, kv);
+        if place.needs_out {
+            backend.attend(step, AttentionLayer { layout, rule, sinks: self.sinks.as_ref(), layer }, qkv, kv, out);
+            if layout.gated {
+                backend.gate_heads(layout, qkv, rows, out);
+            }
+        }
+    }
+
+    fn head_norms(&self, eps: f32) -> HeadNorms<'_, B::Vector> {
+        match (&self.head_norms, self.head_norm) {
+            (None, _) | (_, HeadNorm::None) => HeadNorms::None,
+            (Some(HeadWeights { q, k, v }), HeadNorm::PerHead | HeadNorm::WithValues) => {
+                HeadNorms::PerHead { q, k: k.as_ref().unwrap_or(q), v: v.as_ref(), eps }
+            }
+            (Some(HeadWeights { q, k, .. }), HeadNorm::WholeWidth) => {
+                HeadNorms::WholeWidth { q, k: k.as_ref().unwrap_or(q), eps }
+            }
+        }
+    }
+
+    fn vectors(&self) -> Vec<&B::Vector> {
+        let norms = self.head_norms.iter().flat_map(|HeadWeights { q, k, v }| [Some(q), k.as_ref(), v.as_ref()]);
+        norms.chain([self.sinks.as_ref()]).flatten().collect()
+    }
+}
+
+/// Linear attention.
+pub(crate) struct Delta<B: Backend> {
+    pub(crate) config: DeltaConfig,
+    /// `[2 * value_heads, hidden_size]`.
+    pub(crate) gates: B::Matrix,
+    /// `[taps, channels]`.
+    pub(crate) conv: B::Vector,
+    /// `[value_heads]` each.
+    pub(crate) rates: B::Vector,
+    pub(crate) dt_bias: B::Vector,
+    /// `[value_dim]`.
+    pub(crate) norm: B::Vector,
+}
+
+impl<B: Backend> Delta<B> {
+    fn apply(
+        &self,
+        backend: &B,
+        &MixerPlace { step, state, eps, .. }: &MixerPlace<'_, '_, B>,
+        (qkv, gates): (&mut B::Rows, &mut B::Rows),
+        states: &mut B::States,
+        out: &mut B::Rows,
+    ) {
+        let Delta { config: DeltaConfig { shape, taps, .. }, conv, rates, dt_bias, norm, .. } = self;
+        let (channels, row_width) = (shape.channels(), shape.row_width());
+        let convolution = Convolution { row_width, channels, taps: *taps, weight: conv, bias: None, silu: true, state };
+        backend.convolve(step, convolution, qkv, states);
+        let (shape, state) = (*shape, state + self.config.conv_numbers());
+        let rule = DeltaRule { shape, rates, dt_bias, norm, eps, state };
+        backend.delta_rule(step, rule, (qkv, gates), states, out);
+    }
+}
+
+/// A short convolution between gates.
+pub(crate) struct ShortConvolution<B: Backend> {
+    pub(crate) config: ShortConvolutionConfig,
+    /// `[taps, channels]`.
+    pub(crate) weight: B::Vector,
+    /// `[channels]`.
+    pub(crate) bias: Option<B::Vector>,
+}
+
+impl<B: Backend> ShortConvolution<B> {
+    fn apply(
+        &self,
+        backend: &B,
+        &MixerPlace { step, state, .. }: &MixerPlace<'_, '_, B>,
+        rows: &B::Rows,
+        states: &mut B::States,
+        out: &mut B::Rows,
+    ) {
+        let ShortConvolution { config: ShortConvolutionConfig { channels, taps, .. }, weight, bias } = self;
+        let how = GatedConvolution { channels: *channels, taps: *taps, weight, bias: bias.as_ref(), state };
+        backend.convolve_gated(step, how, rows, states, out);
+    }
+
+    fn vectors(&self) -> Vec<&B::Vector> {
+        [&self.weight].into_iter().chain(&self.bias).collect()
+    }
+}
