@@ -342,6 +342,7 @@ CASES = {
                       "original_max_position_embeddings": 128},
         quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
             "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]},
+    ),
     # Short convolutions in the first and the last layer too; a width of the MLP that three fields make; transformers 4.
     "lfm2": case(
         "Lfm2ForCausalLM", "lfm2", torch.bfloat16,

@@ -1239,3 +1239,84 @@ fn heads_wide_or_many_cost_nothing_until_their_tensors_are_there() {
     config["linear_value_head_dim"] = json!(256);
     check("many heads", files_of(&config, &tensors), &["linear_attn", "shape"]);
 }
+
+/// gpt-oss with experts in MXFP4: a tensor of one of its files changed, or removed.
+#[test]
+fn blocks_of_mxfp4_and_their_scales_belong_together() {
+    type Change = fn(Value) -> Option<Value>;
+    fn with(field: &str, value: Value) -> impl Fn(Value) -> Option<Value> {
+        move |mut entry: Value| {
+            entry[field] = value.clone();
+            Some(entry)
+        }
+    }
+    const GATE_UP: &str = "model.layers.0.mlp.experts.gate_up_proj";
+    let none: Change = |_| None;
+    type Row<'a> = (&'a str, Box<dyn Fn(Value) -> Option<Value>>, &'a [&'a str]);
+    let table: [Row<'_>; 9] = [
+        ("_scales", Box::new(none), &["gate_up_proj_scales", "missing"]),
+        ("_blocks", Box::new(none), &["experts.0.gate_proj.weight", "missing"]),
+        ("_bias", Box::new(none), &["gate_up_proj_bias", "missing"]),
+        ("_blocks", Box::new(with("dtype", json!("I8"))), &["gate_up_proj_blocks", "dtype I8; expected U8"]),
+        ("_scales", Box::new(with("dtype", json!("I8"))), &["gate_up_proj_scales", "dtype I8; expected U8 or F8_E8M0"]),
+        (
+            "_blocks",
+            Box::new(with("shape", json!([6, 64, 32]))),
+            &["gate_up_proj_blocks", "[.., outputs, inputs / 32, 16]"],
+        ),
+        ("_blocks", Box::new(with("shape", json!([768, 16]))), &["gate_up_proj_blocks", "shape [768, 16]; expected"]),
+        ("_scales", Box::new(with("shape", json!([6, 2, 64]))), &["gate_up_proj_scales", "[6, 2, 64]", "[6, 64, 2]"]),
+        ("_blocks", Box::new(with("shape", json!([12, 32, 2, 16]))), &["gate_up_proj"]),
+    ];
+    for (suffix, change, expected) in table {
+        let name = format!("{GATE_UP}{suffix}");
+        check(&format!("{name} changed"), gpt_oss(&name, &change, &|_| ()), expected);
+    }
+    // A scale that is no number is found where the matrix is packed, in every class.
+    let files = |scale: u8| {
+        let name = format!("{GATE_UP}_scales");
+        gpt_oss(&name, &|entry| Some(entry), &|bytes| bytes[3] = scale).checkpoint()
+    };
+    for class in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
+        for (scale, is_number) in [(0, true), (1, true), (2, true), (252, true), (253, false), (255, false)] {
+            let loaded = model::load(Reference::new(), &files(scale), &options(class), &mut |_| {});
+            let error = loaded.err().map(|error| error.to_string());
+            let said = "gate_up_proj_blocks\": a scale of block 3 of MXFP4 is not a finite number";
+            assert!(error.is_none() == is_number, "{scale} in {class:?}: {error:?}");
+            assert!(error.is_none_or(|error| error.contains(said)), "{scale} in {class:?}");
+        }
+    }
+}
+
+/// The committed checkpoint with one of its tensors changed: its entry (`None`: removed), and its bytes.
+fn gpt_oss(name: &str, change: &dyn Fn(Value) -> Option<Value>, edit: &dyn Fn(&mut [u8])) -> Files {
+    let mut files = Files::good();
+    files.remove("model.safetensors");
+    let (mut weight_map, mut found) = (serde_json::Map::new(), false);
+    for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        let bytes = std::fs::read(data("gpt-oss-mxfp4").join(shard)).unwrap();
+        let (len, rest) = bytes.split_at(8);
+        let (header, bytes) = rest.split_at(u64::from_le_bytes(len.try_into().unwrap()) as usize);
+        let header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
+        let (mut entries, mut kept) = (serde_json::Map::new(), Vec::new());
+        for (tensor, mut entry) in header.into_iter().filter(|(tensor, _)| tensor != "__metadata__") {
+            let [begin, end] = [0, 1].map(|at| entry["data_offsets"][at].as_u64().unwrap() as usize);
+            let mut own = bytes[begin..end].to_vec();
+            if tensor == name {
+                found = true;
+                edit(&mut own);
+                let Some(changed) = change(entry) else { continue };
+                entry = changed;
+            }
+            entry["data_offsets"] = json!([kept.len(), kept.len() + own.len()]);
+            kept.extend(own);
+            weight_map.insert(tensor.clone(), json!(shard));
+            entries.insert(tensor, entry);
+        }
+        files.set(shard, file(&Value::Object(entries).to_string(), &kept));
+    }
+    assert!(found, "no tensor {name}");
+    files.set("config.json", std::fs::read(data("gpt-oss-mxfp4").join("config.json")).unwrap());
+    files.set("model.safetensors.index.json", json!({"weight_map": weight_map}).to_string().into_bytes());
+    files
+}

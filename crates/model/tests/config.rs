@@ -147,6 +147,9 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
             changes[name] = value.clone();
         }
     }
+    if wanted == Family::GptOss && changes.get("rope_parameters").is_none() {
+        changes["rope_parameters"] = json!({"rope_type": "default"}); // none is assumed
+    }
     if changes.get("num_hidden_layers").is_none() {
         changes["full_attention_interval"] = json!(2); // of two layers
     }
@@ -176,6 +179,7 @@ fn families_differ_in_biases() {
         (Family::SmolLm3, (false, false, false), (true, true, true)),
         (Family::Mixtral, (false, false, false), (false, false, false)),
         (Family::Qwen3Moe, (false, false, false), (true, true, false)),
+        (Family::GptOss, (true, true, false), (true, true, false)),
         (Family::Qwen3Next, (false, false, false), (true, true, false)),
         (Family::Qwen35, (false, false, false), (true, true, false)),
         (Family::Qwen35Moe, (false, false, false), (true, true, false)),
@@ -191,7 +195,7 @@ fn families_differ_in_biases() {
 /// What transformers assumes of fields that are absent, and what an architecture fixes.
 #[test]
 fn families_differ_in_norms_and_defaults() {
-    use Activation::{GeluTanh, Silu};
+    use Activation::{Clamped, GeluTanh, Silu};
     use HeadNorm::{PerHead, WholeWidth};
     use NormPlacement::{After, Around, Before};
     let none = HeadNorm::None;
@@ -209,6 +213,7 @@ fn families_differ_in_norms_and_defaults() {
         (Family::SmolLm3, (Before, false), none, Silu, 32, 2e6, true),
         (Family::Mixtral, (Before, false), none, Silu, 32, 1e6, false),
         (Family::Qwen3Moe, (Before, false), PerHead, Silu, 32, 1e4, false),
+        (Family::GptOss, (Before, false), none, Clamped { limit: 7.0 }, 64, 1.5e5, false),
         (Family::Qwen3Next, (Before, true), PerHead, Silu, 256, 1e4, false),
         (Family::Qwen35, (Before, true), PerHead, Silu, 256, 1e4, false),
         (Family::Qwen35Moe, (Before, true), PerHead, Silu, 256, 1e4, false),
@@ -239,6 +244,46 @@ fn activations_have_names() {
     assert_eq!(activation(json!({"hidden_act": "gelu_pytorch_tanh"})), Activation::GeluTanh);
     let both = json!({"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "silu"});
     assert_eq!(of_family(Family::Gemma2, both).activation, Activation::GeluTanh, "Gemma's field comes first");
+}
+
+/// gpt-oss as it was published, and what is refused.
+#[test]
+fn gpt_oss_has_sinks_biases_and_clamped_gates() {
+    let published = json!({
+        "num_local_experts": 32, "experts_per_token": 4, "num_experts_per_tok": 4, "hidden_act": "silu", "swiglu_limit": 7.0,
+        "attention_bias": true, "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"],
+        "rope_theta": 150000, "initial_context_length": 4096, "max_position_embeddings": 131072,
+        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+            "rope_type": "yarn", "truncate": false},
+    });
+    let config = of_family(Family::GptOss, published);
+    let rule = RoutingRule { top_k: 4, over_chosen: true };
+    let experts = ExpertConfig { num_experts: 32, intermediate_size: 256, rule, biases: true, shared_size: 0 };
+    assert_eq!((config.experts, config.sinks, windows(&config)), (Some(experts), true, vec![Some(128), None]));
+    assert_eq!((config.activation, config.context_limit), (Activation::Clamped { limit: 7.0 }, 131_072));
+    let yarn = RopeScaling::Yarn {
+        factor: 32.0,
+        original_max_position: 4096,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: None,
+        truncate: false,
+    };
+    assert_eq!((config.ropes[0].theta, &config.ropes[0].scaling), (1.5e5, &yarn));
+    assert!(!of_family(Family::Mixtral, json!({})).sinks);
+    for (field, value, expected) in [
+        ("rope_parameters", json!(null), "rope_parameters: missing"),
+        ("hidden_act", json!("gelu_pytorch_tanh"), "hidden_act: \"gelu_pytorch_tanh\" is not supported; silu is"),
+        ("swiglu_alpha", json!(1.0), "swiglu_alpha: 1 is not supported; 1.702 is"),
+        ("swiglu_limit", json!(0), "swiglu_limit: "),
+        ("swiglu_limit", json!("7"), "swiglu_limit: "),
+    ] {
+        let mut changes = json!({"architectures": ["GptOssForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2,
+            "rope_parameters": {"rope_type": "default"}});
+        changes[field] = value;
+        let error = self::config(changes).unwrap_err();
+        assert!(error.contains(expected), "{field}: {error}");
+    }
 }
 
 #[test]
@@ -331,6 +376,8 @@ fn every_layer_says_which_window_it_has() {
         (Family::Olmo2, window.clone(), "......."),
         (Family::Olmo3, json!({}), "WWW.WWW"),
         (Family::Exaone4, json!({}), "WWW.WWW"),
+        (Family::GptOss, json!({}), "W.W.W.W"),
+        (Family::GptOss, json!({"sliding_window": null}), "......."),
         (Family::Granite, window.clone(), "......."),
         (Family::Qwen3Moe, window.clone(), "......."),
         (Family::Qwen3Moe, asked.clone(), "WWWWWWW"),
@@ -470,6 +517,7 @@ fn every_class_has_its_base() {
         ("SmolLM3Model", Family::SmolLm3),
         ("MixtralModel", Family::Mixtral),
         ("Qwen3MoeModel", Family::Qwen3Moe),
+        ("GptOssModel", Family::GptOss),
         ("Qwen3NextModel", Family::Qwen3Next),
         ("Qwen3_5TextModel", Family::Qwen35),
         ("Qwen3_5Model", Family::Qwen35),

@@ -160,6 +160,15 @@ impl Weights {
         Ok(Tensor { name, weights: self, entry })
     }
 
+    /// The rows of the matrix in a slice, and the index of its first among them. Transposed ones are read into memory.
+    pub fn rows_of(&self, slice: &TensorSlice) -> Result<(TensorRows<'_>, usize), LoadError> {
+        let rows = self.tensor(&slice.name, &slice.shape)?.rows()?;
+        match slice.transposed {
+            false => Ok((rows, slice.rows.start)),
+            true => Ok((rows.transposed(slice.rows.clone(), slice.out_features())?, 0)),
+        }
+    }
+
     /// Reads one row of a tensor: a vector of a stack.
     pub fn row(&self, slice: &TensorSlice) -> Result<Vec<f32>, LoadError> {
         let rows = self.tensor(&slice.name, &slice.shape)?.rows()?;
@@ -369,11 +378,8 @@ impl Weights {
         let tensors = parts
             .iter()
             .map(|part| {
-                let rows = self.tensor(&part.name, &part.shape)?.rows()?;
-                match part.transposed {
-                    false => Ok((rows, part.rows.clone())),
-                    true => Ok((rows.transposed(part.rows.clone(), part.out_features())?, 0..part.out_features())),
-                }
+                let (rows, first) = self.rows_of(part)?;
+                Ok((rows, first..first + part.out_features()))
             })
             .collect::<Result<Vec<_>, LoadError>>()?;
         let of_part = |row: usize| {

@@ -516,14 +516,15 @@ fn mxfp4(table: &mut Table) -> Result<(), LoadError> {
         let (scales, scale_shape) = require(table, &format!("{module}_scales"))?;
         codes.expect(table, &["U8"])?;
         scales.expect(table, &["U8", "F8_E8M0"])?;
-        let &[ref outer @ .., groups, 16] = code_shape.as_slice() else {
+        let &[.., _, groups, 16] = code_shape.as_slice() else {
             return Err(codes.wrong(table, format!("shape {code_shape:?}; expected [.., outputs, inputs / 32, 16]")));
         };
-        let Some(in_features) = groups.checked_mul(32).filter(|_| !outer.is_empty()) else {
+        let Some(in_features) = groups.checked_mul(32) else {
             return Err(codes.wrong(table, format!("shape {code_shape:?} is out of range")));
         };
         scales.expect_shape(table, &scale_shape, &code_shape[..code_shape.len() - 1])?;
-        let (shape, num_bytes) = ([outer, &[in_features]].concat(), codes.len + scales.len);
+        let (shape, num_bytes) =
+            ([&code_shape[..code_shape.len() - 2], &[in_features]].concat(), codes.len + scales.len);
         let (file, name) = (codes.file, codes.name.clone());
         table.tensors.insert(name, Entry { shape, num_bytes, file, values: Values::Mxfp4 { codes, scales } });
     }

@@ -135,7 +135,7 @@ impl Plan {
         let table = |linear: crate::tensors::Linear| {
             linear.parts.into_iter().map(move |source| {
                 let name = source.name.strip_suffix(".weight").unwrap_or(&source.name).to_string();
-                Module { name, in_features: linear.in_features, source, interleaved: None }
+                Module { name, in_features: linear.in_features, source, first: 0, step: 1, interleaved: None }
             })
         };
         plan.tables.extend(table(tensors.embedding()));

@@ -16,7 +16,7 @@ use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
 use checkpoint::encoding::class_for;
-use checkpoint::weights::{RowOrder, TensorSlice, Weights};
+use checkpoint::weights::{RowOrder, TensorRows, TensorSlice, Weights};
 use half::{bf16, f16};
 use kernels::quant::{Factor, GROUP, INT8_GROUP, ROUNDED_ROWS, ScaleGrid, quantize_int4_row, quantize_int8_row};
 use kernels::{Isa, WeightClass};
@@ -86,6 +86,9 @@ pub(super) struct Module {
     pub(super) name: String,
     /// The tensor that holds its rows.
     pub(super) source: TensorSlice,
+    /// Which of the source's rows are its own: this one, and every `step`th behind it.
+    pub(super) first: usize,
+    pub(super) step: usize,
     pub(super) in_features: usize,
     /// Rows are written in the order of ggml, for heads of this width: see [`interleaved`].
     pub(super) interleaved: Option<usize>,
@@ -93,14 +96,36 @@ pub(super) struct Module {
 
 impl Module {
     pub(super) fn out_features(&self) -> usize {
-        self.source.rows.len()
+        (self.source.out_features() - self.first).div_ceil(self.step)
+    }
+
+    /// What reads its rows, by their index.
+    pub(super) fn reader<'w>(&self, weights: &'w Weights) -> Result<ModuleRows<'w>, LoadError> {
+        let (rows, first) = weights.rows_of(&self.source)?;
+        Ok(ModuleRows { rows, first: first + self.first, step: self.step, interleaved: self.interleaved })
     }
 
     /// Bytes of its rows in the file.
     pub(super) fn stored_bytes(&self, weights: &Weights) -> Result<u64, LoadError> {
-        let all: usize = self.source.shape.iter().rev().skip(1).product();
+        let all: usize = self.source.shape.iter().product();
         let bytes = weights.tensor(&self.source.name, &self.source.shape)?.num_bytes();
-        Ok(bytes / all as u64 * self.out_features() as u64)
+        Ok(bytes / (all / self.in_features) as u64 * self.out_features() as u64)
+    }
+}
+
+/// The rows of a module.
+pub(super) struct ModuleRows<'w> {
+    rows: TensorRows<'w>,
+    first: usize,
+    step: usize,
+    interleaved: Option<usize>,
+}
+
+impl ModuleRows<'_> {
+    /// Reads row `at` of what is written.
+    pub(super) fn read(&self, at: usize, out: &mut [f32]) -> Result<(), LoadError> {
+        let at = self.interleaved.map_or(at, |head_dim| interleaved(at, head_dim));
+        self.rows.read(self.first + self.step * at, out)
     }
 }
 
@@ -222,7 +247,9 @@ impl Unit {
             all.extend(linear.parts.iter().flat_map(|part| modules(part, linear.in_features, family)));
             ends.push(all.len());
         }
-        let orders = matrices.iter().map(|(_, order)| *order).collect();
+        // Modules have gate and up apart, however they are stored.
+        let order = |order: RowOrder| if order == RowOrder::GateUpPairs { RowOrder::GateUp } else { order };
+        let orders = matrices.iter().map(|&(_, stored)| order(stored)).collect();
         Unit { layer, matrices: matrices.iter().map(name).collect(), orders, modules: all, ends }
     }
 
@@ -248,9 +275,12 @@ fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module
     let module = |name: String, rows: Range<usize>| Module {
         name,
         source: TensorSlice { rows, ..part.clone() },
+        first: 0,
+        step: 1,
         in_features,
         interleaved: None,
     };
+    let in_turns = |name: String, first| Module { first, step: 2, ..module(name, part.rows.clone()) };
     let stack = part.shape.len() == 3;
     let Some((prefix, kind)) = part.name.rsplit_once('.').filter(|_| stack) else {
         return vec![module(part.name.strip_suffix(".weight").unwrap_or(&part.name).to_string(), part.rows.clone())];
@@ -262,6 +292,10 @@ fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module
     };
     let middle = part.rows.start + part.rows.len() / 2;
     match kind {
+        "gate_up_proj" if part.transposed => {
+            let named = |name: &str| format!("{prefix}.{expert}.{name}");
+            vec![in_turns(named(gate), 0), in_turns(named(up), 1)]
+        }
         "gate_up_proj" => vec![
             module(format!("{prefix}.{expert}.{gate}"), part.rows.start..middle),
             module(format!("{prefix}.{expert}.{up}"), middle..part.rows.end),
@@ -331,7 +365,7 @@ pub(super) fn quantize(
     module: &Module,
     threads: usize,
 ) -> Result<Narrow, LoadError> {
-    let rows = weights.tensor(&module.source.name, &module.source.shape)?.rows()?;
+    let rows = module.reader(weights)?;
     let (out_features, width) = (module.out_features(), module.in_features);
     let (row_bytes, row_scales) = target.row(width);
     let mut codes = zeros::<u8>(out_features * row_bytes)?;
@@ -341,7 +375,6 @@ pub(super) fn quantize(
     // Where there are no scales apart, every row's are empty.
     let mut scale_parts = scales.chunks_mut((share * row_scales).max(1));
     let parts = codes.chunks_mut(share * row_bytes).zip(errors.chunks_mut(share));
-    let first = module.source.rows.start;
     let done: Result<Vec<()>, LoadError> = std::thread::scope(|scope| {
         let tasks = parts.enumerate().map(|(index, (codes, errors))| {
             let (rows, scales) = (&rows, scale_parts.next().unwrap_or_default());
@@ -349,9 +382,7 @@ pub(super) fn quantize(
                 let mut scales = scales.chunks_mut(row_scales.max(1));
                 let mut row = Row::new(target, width);
                 for (at, (codes, error)) in codes.chunks_mut(row_bytes).zip(errors).enumerate() {
-                    let at = index * share + at;
-                    let from = module.interleaved.map_or(at, |head_dim| interleaved(at, head_dim));
-                    rows.read(first + from, &mut row.values)?;
+                    rows.read(index * share + at, &mut row.values)?;
                     *error = row.quantize(codes, scales.next().unwrap_or_default());
                 }
                 Ok(())
@@ -371,9 +402,9 @@ pub(super) fn judged_alone(unit: &Unit, target: Target, weights: &Weights) -> Re
         return Ok(Some(Reason::Width { width: module.in_features, group: target.group() }));
     }
     for module in &unit.modules {
-        let rows = weights.tensor(&module.source.name, &module.source.shape)?.rows()?;
+        let rows = module.reader(weights)?;
         let mut row = vec![0.0; module.in_features];
-        for at in module.source.rows.clone() {
+        for at in 0..module.out_features() {
             rows.read(at, &mut row)?;
             if !row.iter().all(|x| x.is_finite()) {
                 return Ok(Some(Reason::NotFinite));
@@ -391,14 +422,13 @@ pub(super) fn rounded(
     factor: &Factor,
     threads: usize,
 ) -> Result<(Narrow, f64), LoadError> {
-    let rows = weights.tensor(&module.source.name, &module.source.shape)?.rows()?;
+    let rows = module.reader(weights)?;
     let (out_features, width) = (module.out_features(), module.in_features);
     let (row_bytes, row_scales) = target.row(width);
     let mut codes = zeros::<u8>(out_features * row_bytes)?;
     let mut scales = zeros::<f32>(out_features * row_scales)?;
     let tiles = out_features.div_ceil(ROUNDED_ROWS);
     let mut errors = vec![(0.0, 0.0, 0.0); tiles];
-    let first = module.source.rows.start;
     let tile_scales = (ROUNDED_ROWS * row_scales).max(1);
     let mut parts: Vec<_> = codes.chunks_mut(ROUNDED_ROWS * row_bytes).zip(&mut errors).enumerate().collect();
     let mut scale_parts: Vec<&mut [f32]> = scales.chunks_mut(tile_scales).collect();
@@ -414,8 +444,7 @@ pub(super) fn rounded(
                     let count = ROUNDED_ROWS.min(out_features - begin);
                     let mut values = vec![0.0; count * width];
                     for (at, row) in values.chunks_exact_mut(width).enumerate() {
-                        let from = module.interleaved.map_or(begin + at, |head_dim| interleaved(begin + at, head_dim));
-                        rows.read(first + from, row)?;
+                        rows.read(begin + at, row)?;
                     }
                     **error = round_tile(target, factor, &values, codes, scales);
                 }

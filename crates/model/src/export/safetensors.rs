@@ -21,7 +21,8 @@ use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, units}
 use super::{CONFIG, Export, ExportError, ExportReport, FIELD, Work};
 use crate::config::Family;
 use crate::tensors::Tensors;
-use checkpoint::weights::StoredTensor;
+use checkpoint::encoding::Encoding;
+use checkpoint::weights::{StoredTensor, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::WeightClass;
 use kernels::quant::GROUP;
@@ -75,6 +76,14 @@ pub(super) fn write(
     let by_name: HashMap<&str, StoredTensor<'_>> =
         weights.stored().into_iter().map(|stored| (stored.name, stored)).collect();
     for stored in layers.others(export) {
+        if let Some(biases) = biases_apart(&stored)? {
+            for (name, bytes) in biases {
+                let (dtype, len) = (stored.encoding.name(), bytes.len() / stored.encoding.block().bytes);
+                shards.add(&name, dtype, &[len], bytes.len() as u64, &mut |out| out.put(&bytes))?;
+            }
+            work.advance(stored.num_bytes)?;
+            continue;
+        }
         let name = renamed(stored.name, layers.stacked, config.family);
         ignore.extend(linear_module(&name, stored.shape));
         shards.add(&name, stored.encoding.name(), stored.shape, stored.num_bytes, &mut |out| {
@@ -99,7 +108,11 @@ pub(super) fn write(
             Verdict::Wide(reason) => {
                 for module in &unit.modules {
                     ignore.push(module.name.clone());
-                    add_wide(&mut shards, module, &by_name[module.source.name.as_str()])?;
+                    let stored = &by_name[module.source.name.as_str()];
+                    match module.source.transposed {
+                        false => add_wide(&mut shards, module, stored)?,
+                        true => add_columns(&mut shards, module, weights, stored.encoding)?,
+                    }
                 }
                 report.kept.push(Kept { name: unit.name(), reason });
             }
@@ -175,7 +188,10 @@ impl Layers {
         let modules = self.units.iter().flat_map(|unit| &unit.modules);
         let narrow: u64 = modules.map(|module| 3 * (entry(&module.name, 2) + 20)).sum();
         let others: u64 = self.others(export).map(|stored| entry(stored.name, stored.shape.len()) + 20).sum();
-        (narrow + others + 256).next_multiple_of(8)
+        // Biases of experts that are taken apart.
+        let biases = self.others(export).filter(|stored| stored.name.contains(".experts.") && stored.shape.len() == 2);
+        let apart: u64 = biases.map(|stored| 2 * stored.shape[0] as u64 * (entry(stored.name, 1) + 20)).sum();
+        (narrow + others + apart + 256).next_multiple_of(8)
     }
 }
 
@@ -224,6 +240,54 @@ fn add_wide(shards: &mut Shards<'_>, module: &Module, stored: &StoredTensor<'_>)
     shards.add(&name, stored.encoding.name(), &shape, range.end - range.start, &mut |out| {
         copy(stored, range.clone(), out, &mut |_| Ok(()))
     })
+}
+
+/// A module whose rows are stored as columns, in the type that they have there.
+fn add_columns(
+    shards: &mut Shards<'_>,
+    module: &Module,
+    weights: &Weights,
+    encoding: Encoding,
+) -> Result<(), ExportError> {
+    let (rows, width) = (module.reader(weights)?, module.in_features);
+    let (mut row, mut bytes) = (vec![0.0; width], Vec::new());
+    for at in 0..module.out_features() {
+        rows.read(at, &mut row)?;
+        // What was read from fewer bits is written to them exactly.
+        match encoding {
+            Encoding::F16 => bytes.extend(row.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes())),
+            Encoding::F32 => bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())),
+            _ => bytes.extend(row.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes())),
+        }
+    }
+    let shape = [module.out_features(), width];
+    let name = format!("{}.weight", module.name);
+    shards.add(&name, encoding.name(), &shape, bytes.len() as u64, &mut |out| out.put(&bytes))
+}
+
+/// A name, and bytes.
+type Bias = (String, Vec<u8>);
+
+/// Biases of all experts in one tensor `[experts, rows]`, those of gate and up in turns, as tensors of each expert, as
+/// their matrices are written.
+fn biases_apart(stored: &StoredTensor<'_>) -> Result<Option<Vec<Bias>>, ExportError> {
+    let parts: [Option<&str>; 2] = match stored.name.rsplit_once(".experts.") {
+        Some((_, "gate_up_proj_bias")) => [Some("gate_proj"), Some("up_proj")],
+        Some((_, "down_proj_bias")) => [Some("down_proj"), None],
+        _ => return Ok(None),
+    };
+    let (Some((prefix, _)), &[experts, len]) = (stored.name.rsplit_once('.'), stored.shape) else { return Ok(None) };
+    let (size, step) = (stored.encoding.block().bytes, parts.iter().flatten().count());
+    let mut bytes = vec![0; stored.num_bytes as usize];
+    stored.read(0, &mut bytes)?;
+    let mut apart = Vec::with_capacity(step * experts);
+    for (expert, all) in bytes.chunks_exact(len * size).enumerate() {
+        for (first, part) in parts.iter().flatten().enumerate() {
+            let own = all.chunks_exact(size).skip(first).step_by(step).flatten().copied().collect();
+            apart.push((format!("{prefix}.{expert}.{part}.bias"), own));
+        }
+    }
+    Ok(Some(apart))
 }
 
 /// Copies bytes of a tensor, and tells how many after each piece.
@@ -507,7 +571,7 @@ mod tests {
         assert_eq!(files, ["00001", "00001", "00002", "00002", "00003"]);
         let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.to_path_buf())).unwrap();
         fs::write(directory.join(CONFIG), "{}").unwrap();
-        let weights = checkpoint::weights::Weights::open(&checkpoint).unwrap();
+        let weights = Weights::open(&checkpoint).unwrap();
         for (index, (name, ..)) in tensors.iter().enumerate() {
             let mut row = [0.0; 16];
             weights.tensor(name, &[4, 4]).unwrap().rows().unwrap().read(0, &mut row).unwrap();
@@ -535,7 +599,7 @@ mod tests {
             assert_eq!(bytes[8 + 1024 + offset(name) as usize], index as u8, "{name}");
         }
         let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.to_path_buf())).unwrap();
-        assert!(checkpoint::weights::Weights::open(&checkpoint).is_ok(), "our own strict reader takes it");
+        assert!(Weights::open(&checkpoint).is_ok(), "our own strict reader takes it");
     }
 
     #[test]
