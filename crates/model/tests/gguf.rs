@@ -835,19 +835,26 @@ fn patterns_cut_text_as_their_models_do() {
 #[test]
 fn ends_of_turns_are_found_by_their_names() {
     use common::gguf::*;
-    let tokens = ["a", "</s>", "<|im_end|>", "<|eot_id|>"];
-    let settings = [
-        text_setting("general.architecture", "llama"),
-        text_setting("tokenizer.ggml.model", "gpt2"),
-        texts_setting("tokenizer.ggml.tokens", &tokens),
-        list_setting("tokenizer.ggml.token_type", 5, 4, &[1, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0]),
-        u32_setting("tokenizer.ggml.eos_token_id", 1),
-        f32_setting("llama.attention.layer_norm_rms_epsilon", 1e-5),
-    ];
-    let checkpoint = embedded(vec![("t.gguf", file(&settings, &[]))]);
-    let config = checkpoint.read_text("config.json").unwrap().unwrap();
-    let config: Value = serde_json::from_str(&config).unwrap();
-    assert_eq!(config["eos_token_id"], serde_json::json!([1, 2]), "of the names, only control tokens");
+    // Control tokens have type 3.
+    for (tokens, types, ends) in [
+        (["a", "</s>", "<|im_end|>", "<|eot_id|>"], [1, 3, 3, 1], vec![1, 2]),
+        (["a", "<|return|>", "<|end|>", "<|endoftext|>"], [1, 3, 3, 3], vec![1, 2, 3]),
+        (["<|call|>", "<|return|>", "<|end|>", "<|endoftext|>"], [3, 3, 3, 3], vec![0, 1, 3]),
+    ] {
+        let types: Vec<u8> = types.into_iter().flat_map(i32::to_le_bytes).collect();
+        let settings = [
+            text_setting("general.architecture", "llama"),
+            text_setting("tokenizer.ggml.model", "gpt2"),
+            texts_setting("tokenizer.ggml.tokens", &tokens),
+            list_setting("tokenizer.ggml.token_type", 5, 4, &types),
+            u32_setting("tokenizer.ggml.eos_token_id", 1),
+            f32_setting("llama.attention.layer_norm_rms_epsilon", 1e-5),
+        ];
+        let checkpoint = embedded(vec![("t.gguf", file(&settings, &[]))]);
+        let config = checkpoint.read_text("config.json").unwrap().unwrap();
+        let config: Value = serde_json::from_str(&config).unwrap();
+        assert_eq!(config["eos_token_id"], serde_json::json!(ends), "of the names, only control tokens: {tokens:?}");
+    }
 }
 
 /// A tensor of any type, packed in any class of as many bits: every weight is the one in the file, bit by bit.

@@ -193,8 +193,8 @@ const SPLITS: &[(&str, Split, bool, bool)] = &[
     ("minerva-7b", Split::DigitsGpt2, false, false),
     ("mellum2", Split::DigitsGpt2, false, false),
     ("tekken", Split::Patterns(&[TEKKEN]), false, true),
-    ("gpt-4o", Split::Patterns(&[O200K]), false, false),
-    ("llama4", Split::Patterns(&[O200K]), false, false),
+    ("gpt-4o", Split::Patterns(&[O200K]), false, true),
+    ("llama4", Split::Patterns(&[O200K]), false, true),
     ("kanana2", Split::Patterns(&[O200K]), false, false),
     ("minimax-m2", Split::Patterns(&[O200K]), false, false),
     ("qwen35", Split::Patterns(&[QWEN35]), false, false),
@@ -430,7 +430,7 @@ fn merges_of_scores(metadata: &Metadata, vocabulary: &Vocabulary<'_>, scores: &[
 }
 
 /// Ids of bos and eos. A file names one eos, rarely two; the end-of-turn tokens of chat models are recognized by their
-/// texts.
+/// texts. Where answers are several messages (gpt-oss), `<|end|>` ends one of them, and other tokens the answer.
 pub(super) fn bos_and_eos(metadata: &Metadata) -> Result<(Vec<u64>, Vec<u64>), LoadError> {
     const ENDS: [&str; 9] = [
         "<|eot_id|>",
@@ -443,6 +443,7 @@ pub(super) fn bos_and_eos(metadata: &Metadata) -> Result<(Vec<u64>, Vec<u64>), L
         "<end_of_turn>",
         "<|end_of_role|>",
     ];
+    const OF_MESSAGES: [&str; 3] = ["<|return|>", "<|call|>", "<|endoftext|>"];
     let bos = metadata.integer("tokenizer.ggml.bos_token_id")?;
     let mut eos = BTreeSet::new();
     for name in ["eos", "eot", "eom"] {
@@ -450,8 +451,10 @@ pub(super) fn bos_and_eos(metadata: &Metadata) -> Result<(Vec<u64>, Vec<u64>), L
     }
     if metadata.has(TOKENS) {
         let vocabulary = Vocabulary::read(metadata)?;
-        let ends = vocabulary.ids().filter(|&id| vocabulary.types[id] == TokenType::Control);
-        eos.extend(ends.filter(|&id| ENDS.contains(&vocabulary.tokens[id])).map(|id| id as u64));
+        let control = || vocabulary.ids().filter(|&id| vocabulary.types[id] == TokenType::Control);
+        let has = |name: &str| control().any(|id| vocabulary.tokens[id] == name);
+        let ends = if has(OF_MESSAGES[0]) && has(OF_MESSAGES[1]) { &OF_MESSAGES[..] } else { &ENDS };
+        eos.extend(control().filter(|&id| ends.contains(&vocabulary.tokens[id])).map(|id| id as u64));
     }
     Ok((bos.into_iter().collect(), eos.into_iter().collect()))
 }
