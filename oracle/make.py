@@ -403,7 +403,7 @@ def random_weights(config, spec, rng):
         elif name.endswith(CHOICE_BIASES):
             weights[name] = torch.from_numpy(values * numpy.float32(0.3))
             continue
-        elif name.endswith(".bias"):
+        elif name.endswith((".bias", "_bias")):
             values *= numpy.float32(0.3)
         elif name.endswith("sinks"):
             values = rng.uniform(-5.0, 5.0, shapes[name]).astype(numpy.float32)

@@ -257,8 +257,8 @@ fn gpt_oss_has_sinks_biases_and_clamped_gates() {
             "rope_type": "yarn", "truncate": false},
     });
     let config = of_family(Family::GptOss, published);
-    let rule = RoutingRule { top_k: 4, over_chosen: true };
-    let experts = ExpertConfig { num_experts: 32, intermediate_size: 256, rule, biases: true, shared_size: 0 };
+    let rule = RoutingRule { top_k: 4, over_chosen: true, scores: Scores::Softmax };
+    let experts = ExpertConfig { biases: true, ..experts(32, 256, rule, None) };
     assert_eq!((config.experts, config.sinks, windows(&config)), (Some(experts), true, vec![Some(128), None]));
     assert_eq!((config.activation, config.context_limit), (Activation::Clamped { limit: 7.0 }, 131_072));
     let yarn = RopeScaling::Yarn {
