@@ -371,6 +371,37 @@ CASES = {
         first_k_dense_replace=1, num_nextn_predict_layers=1, rope_theta=10000.0, rope_scaling=None,
         torch_dtype="bfloat16",
     ),
+    # Mamba-2 in the first and the last layer too, its states wider than its heads, which share B and C by twos; experts
+    # and one of every token; attention without rotation; four multipliers; transformers 4.
+    "granite-hybrid": case(
+        "GraniteMoeHybridForCausalLM", "granitemoehybrid", torch.bfloat16, embedding=0.1,
+        hidden_size=32, intermediate_size=24, shared_intermediate_size=40, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=True, attention_bias=False,
+        layer_types=["mamba", "attention", "mamba", "mamba"], mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=2,
+        mamba_d_state=32, mamba_d_conv=4, mamba_expand=2, mamba_conv_bias=True, mamba_proj_bias=False,
+        num_local_experts=6, num_experts_per_tok=2, position_embedding_type="nope", embedding_multiplier=12.0,
+        residual_multiplier=0.5, attention_multiplier=0.2, logits_scaling=3.0, rope_theta=10000.0, rope_scaling=None,
+        torch_dtype="bfloat16",
+    ),
+    # The same without experts, with rotation, three taps and no bias of the convolution, heads wider than states.
+    "granite-hybrid-dense": case(
+        "GraniteMoeHybridForCausalLM", "granitemoehybrid", torch.bfloat16, embedding=0.1,
+        hidden_size=32, intermediate_size=24, shared_intermediate_size=56, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=True,
+        layer_types=["mamba", "mamba", "attention"], mamba_n_heads=2, mamba_d_head=32, mamba_n_groups=1,
+        mamba_d_state=16, mamba_d_conv=3, mamba_expand=2, mamba_conv_bias=False, mamba_proj_bias=False,
+        num_local_experts=0, num_experts_per_tok=0, position_embedding_type="rope", embedding_multiplier=10.0,
+        residual_multiplier=0.7, attention_multiplier=0.25, logits_scaling=2.0, torch_dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
+    # Granite 3 with experts, which are one tensor of gate and up and one of down.
+    "granite-moe": case(
+        "GraniteMoeForCausalLM", "granitemoe", torch.bfloat16, embedding=0.1,
+        hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        rms_norm_eps=1e-6, tie_word_embeddings=True, attention_bias=False, num_local_experts=5, num_experts_per_tok=2,
+        embedding_multiplier=12.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=3.0,
+        rope_theta=10000.0, rope_scaling=None, torch_dtype="bfloat16",
+    ),
 }
 
 
@@ -394,6 +425,8 @@ def random_weights(config, spec, rng):
             values = numpy.float32(1.0) + numpy.float32(0.2) * values
         elif name.endswith("dt_bias"):
             pass
+        elif name.endswith(".D"):
+            values = numpy.float32(1.0) + numpy.float32(0.3) * values
         elif name.endswith("layer_scalar"):
             values = rng.uniform(0.5, 1.5, shapes[name]).astype(numpy.float32)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
@@ -438,7 +471,15 @@ def in_mxfp4(weights):
 
 
 def apart(weights, model_type):
-    """The experts of a layer in tensors of their own, under the names that the authors gave them."""
+    """The experts of a layer in tensors of their own, under the names that the authors gave them; Granite's as stacks."""
+    if model_type.startswith("granitemoe"):
+        published = {"router.weight": "router.layer.weight", "experts.gate_up_proj": "input_linear.weight",
+                     "experts.down_proj": "output_linear.weight"}
+        for name, weight in weights.items():
+            for ours, theirs in published.items():
+                name = name.replace(f"block_sparse_moe.{ours}", f"block_sparse_moe.{theirs}")
+            yield name, weight
+        return
     gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "lfm2_moe") else ("gate_proj", "up_proj", "down_proj")
     for name, weight in weights.items():
         if model_type == "mixtral":
@@ -525,7 +566,8 @@ def draw_by_token(model, narrow, rng, length, num_rows):
 
     def note_margin(router, inputs, output):
         bias = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
-        margins.append(choice_margin(model.config, bias, output[0][-1]))
+        logits = next(part for part in output if part.is_floating_point() and part.shape[-1] == router.weight.shape[0])
+        margins.append(choice_margin(model.config, bias, logits[-1]))
 
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
     hooks = [router.register_forward_hook(note_margin) for router in routers]

@@ -63,13 +63,15 @@ pub(crate) enum StoredAs {
     },
     /// 1 was added to every number.
     PlusOne,
+    /// Every number has the other sign.
+    Negative,
 }
 
 impl StoredAs {
     /// Index of row `row` in the file.
     pub(crate) fn row(self, row: usize) -> usize {
         match self {
-            StoredAs::Itself | StoredAs::PlusOne => row,
+            StoredAs::Itself | StoredAs::PlusOne | StoredAs::Negative => row,
             StoredAs::Interleaved { head_dim } => {
                 let (head, in_head) = (row / head_dim, row % head_dim);
                 let half = head_dim / 2;
@@ -89,6 +91,7 @@ impl StoredAs {
                 }
             }
             StoredAs::PlusOne => vector.iter_mut().for_each(|value| *value -= 1.0),
+            StoredAs::Negative => vector.iter_mut().for_each(|value| *value = -*value),
         }
     }
 }

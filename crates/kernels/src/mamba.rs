@@ -5,7 +5,7 @@
 //! row      [ x: heads x p | B: groups x s | C: groups x s | z: heads x p ]   dt: [heads]
 //! prepare  dt = softplus(dt + dt_bias)     decay = e^-(rate dt)
 //! token    S = decay S + B (dt x)^T     o = S^T C + skip x        S: [s, p], head j of group j / (heads / groups)
-//! output   y = o silu(z), then y / sqrt(mean y^2 + eps) * norm over each group of heads; or without that; or before
+//! output   y = o silu(z), then y / sqrt(mean y^2 + eps) * norm over each part of the output; or without that; or before
 //! ```
 //! How the recurrence is computed, and why its bits do not depend on where a sequence was cut: recurrence.rs.
 
@@ -56,7 +56,7 @@ impl MambaShape {
 pub enum OutputNorm {
     /// Nothing.
     None,
-    /// Each group's numbers, once they have their gates, are normed.
+    /// Its numbers, once they have their gates, are normed.
     AfterGate,
     /// They are normed first.
     BeforeGate,
@@ -77,6 +77,8 @@ pub struct Mamba<'a, V: ?Sized = [f32]> {
     pub output: OutputNorm,
     /// `[heads * head_dim]`, its weight, if there is one.
     pub norm: Option<&'a V>,
+    /// How many equal parts of the output are normed by themselves.
+    pub norm_groups: usize,
     /// Added under its root.
     pub eps: f32,
     /// Where its state begins in a slot: `[heads, state_dim, head_dim]`.
@@ -94,9 +96,9 @@ impl<V: ?Sized> Copy for Mamba<'_, V> {}
 impl<'a, V: ?Sized> Mamba<'a, V> {
     /// The same with each vector mapped.
     pub fn map<W: ?Sized>(self, vector: impl Fn(&'a V) -> &'a W) -> Mamba<'a, W> {
-        let Mamba { shape, rates, dt_bias, skip, output, norm, eps, state } = self;
+        let Mamba { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state } = self;
         let [rates, dt_bias, skip] = [rates, dt_bias, skip].map(&vector);
-        Mamba { shape, rates, dt_bias, skip, output, norm: norm.map(&vector), eps, state }
+        Mamba { shape, rates, dt_bias, skip, output, norm: norm.map(&vector), norm_groups, eps, state }
     }
 }
 
@@ -114,7 +116,7 @@ pub fn mamba(
     states: &mut States,
     out: &mut [f32],
 ) {
-    let Mamba { shape, rates, dt_bias, skip, output, norm, state, .. } = how;
+    let Mamba { shape, rates, dt_bias, skip, output, norm, norm_groups, state, .. } = how;
     let MambaShape { heads, head_dim, groups, state_dim } = shape;
     for width in [head_dim, state_dim] {
         assert!(width > 0 && width.is_multiple_of(LANES) && width <= MAX_WIDTH, "{shape:?}");
@@ -123,6 +125,10 @@ pub fn mamba(
     assert_eq!([rates.len(), dt_bias.len(), skip.len()], [heads; 3], "vectors of {shape:?}");
     assert_eq!(norm.is_some(), output != OutputNorm::None, "a norm has a weight");
     assert!(norm.is_none_or(|norm| norm.len() == shape.inner()), "the norm of {shape:?}");
+    assert!(
+        norm_groups > 0 && shape.inner().is_multiple_of(norm_groups),
+        "{norm_groups} groups in the norm of {shape:?}"
+    );
     let num_rows = out.len() / shape.inner();
     assert_eq!(out.len(), num_rows * shape.inner(), "out is [rows, heads * head_dim]");
     assert_eq!(rows.len(), num_rows * shape.row_width(), "rows are [rows, row_width]");
@@ -222,9 +228,9 @@ fn finish(pool: Option<&Pool>, isa: Isa, how: Mamba<'_>, rows: &mut [f32], out: 
     impl Rows<'_> {
         #[inline(always)]
         fn each(self, ops: impl RowOps) {
-            let Rows(Mamba { shape, skip, output, norm, eps, .. }, rows, out) = self;
+            let Rows(Mamba { shape, skip, output, norm, norm_groups, eps, .. }, rows, out) = self;
             let (inner, norm) = (shape.inner(), norm.unwrap_or_default());
-            let size = inner / shape.groups;
+            let size = inner / norm_groups;
             for (row, out) in rows.chunks_exact_mut(shape.row_width()).zip(out.chunks_exact_mut(inner)) {
                 let (x, rest) = row.split_at_mut(inner);
                 let gates = &rest[shape.channels() - inner..];

@@ -146,7 +146,17 @@ impl MambaLayer {
     fn how(&self) -> Mamba<'_> {
         let MambaLayer { shape, output, rates, dt_bias, skip, norm, .. } = self;
         let norm = (*output != OutputNorm::None).then_some(&norm[..]);
-        Mamba { shape: *shape, rates, dt_bias, skip, output: *output, norm, eps: 1e-6, state: 1 }
+        Mamba {
+            shape: *shape,
+            rates,
+            dt_bias,
+            skip,
+            output: *output,
+            norm,
+            norm_groups: shape.groups,
+            eps: 1e-6,
+            state: 1,
+        }
     }
 }
 

@@ -20,7 +20,9 @@ mod shape;
 pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, Pooling, PositionTable};
 pub use family::{Family, HeadNorm, NormPlacement};
-pub use layers::{DeltaConfig, ExpertConfig, Mixer, MixerWidths, SharedExpertConfig, ShortConvolutionConfig};
+pub use layers::{
+    DeltaConfig, ExpertConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig, ShortConvolutionConfig,
+};
 pub use rope::RopeConfig;
 
 use checkpoint::weights::Weights;
@@ -251,6 +253,10 @@ impl ModelConfig {
         let only_experts = experts.filter(|_| layers.iter().all(|layer| layer.has_experts));
         let intermediate_size = match (fields.optional_size("intermediate_size", MAX_WIDTH)?, only_experts) {
             (None, Some(experts)) => experts.intermediate_size,
+            // Dense layers of this family have what is beside the experts in others.
+            (_, None) if traits.experts == family::ExpertFields::Granite && experts.is_none() => {
+                fields.size("shared_intermediate_size", MAX_WIDTH)?
+            }
             _ if traits.computed_width => lfm2_width(&fields)?,
             _ => fields.size("intermediate_size", MAX_WIDTH)?,
         };

@@ -3,20 +3,22 @@
 //! ```text
 //! attention      [q | k | v] or [q | gates | k | v]   rotation, keys and values to the cache     attend, gates
 //! delta rule     [q | k | v | z], [b | a]             convolution                                S = decay S + k d^T
+//! Mamba-2        [x | B | C | z], [dt]                convolution                                S = decay S + B (dt x)^T
 //! convolution    [b | c | u]                          a short convolution of b u, times c
 //! ```
 //! Each kind has its own part of a layer's weights and its own memory of a sequence.
 
-use crate::config::{CacheLayer, DeltaConfig, HeadNorm, ShortConvolutionConfig};
+use crate::config::{CacheLayer, DeltaConfig, HeadNorm, MambaConfig, ShortConvolutionConfig};
 use kernels::{
-    AttentionLayer, AttentionRule, Backend, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, RopeTable,
-    Rotation,
+    AttentionLayer, AttentionRule, Backend, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms,
+    Mamba as MambaRule, RopeTable, Rotation,
 };
 
 /// What a layer has between its two products.
 pub(crate) enum Mixer<B: Backend> {
     Attention(Attention<B>),
     Delta(Delta<B>),
+    Mamba(Mamba<B>),
     ShortConvolution(ShortConvolution<B>),
 }
 
@@ -62,6 +64,7 @@ impl<B: Backend> Mixer<B> {
                 attention.apply(backend, place, rows, &mut memory.kv[place.cache.group], out)
             }
             Mixer::Delta(delta) => delta.apply(backend, place, (rows, gates), memory.states, out),
+            Mixer::Mamba(mamba) => mamba.apply(backend, place, (rows, gates), memory.states, out),
             Mixer::ShortConvolution(convolution) => convolution.apply(backend, place, rows, memory.states, out),
         }
     }
@@ -70,6 +73,7 @@ impl<B: Backend> Mixer<B> {
     pub(crate) fn gates(&self) -> Option<&B::Matrix> {
         match self {
             Mixer::Delta(delta) => Some(&delta.gates),
+            Mixer::Mamba(mamba) => Some(&mamba.steps),
             Mixer::Attention(_) | Mixer::ShortConvolution(_) => None,
         }
     }
@@ -77,6 +81,7 @@ impl<B: Backend> Mixer<B> {
     pub(crate) fn gates_mut(&mut self) -> Option<&mut B::Matrix> {
         match self {
             Mixer::Delta(delta) => Some(&mut delta.gates),
+            Mixer::Mamba(mamba) => Some(&mut mamba.steps),
             Mixer::Attention(_) | Mixer::ShortConvolution(_) => None,
         }
     }
@@ -86,6 +91,7 @@ impl<B: Backend> Mixer<B> {
         let vectors = match self {
             Mixer::Attention(attention) => attention.vectors(),
             Mixer::Delta(Delta { conv, rates, dt_bias, norm, .. }) => vec![conv, rates, dt_bias, norm],
+            Mixer::Mamba(mamba) => mamba.vectors(),
             Mixer::ShortConvolution(convolution) => convolution.vectors(),
         };
         let gates = self.gates().map_or(0, |gates| backend.matrix_bytes(gates));
@@ -177,6 +183,47 @@ impl<B: Backend> Delta<B> {
         let (shape, state) = (*shape, state + self.config.conv_numbers());
         let rule = DeltaRule { shape, rates, dt_bias, norm, eps, state };
         backend.delta_rule(step, rule, (qkv, gates), states, out);
+    }
+}
+
+/// Mamba-2.
+pub(crate) struct Mamba<B: Backend> {
+    pub(crate) config: MambaConfig,
+    /// `[heads, hidden_size]`.
+    pub(crate) steps: B::Matrix,
+    /// `[taps, channels]`, and `[channels]`.
+    pub(crate) conv: B::Vector,
+    pub(crate) conv_bias: Option<B::Vector>,
+    /// `[heads]` each.
+    pub(crate) rates: B::Vector,
+    pub(crate) dt_bias: B::Vector,
+    pub(crate) skip: B::Vector,
+    /// `[heads * head_dim]`.
+    pub(crate) norm: Option<B::Vector>,
+}
+
+impl<B: Backend> Mamba<B> {
+    fn apply(
+        &self,
+        backend: &B,
+        &MixerPlace { step, state, eps, .. }: &MixerPlace<'_, '_, B>,
+        (rows, steps): (&mut B::Rows, &mut B::Rows),
+        states: &mut B::States,
+        out: &mut B::Rows,
+    ) {
+        let Mamba { config, conv, conv_bias, rates, dt_bias, skip, norm, .. } = self;
+        let &MambaConfig { shape, taps, output, norm_groups, .. } = config;
+        let (channels, row_width, bias) = (shape.channels(), shape.row_width(), conv_bias.as_ref());
+        let convolution = Convolution { row_width, channels, taps, weight: conv, bias, silu: true, state };
+        backend.convolve(step, convolution, rows, states);
+        let (state, norm) = (state + config.conv_numbers(), norm.as_ref());
+        let rule = MambaRule { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state };
+        backend.mamba(step, rule, (rows, steps), states, out);
+    }
+
+    fn vectors(&self) -> Vec<&B::Vector> {
+        let Mamba { conv, conv_bias, rates, dt_bias, skip, norm, .. } = self;
+        [conv, rates, dt_bias, skip].into_iter().chain(conv_bias).chain(norm).collect()
     }
 }
 

@@ -10,18 +10,19 @@
 //! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
 
 use checkpoint::LoadError;
-use kernels::{DeltaShape, MatrixShape, PackedMatrix, WeightClass};
+use kernels::{DeltaShape, MatrixShape, OutputNorm, PackedMatrix, WeightClass};
 use roofline::embedding_class;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::config::{
-    self, DeltaConfig, ExpertConfig, Family, Head, HeadNorm, LayerConfig, LayerInputConfig, ModelConfig, NormPlacement,
-    SharedExpertConfig, ShortConvolutionConfig,
+    self, DeltaConfig, ExpertConfig, Family, Head, HeadNorm, LayerConfig, LayerInputConfig, MambaConfig, ModelConfig,
+    NormPlacement, SharedExpertConfig, ShortConvolutionConfig,
 };
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 
 /// A tensor `[len]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Vector {
     pub(crate) name: String,
     pub(crate) len: usize,
@@ -127,6 +128,7 @@ pub(crate) struct SharedExpert {
 pub(crate) enum Mixer {
     Attention(Attention),
     Delta(Box<Delta>),
+    Mamba(Box<Mamba>),
     ShortConvolution(ShortConvolutionConfig, Filter),
 }
 
@@ -135,6 +137,7 @@ impl Mixer {
     fn gates(&self) -> Option<&Linear> {
         match self {
             Mixer::Delta(delta) => Some(&delta.gates),
+            Mixer::Mamba(mamba) => Some(&mamba.steps),
             Mixer::Attention(_) | Mixer::ShortConvolution(..) => None,
         }
     }
@@ -142,6 +145,7 @@ impl Mixer {
     fn filter(&self) -> Option<&Filter> {
         match self {
             Mixer::Delta(delta) => Some(&delta.conv),
+            Mixer::Mamba(mamba) => Some(&mamba.conv),
             Mixer::ShortConvolution(_, filter) => Some(filter),
             Mixer::Attention(_) => None,
         }
@@ -155,6 +159,10 @@ impl Mixer {
                 norms.chain([sinks.as_ref()]).flatten().collect()
             }
             Mixer::Delta(delta) => vec![&delta.dt_bias, &delta.a_log, &delta.norm],
+            Mixer::Mamba(mamba) => {
+                let Mamba { rates, dt_bias, skip, norm, .. } = &**mamba;
+                [rates.vector(), dt_bias, skip].into_iter().chain(norm).collect()
+            }
             Mixer::ShortConvolution(..) => Vec::new(),
         }
     }
@@ -200,6 +208,36 @@ pub(crate) struct Delta {
     pub(crate) dt_bias: Vector,
     pub(crate) a_log: Vector,
     pub(crate) norm: Vector,
+}
+
+/// What a Mamba-2 layer has besides its first and its last product.
+#[derive(Debug)]
+pub(crate) struct Mamba {
+    pub(crate) config: MambaConfig,
+    /// `[heads, hidden_size]`: dt.
+    pub(crate) steps: Linear,
+    pub(crate) conv: Filter,
+    pub(crate) rates: Rates,
+    pub(crate) dt_bias: Vector,
+    pub(crate) skip: Vector,
+    pub(crate) norm: Option<Vector>,
+}
+
+/// How fast heads forget, `[heads]`.
+#[derive(Debug)]
+pub(crate) enum Rates {
+    /// Their logarithms are stored.
+    Logarithms(Vector),
+    /// They themselves are.
+    Stored(Vector),
+}
+
+impl Rates {
+    fn vector(&self) -> &Vector {
+        match self {
+            Rates::Logarithms(vector) | Rates::Stored(vector) => vector,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -322,12 +360,13 @@ struct Names {
     head_norms: [&'static str; 2],
     /// Attention's last product.
     o: &'static str,
-    /// The second block, or the experts' and their router's.
     mlp: &'static str,
-    /// Gate, up and down in it.
+    /// Gate, up and down in it, and in an expert.
     parts: [&'static str; 3],
-    /// Of the choice of experts, with the bias of a router.
+    router: &'static str,
+    /// The bias for the choice of experts.
     choice_bias: &'static str,
+    experts: &'static str,
     shared_expert: &'static str,
 }
 
@@ -338,11 +377,22 @@ const USUAL: Names = Names {
     o: "self_attn.o_proj",
     mlp: "mlp",
     parts: ["gate_proj", "up_proj", "down_proj"],
-    choice_bias: "gate.e_score_correction_bias",
-    shared_expert: "shared_expert",
+    router: "mlp.gate",
+    choice_bias: "mlp.gate.e_score_correction_bias",
+    experts: "mlp.experts",
+    shared_expert: "mlp.shared_expert",
 };
 
-const OF_GLM4: Names = Names { shared_expert: "shared_experts", ..USUAL };
+const OF_GLM4: Names = Names { shared_expert: "mlp.shared_experts", ..USUAL };
+
+/// As GGUF files have it; others have gate and up in one tensor: see [`Tensors::input_linear`].
+const OF_GRANITE: Names = Names {
+    mlp: "shared_mlp",
+    router: "block_sparse_moe.router.layer",
+    experts: "block_sparse_moe.experts",
+    shared_expert: "shared_mlp",
+    ..USUAL
+};
 
 const OF_LFM2: Names = Names {
     final_norm: "embedding_norm",
@@ -351,7 +401,9 @@ const OF_LFM2: Names = Names {
     o: "self_attn.out_proj",
     mlp: "feed_forward",
     parts: ["w1", "w3", "w2"],
-    choice_bias: "expert_bias",
+    router: "feed_forward.gate",
+    choice_bias: "feed_forward.expert_bias",
+    experts: "feed_forward.experts",
     ..USUAL
 };
 
@@ -360,6 +412,7 @@ impl Names {
         match family {
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
             Family::Glm4Moe => &OF_GLM4,
+            Family::GraniteMoe | Family::GraniteHybrid => &OF_GRANITE,
             _ => &USUAL,
         }
     }
@@ -383,7 +436,12 @@ enum ExpertNames {
     StackedColumns,
     /// `mlp.experts.gate_up_proj_blocks` and `down_proj_blocks`, gate and up in turns: gpt-oss as it was published.
     StackedBlocks,
+    /// `block_sparse_moe.input_linear` and `output_linear` of all experts: as Granite was.
+    InputLinear,
 }
+
+/// What GGUF has in place of `A_log`.
+const STORED_RATES: &str = "rates";
 
 /// Prefixes of the names of the text model; the second and third where it is a part of something larger, the
 /// last two in files that were saved from a class without a head.
@@ -437,6 +495,10 @@ pub(crate) struct Tensors<'c> {
     head: &'static str,
     names: &'static Names,
     experts: ExpertNames,
+    /// Gate and up of an MLP are `input_linear`, down is `output_linear`: as Granite was published.
+    input_linear: bool,
+    /// What is stored of Mamba-2 are rates and not their logarithms.
+    stored_rates: bool,
 }
 
 impl<'c> Tensors<'c> {
@@ -448,6 +510,8 @@ impl<'c> Tensors<'c> {
             head: HEADS[0],
             names: Names::of(config.family),
             experts: ExpertNames::Named,
+            input_linear: false,
+            stored_rates: false,
         }
     }
 
@@ -463,14 +527,20 @@ impl<'c> Tensors<'c> {
             ExpertNames::StackedBlocks
         } else if has("mlp.experts.gate_up_proj") && biases {
             ExpertNames::StackedColumns
-        } else if has(&format!("{}.experts.gate_up_proj", names.mlp)) {
+        } else if has(&format!("{}.gate_up_proj", names.experts)) {
             ExpertNames::Stacked
+        } else if has("block_sparse_moe.input_linear.weight") {
+            ExpertNames::InputLinear
         } else if has("block_sparse_moe.gate.weight") {
             ExpertNames::Numbered
         } else {
             ExpertNames::Named
         };
-        Tensors { config, prefix, head, names, experts }
+        let input_linear = weights.has(&format!("{prefix}layers.0.{}.input_linear.weight", names.mlp));
+        let mamba = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Mamba(_)));
+        let stored_rates =
+            mamba.is_some_and(|layer| weights.has(&format!("{prefix}layers.{layer}.mamba.{STORED_RATES}")));
+        Tensors { config, prefix, head, names, experts, input_linear, stored_rates }
     }
 
     /// `[vocab_size, hidden_size]`.
@@ -534,6 +604,7 @@ impl<'c> Tensors<'c> {
         let Between { qkv, qkv_order, mixer, o } = match config.layers[index].mixer {
             config::Mixer::Attention => self.attention(index, &name),
             config::Mixer::Delta(delta) => linear_attention(delta, hidden, &name),
+            config::Mixer::Mamba(mamba) => self.mamba(mamba, &name),
             config::Mixer::ShortConvolution(convolution) => short_convolution(convolution, hidden, &name),
         };
         let input = config.layer_input.map(|LayerInputConfig { width, .. }| LayerInput {
@@ -580,27 +651,73 @@ impl<'c> Tensors<'c> {
         }
     }
 
+    fn mamba(&self, config: MambaConfig, name: &dyn Fn(&str) -> String) -> Between {
+        let (shape, hidden) = (config.shape, self.config.hidden_size);
+        let name = |part: &str| name(&format!("mamba.{part}"));
+        // Stored are z, then x, B and C, then dt.
+        let (inner, steps) = (shape.inner(), shape.row_width());
+        let rows = |rows: Range<usize>| TensorSlice {
+            name: name("in_proj.weight"),
+            shape: vec![steps + shape.heads, hidden],
+            rows,
+            transposed: false,
+        };
+        let linear = |parts| Linear { parts, in_features: hidden, biases: Vec::new() };
+        let vector = |part: &str, len| Vector { name: name(part), len };
+        let rates = match self.stored_rates {
+            true => Rates::Stored(vector(STORED_RATES, shape.heads)),
+            false => Rates::Logarithms(vector("A_log", shape.heads)),
+        };
+        Between {
+            qkv: linear(vec![rows(inner..steps), rows(0..inner)]),
+            qkv_order: RowOrder::AsStored,
+            mixer: Mixer::Mamba(Box::new(Mamba {
+                config,
+                steps: linear(vec![rows(steps..steps + shape.heads)]),
+                conv: Filter::new(&name("conv1d"), shape.channels(), config.taps, config.has_conv_bias),
+                rates,
+                dt_bias: vector("dt_bias", shape.heads),
+                skip: vector("D", shape.heads),
+                norm: (config.output != OutputNorm::None).then(|| vector("norm.weight", inner)),
+            })),
+            o: Linear::whole(&[(name("out_proj"), hidden)], inner, false),
+        }
+    }
+
     fn dense(&self, name: &dyn Fn(&str) -> String, width: usize) -> Mlp {
         let config = self.config;
-        let hidden = config.hidden_size;
+        let (hidden, has_bias) = (config.hidden_size, config.mlp_bias);
+        if !config.fused_projections {
+            return self.gated((self.names.mlp, width), has_bias, name);
+        }
+        Mlp {
+            gate_up: Linear::whole(&[(name("mlp.gate_up_proj"), 2 * width)], hidden, has_bias),
+            gate_up_order: RowOrder::GateUp,
+            down: Linear::whole(&[(name("mlp.down_proj"), hidden)], width, has_bias),
+        }
+    }
+
+    /// A gated MLP of some width.
+    fn gated(&self, (module, width): (&str, usize), has_bias: bool, name: &dyn Fn(&str) -> String) -> Mlp {
+        let hidden = self.config.hidden_size;
+        let of = |part: &str, rows| (name(&format!("{module}.{part}")), rows);
         let [gate, up, down] = self.names.parts;
-        let of = |part: &str| name(&format!("{}.{part}", self.names.mlp));
-        let gate_up = match config.fused_projections {
-            true => vec![(name("mlp.gate_up_proj"), 2 * width)],
-            false => vec![(of(gate), width), (of(up), width)],
+        let (gate_up, down) = match self.input_linear {
+            true => (vec![of("input_linear", 2 * width)], of("output_linear", hidden)),
+            false => (vec![of(gate, width), of(up, width)], of(down, hidden)),
         };
         Mlp {
-            gate_up: Linear::whole(&gate_up, hidden, config.mlp_bias),
+            gate_up: Linear::whole(&gate_up, hidden, has_bias),
             gate_up_order: RowOrder::GateUp,
-            down: Linear::whole(&[(of(down), hidden)], width, config.mlp_bias),
+            down: Linear::whole(&[down], width, has_bias),
         }
     }
 
     fn experts(&self, experts: &ExpertConfig, name: &dyn Fn(&str) -> String) -> Feed {
         let &ExpertConfig { num_experts, intermediate_size: width, biases, has_choice_bias, shared, .. } = experts;
-        let (hidden, usual) = (self.config.hidden_size, self.names.mlp);
-        let apart = |prefix: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
-            let of = |expert: usize, part: &str| name(&format!("{prefix}.experts.{expert}.{part}"));
+        let (hidden, names) = (self.config.hidden_size, self.names);
+        let apart = |module: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
+            let of = |expert: usize, part: &str| name(&format!("{module}.{expert}.{part}"));
             (0..num_experts)
                 .map(|expert| Mlp {
                     gate_up: Linear::whole(&[(of(expert, gate), width), (of(expert, up), width)], hidden, biases),
@@ -609,20 +726,27 @@ impl<'c> Tensors<'c> {
                 })
                 .collect()
         };
-        let (block, experts) = match self.experts {
-            ExpertNames::Numbered => ("block_sparse_moe", apart("block_sparse_moe", ["w1", "w3", "w2"])),
-            ExpertNames::Named => (usual, apart(usual, self.names.parts)),
+        let stacked = |[gate_up, down]: [String; 2]| -> Vec<Mlp> {
+            let of = |stack: &String, index, rows, in_features| {
+                Linear::stacked(name(stack), (index, num_experts), rows, in_features)
+            };
+            let mlp = |index| Mlp {
+                gate_up: of(&gate_up, index, 2 * width, hidden),
+                gate_up_order: RowOrder::GateUp,
+                down: of(&down, index, hidden, width),
+            };
+            (0..num_experts).map(mlp).collect()
+        };
+        let (router, experts) = match self.experts {
+            ExpertNames::Numbered => ("block_sparse_moe.gate", apart("block_sparse_moe.experts", ["w1", "w3", "w2"])),
+            ExpertNames::Named => (names.router, apart(names.experts, names.parts)),
             ExpertNames::Stacked => {
-                let of = |index: usize, part: &str, rows, in_features| {
-                    let name = name(&format!("{usual}.experts.{part}"));
-                    Linear::stacked(name, (index, num_experts), rows, in_features)
-                };
-                let mlp = |index| Mlp {
-                    gate_up: of(index, "gate_up_proj", 2 * width, hidden),
-                    gate_up_order: RowOrder::GateUp,
-                    down: of(index, "down_proj", hidden, width),
-                };
-                (usual, (0..num_experts).map(mlp).collect())
+                let of = |part| format!("{}.{part}", names.experts);
+                (names.router, stacked(["gate_up_proj", "down_proj"].map(of)))
+            }
+            ExpertNames::InputLinear => {
+                let of = |part| format!("block_sparse_moe.{part}.weight");
+                (names.router, stacked(["input_linear", "output_linear"].map(of)))
             }
             ExpertNames::StackedColumns | ExpertNames::StackedBlocks => {
                 let of = |index: usize, part: &str, rows, in_features| {
@@ -640,24 +764,17 @@ impl<'c> Tensors<'c> {
                     gate_up_order: RowOrder::GateUpPairs,
                     down: of(index, "down_proj", hidden, width),
                 };
-                (usual, (0..num_experts).map(mlp).collect())
+                (names.router, (0..num_experts).map(mlp).collect())
             }
         };
         let shared_expert = |SharedExpertConfig { width, gated }| {
-            let of = |part: &str, rows| (name(&format!("{block}.{}.{part}", self.names.shared_expert)), rows);
-            let gate_up = [of("gate_proj", width), of("up_proj", width)];
-            let mlp = Mlp {
-                gate_up: Linear::whole(&gate_up, hidden, false),
-                gate_up_order: RowOrder::GateUp,
-                down: Linear::whole(&[of("down_proj", hidden)], width, false),
-            };
-            let gate = || Linear::whole(&[(name(&format!("{block}.shared_expert_gate")), 1)], hidden, false);
-            SharedExpert { mlp, gate: gated.then(gate) }
+            let gate = || Linear::whole(&[(name(&format!("{}_gate", names.shared_expert)), 1)], hidden, false);
+            SharedExpert { mlp: self.gated((names.shared_expert, width), false, name), gate: gated.then(gate) }
         };
-        let router = if biases { "router" } else { "gate" };
-        let choice_bias = || Vector { name: name(&format!("{block}.{}", self.names.choice_bias)), len: num_experts };
+        let router = if biases { "mlp.router" } else { router };
+        let choice_bias = || Vector { name: name(names.choice_bias), len: num_experts };
         Feed::Experts {
-            router: Linear::whole(&[(name(&format!("{block}.{router}")), num_experts)], hidden, biases),
+            router: Linear::whole(&[(name(router), num_experts)], hidden, biases),
             choice_bias: has_choice_bias.then(choice_bias),
             experts,
             shared: shared.map(shared_expert),

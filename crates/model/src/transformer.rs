@@ -21,7 +21,7 @@ use crate::balance::balance;
 use crate::batch::Batch;
 use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormPlacement};
 use crate::experts::{ExpertScratch, Experts, SharedExpert};
-use crate::mixers::{Attention, Delta, HeadWeights, Memory, Mixer, MixerPlace, ShortConvolution};
+use crate::mixers::{Attention, Delta, HeadWeights, Mamba, Memory, Mixer, MixerPlace, ShortConvolution};
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
@@ -937,6 +937,7 @@ impl<B: Backend> Loader<'_, B> {
             mixer: match &layer.mixer {
                 tensors::Mixer::Attention(attention) => Mixer::Attention(self.attention(attention, heads, rotary_dim)?),
                 tensors::Mixer::Delta(delta) => Mixer::Delta(self.delta(delta)?),
+                tensors::Mixer::Mamba(mamba) => Mixer::Mamba(self.mamba(mamba)?),
                 tensors::Mixer::ShortConvolution(config, filter) => Mixer::ShortConvolution(ShortConvolution {
                     config: *config,
                     weight: self.taps(filter)?,
@@ -1015,18 +1016,41 @@ impl<B: Backend> Loader<'_, B> {
             config: delta.config,
             gates,
             conv: self.taps(&delta.conv)?,
-            rates: self.rates(&delta.a_log)?,
+            rates: self.rates(&tensors::Rates::Logarithms(delta.a_log.clone()))?,
             dt_bias: self.as_stored(&delta.dt_bias)?,
             // This norm is around one, whatever the others are.
             norm: self.as_stored(&delta.norm)?,
         })
     }
 
-    /// How fast states forget, of its stored logarithms.
-    fn rates(&self, a_log: &tensors::Vector) -> Result<B::Vector, LoadError> {
-        let mut rates = self.weights.vector(&a_log.name, a_log.len)?;
-        recurrence::rates(&mut rates);
-        self.placed(&rates, &a_log.name)
+    fn mamba(&mut self, mamba: &tensors::Mamba) -> Result<Mamba<B>, LoadError> {
+        let vector =
+            |vector: &Option<tensors::Vector>| vector.as_ref().map(|vector| self.as_stored(vector)).transpose();
+        let (conv_bias, norm) = (vector(&mamba.conv.bias)?, vector(&mamba.norm)?);
+        // As of linear attention: an error in a decay lasts as long as the state.
+        let steps = self.matrix(&mamba.steps, WeightClass::Bf16)?;
+        Ok(Mamba {
+            config: mamba.config,
+            steps,
+            conv: self.taps(&mamba.conv)?,
+            conv_bias,
+            rates: self.rates(&mamba.rates)?,
+            dt_bias: self.as_stored(&mamba.dt_bias)?,
+            skip: self.as_stored(&mamba.skip)?,
+            norm,
+        })
+    }
+
+    /// How fast states forget.
+    fn rates(&self, rates: &tensors::Rates) -> Result<B::Vector, LoadError> {
+        match rates {
+            tensors::Rates::Stored(vector) => self.as_stored(vector),
+            tensors::Rates::Logarithms(vector) => {
+                let mut rates = self.weights.vector(&vector.name, vector.len)?;
+                recurrence::rates(&mut rates);
+                self.placed(&rates, &vector.name)
+            }
+        }
     }
 
     /// Weights of a convolution, stored channel by channel.

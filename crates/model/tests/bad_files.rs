@@ -680,7 +680,7 @@ fn damaged_fields_of_single_families() {
         ("Qwen3Moe", "mlp_only_layers", json!([1]), "is not a layer of 1"),
         ("Qwen3Moe", "mlp_only_layers", json!([-1]), "is not a layer of 1"),
         ("Qwen3Moe", "mlp_only_layers", json!({}), "expected a list"),
-        ("Qwen3_5", "layer_types", json!(["linear_attention"]), "no layer is full_attention"),
+        ("Qwen3_5", "layer_types", json!(["linear_attention"]), "no layer is attention"),
         ("Qwen3_5", "layer_types", json!(["mamba"]), "\"mamba\" is not supported"),
         (
             "Qwen3_5",

@@ -1,10 +1,10 @@
 //! What a configuration means: both spellings, every family's defaults, and the refusals of what is not computed.
 //! (Malformed values are in `bad_files.rs`.)
 
-use kernels::{Activation, DeltaShape, HeadLayout, KvDtype, RopeScaling, RoutingRule, Scores};
+use kernels::{Activation, DeltaShape, HeadLayout, KvDtype, MambaShape, OutputNorm, RopeScaling, RoutingRule, Scores};
 use model::config::{
-    DeltaConfig, ExpertConfig, HeadNorm, LayerConfig, Mixer, NormPlacement, RopeConfig, SharedExpertConfig,
-    ShortConvolutionConfig,
+    DeltaConfig, ExpertConfig, HeadNorm, LayerConfig, MambaConfig, Mixer, NormPlacement, RopeConfig,
+    SharedExpertConfig, ShortConvolutionConfig,
 };
 use model::{Family, GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::SamplingParams;
@@ -104,7 +104,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 31] = [
+const ARCHITECTURES: [(&str, Family); 34] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
@@ -136,6 +136,9 @@ const ARCHITECTURES: [(&str, Family); 31] = [
     ("Lfm2ForCausalLM", Family::Lfm2),
     ("Lfm2MoeForCausalLM", Family::Lfm2Moe),
     ("Glm4MoeForCausalLM", Family::Glm4Moe),
+    ("GraniteMoeForCausalLM", Family::GraniteMoe),
+    ("GraniteMoeSharedForCausalLM", Family::GraniteMoe),
+    ("GraniteMoeHybridForCausalLM", Family::GraniteHybrid),
 ];
 
 fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
@@ -152,6 +155,10 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     }
     if changes.get("num_hidden_layers").is_none() {
         changes["full_attention_interval"] = json!(2); // of two layers
+    }
+    if changes.get("layer_types").is_none() && wanted == Family::GraniteHybrid {
+        let layers = changes.get("num_hidden_layers").map_or(2, |layers| layers.as_u64().unwrap() as usize);
+        changes["layer_types"] = json!(vec!["attention"; layers]);
     }
     let config = family(architecture, changes);
     assert_eq!(config.family, wanted);
@@ -186,6 +193,8 @@ fn families_differ_in_biases() {
         (Family::Lfm2, (false, false, false), (false, false, false)),
         (Family::Lfm2Moe, (false, false, false), (false, false, false)),
         (Family::Glm4Moe, (false, false, false), (true, false, false)),
+        (Family::GraniteMoe, (false, false, false), (true, true, false)),
+        (Family::GraniteHybrid, (false, false, false), (true, true, false)),
     ] {
         assert_eq!(biases(&of_family(family, json!({}))), plain, "{family}");
         assert_eq!(biases(&of_family(family, all.clone())), biased, "{family} with biases");
@@ -526,6 +535,9 @@ fn every_class_has_its_base() {
         ("Lfm2Model", Family::Lfm2),
         ("Lfm2MoeModel", Family::Lfm2Moe),
         ("Glm4MoeModel", Family::Glm4Moe),
+        ("GraniteMoeModel", Family::GraniteMoe),
+        ("GraniteMoeSharedModel", Family::GraniteMoe),
+        ("GraniteMoeHybridModel", Family::GraniteHybrid),
     ];
     for (base, wanted) in bases {
         // What its own fields are is not asked here, but that its name is known.
@@ -810,6 +822,70 @@ fn experts_by_sigmoid_have_a_bias_groups_and_a_factor() {
     assert_eq!(config.widest_mlp(), 256);
 }
 
+/// Mamba-2: which layers, of what shape, what is beside the experts, and where queries and keys turn.
+#[test]
+fn layers_are_mamba_or_attention() {
+    // 'M' is Mamba-2, '-' attention without rotation.
+    let pattern = |config: &ModelConfig| -> String {
+        let letter = |layer: &LayerConfig| match (layer.mixer, layer.rope) {
+            (Mixer::Attention, Some(0)) => '.',
+            (Mixer::Attention, None) => '-',
+            (Mixer::Mamba(_), None) => 'M',
+            other => panic!("{other:?}"),
+        };
+        config.layers.iter().map(letter).collect()
+    };
+    let of = |changes: Value| {
+        let mut changes = changes;
+        changes["mamba_n_heads"] = json!(8);
+        of_family(Family::GraniteHybrid, changes)
+    };
+    for (changes, expected) in [
+        (json!({"layer_types": ["mamba", "attention"]}), "M-"),
+        (json!({"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "nope"}), "M-"),
+        (json!({"layer_types": ["attention", "mamba"], "position_embedding_type": "rope"}), ".M"),
+        (json!({"layer_types": ["attention", "attention"], "position_embedding_type": "rope"}), ".."),
+    ] {
+        assert_eq!(pattern(&of(changes.clone())), expected, "{changes}");
+    }
+    let mamba = |changes: Value| {
+        let mut changes = changes;
+        changes["layer_types"] = json!(["mamba", "attention"]);
+        let config = of(changes);
+        match config.layers[0].mixer {
+            Mixer::Mamba(mamba) => (mamba, config.state_numbers()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let shape = |groups, state_dim| MambaShape { heads: 8, head_dim: 32, groups, state_dim };
+    let config = |shape, taps, has_conv_bias| MambaConfig {
+        shape,
+        taps,
+        has_conv_bias,
+        output: OutputNorm::AfterGate,
+        norm_groups: 1,
+    };
+    let (assumed, numbers) = mamba(json!({"time_step_limit": [0.0, {"__float__": "Infinity"}]}));
+    assert_eq!(assumed, config(shape(1, 256), 4, true), "what transformers assumes");
+    assert_eq!(numbers, 3 * (256 + 2 * 256) + 256 * 256);
+    let stated = json!({"mamba_d_head": 32, "mamba_n_groups": 2, "mamba_d_state": 64, "mamba_d_conv": 3,
+        "mamba_conv_bias": false, "mamba_d_ssm": 7});
+    assert_eq!(mamba(stated), (config(shape(2, 64), 3, false), 2 * (256 + 4 * 64) + 256 * 64));
+
+    // Experts, and an MLP for every token without a gate; or that one alone.
+    let rule = RoutingRule { top_k: 2, over_chosen: true, scores: Scores::Softmax };
+    let shared = Some(SharedExpertConfig { width: 48, gated: false });
+    let with = of(json!({"shared_intermediate_size": 48}));
+    assert_eq!(with.experts, Some(experts(8, 256, rule, shared)));
+    assert_eq!(of_family(Family::GraniteMoe, json!({})).experts, Some(experts(8, 256, rule, None)));
+    let alone = of(json!({"num_local_experts": 0, "shared_intermediate_size": 48, "num_experts_per_tok": 0}));
+    assert_eq!((alone.experts, alone.intermediate_size), (None, 48));
+    assert!(alone.layers.iter().all(|layer| !layer.has_experts));
+    assert_eq!(alone.layer_parameters(), 2 * (4 * 128 * 128 + 3 * 128 * 48));
+    let multipliers = json!({"residual_multiplier": 0.25, "embedding_multiplier": 12});
+    assert_eq!((of(multipliers.clone()).residual_multiplier, of(multipliers).embedding_multiplier), (0.25, 12.0));
+}
+
 #[test]
 fn fields_of_convolutions_and_routers_are_checked() {
     let error = |family: Family, mut changes: Value| {
@@ -825,8 +901,15 @@ fn fields_of_convolutions_and_routers_are_checked() {
         }
         config(changes).unwrap_err()
     };
+    let mamba = |mut changes: Value| {
+        changes["layer_types"] = json!(["mamba", "attention"]);
+        if changes.get("mamba_n_heads").is_none() {
+            changes["mamba_n_heads"] = json!(8);
+        }
+        changes
+    };
     for (family, changes, expected) in [
-        (Family::Lfm2, json!({"layer_types": ["conv", "conv"]}), "layer_types: no layer is full_attention"),
+        (Family::Lfm2, json!({"layer_types": ["conv", "conv"]}), "layer_types: no layer is attention"),
         (Family::Lfm2, json!({"layer_types": ["conv"]}), "layer_types: 1 entries for num_hidden_layers = 2"),
         (Family::Lfm2, json!({"layer_types": ["conv", "mamba"]}), "layer_types: \"mamba\" is not supported"),
         (Family::Lfm2, json!({"full_attn_idxs": [2]}), "full_attn_idxs: \"2\" is not a layer of 2"),
@@ -860,6 +943,24 @@ fn fields_of_convolutions_and_routers_are_checked() {
             "n_shared_experts: 64 of width 4096 are more than 131072 wide",
         ),
         (Family::Glm4Moe, json!({"n_routed_experts": "(absent)"}), "n_routed_experts: missing"),
+        (Family::GraniteHybrid, json!({"mamba_n_heads": 8}), "layer_types: no layer is attention"),
+        (
+            Family::GraniteHybrid,
+            mamba(json!({"mamba_n_groups": 3})),
+            "mamba_n_groups: 3 does not divide mamba_n_heads = 8",
+        ),
+        (Family::GraniteHybrid, mamba(json!({"mamba_d_head": 16})), "8 heads of width 16 are not mamba_expand times"),
+        (
+            Family::GraniteHybrid,
+            mamba(json!({"mamba_n_heads": 32})),
+            "mamba_d_head: 8 is not supported; multiples of 16",
+        ),
+        (Family::GraniteHybrid, mamba(json!({"mamba_d_state": 272})), "mamba_d_state: 272 is not supported"),
+        (Family::GraniteHybrid, mamba(json!({"mamba_d_conv": 9})), "mamba_d_conv: 9 is not a whole number from 2 to 8"),
+        (Family::GraniteHybrid, mamba(json!({"mamba_proj_bias": true})), "mamba_proj_bias: true is not supported"),
+        (Family::GraniteHybrid, mamba(json!({"time_step_limit": [0.0, 0.1]})), "time_step_limit: finite limits"),
+        (Family::GraniteHybrid, mamba(json!({"position_embedding_type": "alibi"})), "rope and nope are"),
+        (Family::GraniteHybrid, mamba(json!({"num_local_experts": 0})), "shared_intermediate_size: missing"),
     ] {
         let said = error(family, changes.clone());
         assert!(said.contains(expected), "{family} {changes}: {said}");

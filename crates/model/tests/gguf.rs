@@ -268,6 +268,9 @@ fn converted_families_give_the_logits_of_their_directories() {
         "gpt-oss-mxfp4",
         "glm4-moe",
         "granite",
+        "granite-hybrid",
+        "granite-hybrid-dense",
+        "granite-moe",
         "lfm2",
         "lfm2-moe",
         "llama-bias-linear",
@@ -343,6 +346,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Lfm2ForCausalLM" => "lfm2",
         "Lfm2MoeForCausalLM" => "lfm2moe",
         "Glm4MoeForCausalLM" => "glm4moe",
+        "GraniteMoeForCausalLM" => "granitemoe",
+        "GraniteMoeHybridForCausalLM" => "granitehybrid",
         _ => return None,
     };
     let key = |name: &str| format!("{architecture}.{name}");
@@ -353,12 +358,12 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         vec![text_setting("general.architecture", architecture), u32_setting(&key("attention.key_length"), head_dim)];
     let layers = number("num_hidden_layers").unwrap() + number("num_nextn_predict_layers").unwrap_or(0);
     settings.push(u32_setting(&key("block_count"), layers));
-    settings.push(match convolutions(config) {
+    settings.push(match layers_without_keys(config) {
         None => u32_setting(&key("attention.head_count_kv"), number("num_key_value_heads").unwrap_or(heads)),
-        Some(convolutions) => {
-            let heads = |is_convolution: bool| if is_convolution { 0 } else { number("num_key_value_heads").unwrap() };
-            let bytes: Vec<u8> = convolutions.iter().flat_map(|&layer| heads(layer).to_le_bytes()).collect();
-            list_setting(&key("attention.head_count_kv"), 4, convolutions.len() as u64, &bytes)
+        Some(without) => {
+            let heads = |is_without: bool| if is_without { 0 } else { number("num_key_value_heads").unwrap() };
+            let bytes: Vec<u8> = without.iter().flat_map(|&layer| heads(layer).to_le_bytes()).collect();
+            list_setting(&key("attention.head_count_kv"), 4, without.len() as u64, &bytes)
         }
     });
     for (field, name) in [
@@ -374,6 +379,11 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("n_shared_experts", "expert_shared_count"),
         ("n_group", "expert_group_count"),
         ("topk_group", "expert_group_used_count"),
+        ("shared_intermediate_size", "expert_shared_feed_forward_length"),
+        ("mamba_n_heads", "ssm.time_step_rank"),
+        ("mamba_n_groups", "ssm.group_count"),
+        ("mamba_d_state", "ssm.state_size"),
+        ("mamba_d_conv", "ssm.conv_kernel"),
         ("sliding_window", "attention.sliding_window"),
         ("num_local_experts", "expert_count"),
         ("num_experts", "expert_count"),
@@ -399,6 +409,11 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     if ["olmo2", "exaone4"].contains(&architecture) && config["sliding_window"].is_u64() {
         let flags: Vec<u8> = (1..=number("num_hidden_layers").unwrap()).map(|layer| u8::from(layer % 4 != 0)).collect();
         settings.push(list_setting(&key("attention.sliding_window_pattern"), 7, flags.len() as u64, &flags));
+    }
+    if architecture == "granitehybrid" {
+        settings.push(u32_setting(&key("ssm.inner_size"), number("mamba_expand").unwrap() * hidden));
+        let is_rotated = config["position_embedding_type"] == "rope";
+        settings.push(setting(&key("rope.scaling.finetuned"), 7, &[u8::from(is_rotated)]));
     }
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
     settings.push(u32_setting(&key("rope.dimension_count"), (f64::from(head_dim) * share) as u32));
@@ -445,12 +460,20 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         }
         _ => return None,
     }
+    let is_dense = config["num_local_experts"] == 0;
     for Stored { name, dtype, shape, bytes } in unfused_experts(gpt_oss_experts(stored_tensors(directory))) {
         let name = ggml_name(architecture, &name);
+        let name = if is_dense { name.replace("_shexp", "") } else { name };
         let (name, number, bytes) = match dtype.as_str() {
             _ if architecture.starts_with("gemma") && name.ends_with("norm.weight") => {
                 let values = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32() + 1.0);
                 (name, 0, values.flat_map(f32::to_le_bytes).collect())
+            }
+            "BF16" if name.ends_with("ssm_a") => {
+                let numbers = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32());
+                let mut rates: Vec<f32> = numbers.collect();
+                kernels::recurrence::rates(&mut rates);
+                (name, 0, rates.into_iter().flat_map(|rate| (-rate).to_le_bytes()).collect())
             }
             "F32" => (name, 0, bytes),
             "F16" => (name, 1, bytes),
@@ -458,9 +481,17 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             "MXFP4" => (name, 39, bytes),
             other => panic!("{other}"),
         };
-        let shape = if name.contains("conv.weight") { vec![shape[0], shape[2]] } else { shape };
+        let shape = match name.rsplit_once("blk.").map_or("", |(_, own)| own.split_once('.').unwrap().1) {
+            "shortconv.conv.weight" | "ssm_conv1d.weight" => vec![shape[0], shape[2]],
+            "ssm_a" | "ssm_d" => vec![shape[0], 1],
+            "ssm_norm.weight" => {
+                let groups = config["mamba_n_groups"].as_u64().unwrap() as usize;
+                vec![groups, shape[0] / groups]
+            }
+            _ => shape,
+        };
         let rotated = name.contains("attn_q.") || name.contains("attn_k.");
-        let bytes = match rotated && ["llama", "granite", "smollm3"].contains(&architecture) {
+        let bytes = match rotated && INTERLEAVED.contains(&architecture) {
             true => interleaved(&bytes, shape[0], head_dim as usize),
             false => bytes,
         };
@@ -489,15 +520,18 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     Some(Converted { whole: file(&settings, &tensors), parts })
 }
 
-/// Which layers of an LFM2 are convolutions.
-fn convolutions(config: &Value) -> Option<Vec<bool>> {
+/// Which layers of LFM2 are convolutions, of Granite 4 Mamba-2.
+fn layers_without_keys(config: &Value) -> Option<Vec<bool>> {
     if let Some(attention) = config["full_attn_idxs"].as_array() {
         let layers = 0..config["num_hidden_layers"].as_u64().unwrap();
         return Some(layers.map(|layer| !attention.contains(&layer.into())).collect());
     }
-    let types = config["layer_types"].as_array().filter(|types| types.contains(&"conv".into()))?;
-    Some(types.iter().map(|layer_type| layer_type == "conv").collect())
+    let is_other = |layer_type: &Value| layer_type == "conv" || layer_type == "mamba";
+    let types = config["layer_types"].as_array().filter(|types| types.iter().any(is_other))?;
+    Some(types.iter().map(is_other).collect())
 }
+
+const INTERLEAVED: [&str; 5] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid"];
 
 /// Neighbours 2 i and 2 i + 1 of a head are its rows i and half + i.
 fn interleaved(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
@@ -579,10 +613,25 @@ fn gpt_oss_experts(tensors: Vec<Stored>) -> Vec<Stored> {
     apart
 }
 
-/// Stacks of gate and up together, as one tensor of each expert.
+/// Stacks of gate and up together, as one tensor of each expert; and an MLP's apart.
 fn unfused_experts(tensors: Vec<Stored>) -> Vec<Stored> {
     let mut apart = Vec::new();
-    for tensor in tensors {
+    for mut tensor in tensors {
+        for (theirs, usual) in
+            [("input_linear.weight", "experts.gate_up_proj"), ("output_linear.weight", "experts.down_proj")]
+        {
+            if tensor.shape.len() == 3 {
+                tensor.name = tensor.name.replace(theirs, usual);
+            }
+        }
+        if let Some(prefix) = tensor.name.strip_suffix("shared_mlp.input_linear.weight") {
+            let shape = vec![tensor.shape[0] / 2, tensor.shape[1]];
+            for (part, bytes) in ["gate", "up"].into_iter().zip(tensor.bytes.chunks_exact(tensor.bytes.len() / 2)) {
+                let (name, dtype) = (format!("{prefix}shared_mlp.{part}_proj.weight"), tensor.dtype.clone());
+                apart.push(Stored { name, dtype, shape: shape.clone(), bytes: bytes.to_vec() });
+            }
+            continue;
+        }
         let Some(prefix) =
             tensor.name.strip_suffix("experts.gate_up_proj").or(tensor.name.strip_suffix("experts.down_proj"))
         else {
@@ -660,6 +709,19 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("feed_forward.w1", "ffn_gate"),
             ("feed_forward.w3", "ffn_up"),
             ("feed_forward.w2", "ffn_down"),
+        ],
+        "granitemoe" | "granitehybrid" => &[
+            ("shared_mlp.gate_proj", "ffn_gate_shexp"),
+            ("shared_mlp.up_proj", "ffn_up_shexp"),
+            ("shared_mlp.output_linear", "ffn_down_shexp"),
+            ("block_sparse_moe.router.layer", "ffn_gate_inp"),
+            ("mamba.in_proj", "ssm_in"),
+            ("mamba.conv1d", "ssm_conv1d"),
+            ("mamba.norm", "ssm_norm"),
+            ("mamba.out_proj", "ssm_out"),
+            ("mamba.dt_bias", "ssm_dt.bias"),
+            ("mamba.A_log", "ssm_a"),
+            ("mamba.D", "ssm_d"),
         ],
         "glm4moe" => &[
             ("post_attention_layernorm", "post_attention_norm"),

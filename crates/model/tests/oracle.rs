@@ -88,7 +88,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
 #[test]
 fn every_family_agrees_with_transformers() {
     let checkpoints = committed_checkpoints();
-    assert!(checkpoints.len() >= 32, "committed checkpoints: {checkpoints:?}");
+    assert!(checkpoints.len() >= 35, "committed checkpoints: {checkpoints:?}");
     for (at, (name, directory)) in checkpoints.into_iter().enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory.clone())).unwrap();
         let config = ModelConfig::load(&checkpoint).unwrap();
@@ -196,6 +196,9 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("gpt-oss", "num_experts_per_tok", json!(3)),
         ("gpt-oss-mxfp4", "rope_scaling", json!({"rope_type": "default"})),
         ("gpt-oss-mxfp4", "sliding_window", json!(128)),
+        ("granite-hybrid", "position_embedding_type", json!("rope")),
+        ("granite-hybrid", "residual_multiplier", json!(1)),
+        ("granite-hybrid-dense", "position_embedding_type", json!(null)),
         ("lfm2", "norm_eps", json!(0.1)),
         ("lfm2-moe", "norm_topk_prob", json!(false)),
         ("lfm2-moe", "routed_scaling_factor", json!(1)),

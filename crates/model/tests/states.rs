@@ -14,8 +14,9 @@ use model::{Batch, Forward, LoadOptions};
 use std::ops::Range;
 
 /// Dense with states in the first and the last layer; experts and one shared; projections key head by key head; short
-/// convolutions in the first and the last layer; those with biases, and experts.
-const CHECKPOINTS: [&str; 5] = ["qwen3.5", "qwen3.5-moe", "qwen3-next", "lfm2", "lfm2-moe"];
+/// convolutions in the first and the last layer; those with biases, and experts; Mamba-2 with experts, and dense.
+const CHECKPOINTS: [&str; 7] =
+    ["qwen3.5", "qwen3.5-moe", "qwen3-next", "lfm2", "lfm2-moe", "granite-hybrid", "granite-hybrid-dense"];
 /// Longer than an attention split (256).
 const LEN: usize = 271;
 const BLOCKS: [u32; 9] = [4, 0, 7, 1, 9, 3, 12, 5, 30];
@@ -238,6 +239,9 @@ fn slots_are_taken_at_load_and_only_where_there_are_states() {
     // Two inputs of 48 channels in three layers; three of 32 in three.
     assert_eq!(numbers("lfm2"), 4 * 3 * 2 * 48);
     assert_eq!(numbers("lfm2-moe"), 4 * 3 * 3 * 32);
+    // Three inputs of 64 + 2 x 2 x 32 channels, and 4 heads of 32 x 16, in three layers; two of 64 + 2 x 16, 2 heads.
+    assert_eq!(numbers("granite-hybrid"), 4 * 3 * (3 * 192 + 4 * 32 * 16));
+    assert_eq!(numbers("granite-hybrid-dense"), 4 * 2 * (2 * 96 + 2 * 16 * 32));
     assert_eq!(numbers("llama3"), 0);
 
     let absurd = LoadOptions { state_slots: 1 << 40, ..options(WeightClass::Bf16) };

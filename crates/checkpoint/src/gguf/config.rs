@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, and OLMo 3 `olmo2`:
 /// see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
 /// token are one.
-const ARCHITECTURES: [(&str, &str); 20] = [
+const ARCHITECTURES: [(&str, &str); 22] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
@@ -39,6 +39,8 @@ const ARCHITECTURES: [(&str, &str); 20] = [
     ("lfm2", "Lfm2ForCausalLM"),
     ("lfm2moe", "Lfm2MoeForCausalLM"),
     ("glm4moe", "Glm4MoeForCausalLM"),
+    ("granitemoe", "GraniteMoeSharedForCausalLM"),
+    ("granitehybrid", "GraniteMoeHybridForCausalLM"),
 ];
 
 /// Integers: the field of `config.json`, and the key after the architecture's name.
@@ -89,6 +91,14 @@ const OF_GLM4: [(&str, &str); 4] = [
     ("n_group", "expert_group_count"),
     ("topk_group", "expert_group_used_count"),
 ];
+const SHARED_WIDTH: (&str, &str) = ("shared_intermediate_size", "expert_shared_feed_forward_length");
+const OF_MAMBA: [(&str, &str); 4] = [
+    ("mamba_n_heads", "ssm.time_step_rank"),
+    ("mamba_n_groups", "ssm.group_count"),
+    ("mamba_d_state", "ssm.state_size"),
+    ("mamba_d_conv", "ssm.conv_kernel"),
+];
+const INNER: &str = "ssm.inner_size";
 const ARCHITECTURE: &str = "general.architecture";
 const ROPE_FREQS: &str = "rope_freqs.weight";
 const SHORT_FACTORS: &str = "rope_factors_short.weight";
@@ -189,12 +199,13 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         config.insert("vocab_size".into(), (*rows).into());
     }
     config.insert("tie_word_embeddings".into(), gguf.tensor("output.weight").is_none().into());
-    config.insert("attention_bias".into(), gguf.tensor("blk.0.attn_q.bias").is_some().into());
+    config.insert("attention_bias".into(), gguf.has_tensor_like("attn_q.bias").into());
     config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_gate.bias").is_some().into());
     add_architecture_fields(&settings, head_dim, &mut config)?;
     match settings.architecture {
         "lfm2" | "lfm2moe" => add_lfm2_fields(gguf, &settings, &mut config)?,
         "glm4moe" => add_glm4_fields(gguf, &settings, head_dim, &mut config)?,
+        "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
         _ => {}
     }
     if let Some(scaling) = rope_scaling(gguf, files, &settings, head_dim)? {
@@ -312,6 +323,39 @@ fn add_glm4_fields(
     add_router_fields(settings, config)
 }
 
+fn add_granite_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    config.insert("num_local_experts".into(), settings.integer("expert_count")?.unwrap_or(0).into());
+    // Without experts the MLP has the names of one, and its width is where it always is.
+    let dense =
+        gguf.tensor("blk.0.ffn_gate.weight").and_then(|(_, tensor)| tensor.shape.first().map(|&rows| rows as u64));
+    let width = dense.or(settings.integer(SHARED_WIDTH.1)?);
+    config.extend(width.map(|width| (SHARED_WIDTH.0.to_string(), width.into())));
+    if settings.architecture != "granitehybrid" {
+        return Ok(());
+    }
+    let key = settings.key("attention.head_count_kv");
+    if settings.metadata.is_list(&key) {
+        let heads = settings.metadata.floats(&key)?.unwrap_or_default();
+        let name = |heads: &f64| if *heads == 0.0 { "mamba" } else { "attention" };
+        config.insert("layer_types".into(), heads.iter().map(name).collect());
+    }
+    let is_rotated = settings.metadata.flag(&settings.key("rope.scaling.finetuned"))?.unwrap_or(true);
+    config.insert("position_embedding_type".into(), if is_rotated { "rope" } else { "nope" }.into());
+    for (field, name) in OF_MAMBA {
+        config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
+    }
+    let (inner, hidden) = (settings.integer(INNER)?, settings.integer("embedding_length")?);
+    if let (Some(inner), Some(hidden @ 1..)) = (inner, hidden) {
+        if inner % hidden != 0 {
+            let problem = format!("{inner} is no multiple of the embedding's {hidden}");
+            return Err(settings.metadata.error(&settings.key(INNER), problem));
+        }
+        config.insert("mamba_expand".into(), (inner / hidden).into());
+    }
+    config.insert("mamba_conv_bias".into(), gguf.has_tensor_like("ssm_conv1d.bias").into());
+    Ok(())
+}
+
 /// Routers whose scores are a sigmoid.
 fn add_router_fields(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
     const SCORES: &str = "expert_gating_func";
@@ -347,7 +391,7 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let name = field.rsplit('.').next().unwrap_or(field);
     let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, FLOATS[0].1)];
     let fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
-    let mut fields = fields.chain(own).chain(OF_GLM4);
+    let mut fields = fields.chain(own).chain(OF_GLM4).chain(OF_MAMBA).chain([SHARED_WIDTH]);
     match (field, fields.find(|(theirs, _)| *theirs == name)) {
         (_, Some((_, key))) => format!("{architecture}.{key}"),
         ("vocab_size", _) => "tensor \"token_embd.weight\"".to_string(),

@@ -10,6 +10,8 @@
 //! rotates the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both
 //! projections in another order. Reading them in the inverse order gives the original rows, exactly.
 //!
+//! **Decay of Mamba-2.** The converter stores `-exp(A_log)`, here the tensor `rates` without the sign, in place of `A_log`.
+//!
 //! **Convolutions** lose the dimension of one between channels and taps, which is put back.
 //!
 //! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. It is subtracted here, and the
@@ -58,6 +60,7 @@ const EXPERTS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
 fn expert_modules(architecture: &str) -> (&'static str, [&'static str; 3]) {
     match architecture {
         "lfm2moe" => ("feed_forward.experts", ["w1", "w3", "w2"]),
+        "granitemoe" | "granitehybrid" => ("block_sparse_moe.experts", ["gate_proj", "up_proj", "down_proj"]),
         _ => ("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }
 }
@@ -67,6 +70,7 @@ fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] 
     match architecture {
         "lfm2moe" => &[("exp_probs_b.bias", "feed_forward.expert_bias")],
         "glm4moe" => &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")],
+        "granitehybrid" => &[("ssm_a", "mamba.rates"), ("ssm_d", "mamba.D"), ("ssm_dt.bias", "mamba.dt_bias")],
         _ => &[],
     }
 }
@@ -78,7 +82,7 @@ const SINKS: (&str, &str) = ("attn_sinks.weight", "self_attn.sinks");
 const MAX_EXPERTS: usize = 1024;
 
 /// Architectures whose queries and keys are stored interleaved.
-const INTERLEAVED: [&str; 3] = ["llama", "granite", "smollm3"];
+const INTERLEAVED: [&str; 5] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid"];
 
 const OF_LFM2: [(&str, &str); 12] = [
     ("attn_norm", "operator_norm"),
@@ -93,6 +97,20 @@ const OF_LFM2: [(&str, &str); 12] = [
     ("ffn_gate", "feed_forward.w1"),
     ("ffn_up", "feed_forward.w3"),
     ("ffn_down", "feed_forward.w2"),
+];
+
+const OF_GRANITE: [(&str, &str); 11] = [
+    ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+    ("ffn_gate_shexp", "shared_mlp.gate_proj"),
+    ("ffn_up_shexp", "shared_mlp.up_proj"),
+    ("ffn_down_shexp", "shared_mlp.down_proj"),
+    ("ffn_gate", "shared_mlp.gate_proj"),
+    ("ffn_up", "shared_mlp.up_proj"),
+    ("ffn_down", "shared_mlp.down_proj"),
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
 ];
 
 /// The last are of layers that draft.
@@ -120,6 +138,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
         "lfm2" | "lfm2moe" => &OF_LFM2,
         "glm4moe" => &OF_GLM4,
+        "granitemoe" | "granitehybrid" => &OF_GRANITE,
         _ => &[],
     };
     own.iter().chain(&LAYER)
@@ -187,11 +206,19 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
     } else if architecture.starts_with("gemma") && name.ends_with("norm.weight") {
         StoredAs::PlusOne
+    } else if name.ends_with(".mamba.rates") {
+        StoredAs::Negative
     } else {
         StoredAs::Itself
     };
     let shape = match tensor.shape.as_slice() {
-        &[channels, taps] if name.ends_with(".conv.conv.weight") => vec![channels, 1, taps],
+        &[channels, taps] if name.ends_with(".conv.conv.weight") || name.ends_with(".mamba.conv1d.weight") => {
+            vec![channels, 1, taps]
+        }
+        // Of vectors, a column or groups.
+        &[rows, width] if [".mamba.rates", ".mamba.D", ".mamba.norm.weight"].iter().any(|end| name.ends_with(end)) => {
+            vec![rows * width]
+        }
         shape => shape.to_vec(),
     };
     Ok(vec![TensorInfo { name, shape, stored, ..tensor.clone() }])
@@ -253,6 +280,12 @@ mod tests {
             ("lfm2", "blk.7.ffn_up.weight", "model.layers.7.feed_forward.w3.weight"),
             ("lfm2moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.feed_forward.gate.weight"),
             ("lfm2moe", "blk.7.exp_probs_b.bias", "model.layers.7.feed_forward.expert_bias"),
+            ("granitehybrid", "blk.7.ssm_a", "model.layers.7.mamba.rates"),
+            ("granitehybrid", "blk.7.ssm_dt.bias", "model.layers.7.mamba.dt_bias"),
+            ("granitehybrid", "blk.7.ssm_conv1d.bias", "model.layers.7.mamba.conv1d.bias"),
+            ("granitehybrid", "blk.7.ffn_up_shexp.weight", "model.layers.7.shared_mlp.up_proj.weight"),
+            ("granitehybrid", "blk.7.ffn_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("granitemoe", "blk.7.ffn_gate_inp.weight", "model.layers.7.block_sparse_moe.router.layer.weight"),
             ("glm4moe", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.gate.e_score_correction_bias"),
             ("glm4moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),
             ("glm4moe", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),

@@ -60,6 +60,10 @@ pub enum Family {
     Lfm2Moe,
     /// GLM-4.5: experts (GLM-4.5 Team, 2025).
     Glm4Moe,
+    /// Granite 3 with experts (Granite Team, 2024).
+    GraniteMoe,
+    /// Granite 4: Mamba-2 and attention, with experts or dense (IBM, 2025).
+    GraniteHybrid,
     /// BERT: an encoder (Devlin et al., 2018).
     Bert,
     /// RoBERTa: an encoder (Liu et al., 2019).
@@ -183,6 +187,9 @@ pub(super) enum ExpertFields {
     /// `moe_intermediate_size` wide, from layer `first_k_dense_replace` on, scores by sigmoid, in groups, a bias for the
     /// choice, and `n_shared_experts` more without a gate.
     Glm4,
+    /// In every layer, `intermediate_size` wide, weights over the chosen, and one of `shared_intermediate_size` without a
+    /// gate; with `num_local_experts` 0 that one alone.
+    Granite,
 }
 
 /// Which layers are not attention.
@@ -192,6 +199,8 @@ pub(super) enum MixerFields {
     Attention,
     /// Linear attention, but for every n-th unless `layer_types` lists them.
     Delta(DeltaProjections),
+    /// Mamba-2, by `layer_types`.
+    Mamba,
     /// Short convolutions, by `layer_types`, or all but `full_attn_idxs`.
     ShortConvolutions,
 }
@@ -279,6 +288,8 @@ pub(super) struct Traits {
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
     pub(super) unrotated_layers: bool,
+    /// Only with `position_embedding_type` "rope".
+    pub(super) rotation_if_asked: bool,
     /// Where some layers have a window, the others have no rotation.
     pub(super) unrotated_beside_windows: bool,
     /// The fields are in `text_config`, beside those of an image's part.
@@ -328,6 +339,7 @@ const LLAMA: Traits = Traits {
     computed_width: false,
     local_theta: None,
     unrotated_layers: false,
+    rotation_if_asked: false,
     unrotated_beside_windows: false,
     text_part: None,
     activation: Activation::Silu,
@@ -500,7 +512,26 @@ const LFM2: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) const ARCHITECTURES: [Traits; 34] = [
+const GRANITE: Traits = Traits {
+    family: Family::Granite,
+    architecture: "GraniteForCausalLM",
+    base: "GraniteModel",
+    model_type: "granite",
+    factors: Factors::Granite,
+    ..LLAMA
+};
+
+const GRANITE_MOE: Traits = Traits {
+    family: Family::GraniteMoe,
+    architecture: "GraniteMoeForCausalLM",
+    base: "GraniteMoeModel",
+    model_type: "granitemoe",
+    mlp_bias: false,
+    experts: ExpertFields::Granite,
+    ..GRANITE
+};
+
+pub(super) const ARCHITECTURES: [Traits; 37] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -638,13 +669,22 @@ pub(super) const ARCHITECTURES: [Traits; 34] = [
         head_dim: Some(128),
         ..LLAMA
     },
+    GRANITE,
+    GRANITE_MOE,
     Traits {
-        family: Family::Granite,
-        architecture: "GraniteForCausalLM",
-        base: "GraniteModel",
-        model_type: "granite",
-        factors: Factors::Granite,
-        ..LLAMA
+        architecture: "GraniteMoeSharedForCausalLM",
+        base: "GraniteMoeSharedModel",
+        model_type: "granitemoeshared",
+        ..GRANITE_MOE
+    },
+    Traits {
+        family: Family::GraniteHybrid,
+        architecture: "GraniteMoeHybridForCausalLM",
+        base: "GraniteMoeHybridModel",
+        model_type: "granitemoehybrid",
+        mixers: MixerFields::Mamba,
+        rotation_if_asked: true,
+        ..GRANITE_MOE
     },
     Traits {
         family: Family::SmolLm3,

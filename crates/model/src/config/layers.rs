@@ -6,7 +6,7 @@ use super::{CacheLayer, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_h
 use checkpoint::LoadError;
 use kernels::convolution::MAX_TAPS;
 use kernels::recurrence::MAX_WIDTH as MAX_HEAD;
-use kernels::{DeltaShape, HeadLayout, RoutingRule, Scores};
+use kernels::{DeltaShape, HeadLayout, MambaShape, OutputNorm, RoutingRule, Scores};
 use serde_json::Value;
 
 /// The experts of a mixture: MLPs of which every token passes through a few.
@@ -42,6 +42,8 @@ pub enum Mixer {
     Attention,
     /// By a state that each changes: linear attention with the gated delta rule (Yang et al., 2024).
     Delta(DeltaConfig),
+    /// By a state that fades as fast as each says: Mamba-2 (Dao & Gu, 2024).
+    Mamba(MambaConfig),
     /// By the few rows before each: a short convolution between gates (LFM2: Liquid AI, 2025).
     ShortConvolution(ShortConvolutionConfig),
 }
@@ -68,6 +70,7 @@ impl Mixer {
         match self {
             Mixer::Attention => 0,
             Mixer::Delta(delta) => delta.conv_numbers() + delta.shape.state_numbers(),
+            Mixer::Mamba(mamba) => mamba.conv_numbers() + mamba.shape.state_numbers(),
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (taps - 1) * channels,
         }
     }
@@ -78,6 +81,8 @@ impl Mixer {
             Mixer::Attention => 0,
             // The decay, and three sums with a product each.
             Mixer::Delta(DeltaConfig { shape, taps, .. }) => 7 * shape.state_numbers() + 2 * taps * shape.channels(),
+            // The same with one sum less.
+            Mixer::Mamba(MambaConfig { shape, taps, .. }) => 5 * shape.state_numbers() + 2 * taps * shape.channels(),
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (2 * taps + 2) * channels,
         }
     }
@@ -89,10 +94,88 @@ impl Mixer {
             Mixer::Delta(DeltaConfig { shape, .. }) => {
                 Some(MixerWidths { row: shape.row_width(), gates: 2 * shape.value_heads, out: shape.value_width() })
             }
+            Mixer::Mamba(MambaConfig { shape, .. }) => {
+                Some(MixerWidths { row: shape.row_width(), gates: shape.heads, out: shape.inner() })
+            }
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, .. }) => {
                 Some(MixerWidths { row: 3 * channels, gates: 0, out: *channels })
             }
         }
+    }
+}
+
+/// A Mamba-2 layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MambaConfig {
+    /// Its heads.
+    pub shape: MambaShape,
+    /// Taps of the convolution of x, B and C.
+    pub taps: usize,
+    /// A bias on it.
+    pub has_conv_bias: bool,
+    /// The norm of its output.
+    pub output: OutputNorm,
+    /// How many equal parts of the output are normed by themselves.
+    pub norm_groups: usize,
+}
+
+impl MambaConfig {
+    /// Fields whose names begin with `mamba_`.
+    fn read(fields: &Fields<'_>) -> Result<MambaConfig, LoadError> {
+        let size = |name, absent| Ok(fields.optional_size(name, 1 << 20)?.unwrap_or(absent));
+        let width = |name, width: usize| match width.is_multiple_of(16) && (1..=MAX_HEAD).contains(&width) {
+            true => Ok(width),
+            false => {
+                let problem = format!("{width} is not supported; multiples of 16 up to {MAX_HEAD} are");
+                Err(fields.error(name, problem))
+            }
+        };
+        let (heads, groups) = (size("mamba_n_heads", 128)?, size("mamba_n_groups", 1)?);
+        if !heads.is_multiple_of(groups) {
+            return Err(fields.error("mamba_n_groups", format!("{groups} does not divide mamba_n_heads = {heads}")));
+        }
+        let inner = size("mamba_expand", 2)?.saturating_mul(fields.size("hidden_size", MAX_WIDTH)?);
+        let head_dim = match fields.map.get("mamba_d_head") {
+            None | Some(Value::Null) => inner / heads,
+            Some(Value::String(auto)) if auto == "auto" => inner / heads,
+            Some(_) => fields.size("mamba_d_head", 1 << 20)?,
+        };
+        let shape = MambaShape {
+            heads,
+            head_dim: width("mamba_d_head", head_dim)?,
+            groups,
+            state_dim: width("mamba_d_state", size("mamba_d_state", 256)?)?,
+        };
+        if heads * head_dim != inner {
+            let problem = format!("{heads} heads of width {head_dim} are not mamba_expand times hidden_size = {inner}");
+            return Err(fields.error("mamba_n_heads", problem));
+        }
+        if shape.row_width() > 2 * MAX_WIDTH || inner > MAX_WIDTH {
+            let problem = format!("{heads} heads of width {head_dim} are more than {MAX_WIDTH} wide");
+            return Err(fields.error("mamba_n_heads", problem));
+        }
+        if fields.flag("mamba_proj_bias", false)? {
+            return Err(fields.error("mamba_proj_bias", "true is not supported; these projections have no biases"));
+        }
+        refuse_step_limits(fields)?;
+        let taps = fields.optional_integer("mamba_d_conv", 2..=MAX_TAPS as u64)?.unwrap_or(4) as usize;
+        let has_conv_bias = fields.flag("mamba_conv_bias", true)?;
+        Ok(MambaConfig { shape, taps, has_conv_bias, output: OutputNorm::AfterGate, norm_groups: 1 })
+    }
+
+    /// Numbers of the convolution's state: inputs of the rows before.
+    pub(crate) fn conv_numbers(&self) -> usize {
+        (self.taps - 1) * self.shape.channels()
+    }
+}
+
+/// Step widths have no limits here. transformers heeds them when it reads a prompt, and not when it writes.
+fn refuse_step_limits(fields: &Fields<'_>) -> Result<(), LoadError> {
+    const NAME: &str = "time_step_limit";
+    let limits = fields.list(NAME)?.unwrap_or_default();
+    match limits.iter().any(|limit| limit.as_f64().is_some_and(|limit| limit != 0.0 && limit < f64::from(f32::MAX))) {
+        true => Err(fields.error(NAME, "finite limits are not supported; from 0 to infinity are")),
+        false => Ok(()),
     }
 }
 
@@ -173,6 +256,9 @@ impl ExpertConfig {
         if traits.experts == ExpertFields::None {
             return Ok(None);
         }
+        if traits.experts == ExpertFields::Granite && !has_granite_experts(fields)? {
+            return Ok(None);
+        }
         let num_experts = match traits.experts {
             ExpertFields::Glm4 => fields.size("n_routed_experts", MAX_EXPERTS)?,
             // Transformers 5 writes the second name for what was the first.
@@ -193,7 +279,9 @@ impl ExpertConfig {
             }
             ExpertFields::Qwen35 => ("moe_intermediate_size", true),
             ExpertFields::Olmoe => ("intermediate_size", normed(false)?),
-            ExpertFields::Mixtral | ExpertFields::GptOss | ExpertFields::None => ("intermediate_size", true),
+            ExpertFields::Mixtral | ExpertFields::Granite | ExpertFields::GptOss | ExpertFields::None => {
+                ("intermediate_size", true)
+            }
         };
         let intermediate_size = fields.size(width, MAX_WIDTH)?;
         let (scores, has_choice_bias) = match traits.experts {
@@ -216,12 +304,25 @@ impl ExpertConfig {
                 }
                 count => Some(SharedExpertConfig { width: count * intermediate_size, gated: false }),
             },
+            ExpertFields::Granite => match shared_width(fields)? {
+                0 => None,
+                width => Some(SharedExpertConfig { width, gated: false }),
+            },
             _ => None,
         };
         let rule = RoutingRule { top_k, over_chosen, scores };
         let biases = traits.experts == ExpertFields::GptOss;
         Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, has_choice_bias, shared }))
     }
+}
+
+fn has_granite_experts(fields: &Fields<'_>) -> Result<bool, LoadError> {
+    Ok(fields.optional_integer("num_local_experts", 0..=MAX_EXPERTS as u64)? != Some(0))
+}
+
+/// Width of Granite's MLP that every token passes through; 0: there is none.
+pub(super) fn shared_width(fields: &Fields<'_>) -> Result<usize, LoadError> {
+    Ok(fields.optional_integer("shared_intermediate_size", 0..=MAX_WIDTH as u64)?.unwrap_or(0) as usize)
 }
 
 /// Scores by sigmoid, of experts in groups or not.
@@ -396,6 +497,19 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
                 }
             }
         }
+        MixerFields::Mamba => {
+            let (mamba, attention) = (true, false);
+            let names = [
+                ("mamba", mamba),
+                ("linear_attention", mamba),
+                ("attention", attention),
+                ("full_attention", attention),
+            ];
+            let listed = listed(fields, num_layers, &names)?.unwrap_or_else(|| vec![mamba; num_layers]);
+            let config = listed.contains(&mamba).then(|| MambaConfig::read(fields)).transpose()?;
+            let mixer = |is_mamba: bool| config.filter(|_| is_mamba).map_or(Mixer::Attention, Mixer::Mamba);
+            listed.into_iter().map(mixer).collect()
+        }
         MixerFields::ShortConvolutions => {
             let convolution = Mixer::ShortConvolution(ShortConvolutionConfig::read(fields)?);
             match listed(fields, num_layers, &[full, ("conv", convolution)])? {
@@ -407,7 +521,7 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
     // The scheduler counts in blocks of keys and values.
     match mixers.contains(&Mixer::Attention) {
         true => Ok(mixers),
-        false => Err(fields.error("layer_types", "no layer is full_attention; at least one is needed")),
+        false => Err(fields.error("layer_types", "no layer is attention; at least one is needed")),
     }
 }
 
@@ -434,6 +548,14 @@ fn layer_of<'l, T>(fields: &Fields<'_>, name: &str, layer: &Value, of: &'l mut [
 /// Layers whose queries and keys turn with their positions.
 fn rotated(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<bool>, LoadError> {
     const NAME: &str = "no_rope_layers";
+    if traits.rotation_if_asked {
+        const KIND: &str = "position_embedding_type";
+        return match fields.text(KIND)? {
+            Some("rope") => Ok(vec![true; num_layers]),
+            None | Some("nope") => Ok(vec![false; num_layers]),
+            Some(other) => Err(fields.error(KIND, format!("{} is not supported; rope and nope are", quoted(other)))),
+        };
+    }
     if !traits.unrotated_layers {
         return Ok(vec![true; num_layers]);
     }
@@ -537,6 +659,9 @@ fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Resu
         ExpertFields::Qwen | ExpertFields::Qwen3Next => {}
         ExpertFields::Lfm2 => return from("num_dense_layers", 2),
         ExpertFields::Glm4 => return from("first_k_dense_replace", 1),
+        ExpertFields::Granite => {
+            return Ok(vec![has_granite_experts(fields)?; num_layers]);
+        }
         _ => return Ok(vec![traits.experts != ExpertFields::None; num_layers]),
     }
     const DENSE: &str = "mlp_only_layers";

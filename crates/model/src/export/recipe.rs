@@ -223,7 +223,11 @@ impl Target {
 pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
     let unit = |matrices: &[(&Linear, RowOrder)]| Unit::of(index, matrices, family);
     let plain = |linear| [(linear, RowOrder::AsStored)];
-    let mut units = vec![unit(&[(&layer.qkv, layer.qkv_order)]), unit(&plain(&layer.o))];
+    // A tensor of which other rows are part of a wide matrix stays as it is stored.
+    let mut units = match is_of_whole_tensors(&layer.qkv) {
+        true => vec![unit(&[(&layer.qkv, layer.qkv_order)]), unit(&plain(&layer.o))],
+        false => vec![unit(&plain(&layer.o))],
+    };
     match &layer.feed {
         Feed::Dense(Mlp { gate_up, gate_up_order, down }) => {
             units.extend([unit(&[(gate_up, *gate_up_order)]), unit(&plain(down))]);
@@ -235,6 +239,10 @@ pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
         }
     }
     units
+}
+
+fn is_of_whole_tensors(linear: &Linear) -> bool {
+    linear.parts.iter().all(|part| part.shape.len() == 3 || part.rows.len() == part.shape[0])
 }
 
 impl Unit {
@@ -282,12 +290,14 @@ fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module
     };
     let in_turns = |name: String, first| Module { first, step: 2, ..module(name, part.rows.clone()) };
     let stack = part.shape.len() == 3;
-    let Some((prefix, kind)) = part.name.rsplit_once('.').filter(|_| stack) else {
+    let stack_name = part.name.strip_suffix(".weight").unwrap_or(&part.name);
+    let Some((prefix, kind)) = stack_name.rsplit_once('.').filter(|_| stack) else {
         return vec![module(part.name.strip_suffix(".weight").unwrap_or(&part.name).to_string(), part.rows.clone())];
     };
     let expert = part.rows.start / part.rows.len();
     let (prefix, [gate, up, down]) = match family {
         Family::Mixtral => (prefix.replace(".mlp.", ".block_sparse_moe."), ["w1", "w3", "w2"]),
+        Family::GraniteMoe | Family::GraniteHybrid => (format!("{prefix}.experts"), mlp_parts(family)),
         _ => (prefix.to_string(), mlp_parts(family)),
     };
     let middle = part.rows.start + part.rows.len() / 2;
@@ -296,7 +306,7 @@ fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module
             let named = |name: &str| format!("{prefix}.{expert}.{name}");
             vec![in_turns(named(gate), 0), in_turns(named(up), 1)]
         }
-        "gate_up_proj" => vec![
+        "gate_up_proj" | "input_linear" => vec![
             module(format!("{prefix}.{expert}.{gate}"), part.rows.start..middle),
             module(format!("{prefix}.{expert}.{up}"), middle..part.rows.end),
         ],

@@ -496,7 +496,7 @@ impl Backend for Remote {
         states: &mut Place,
         out: &mut Place,
     ) {
-        let Mamba { shape, rates, dt_bias, skip, output, norm, eps, state } = how;
+        let Mamba { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state } = how;
         let (vectors, norm) = ([rates.0, dt_bias.0, skip.0], norm.map(|norm| norm.0));
         let (step, rows, steps, states, out) = (step.0, rows.0, steps.0, states.0, out.0);
         self.ask(move |reference, arena| {
@@ -506,7 +506,7 @@ impl Backend for Remote {
                     arena.change(steps, |arena, steps| {
                         let [rates, dt_bias, skip] = vectors.map(|place| &*arena.vectors[&place]);
                         let norm = norm.map(|norm| &*arena.vectors[&norm]);
-                        let how = Mamba { shape, rates, dt_bias, skip, output, norm, eps, state };
+                        let how = Mamba { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state };
                         arena.steps[&step].with(|step| {
                             Backend::mamba(reference, step, how, (rows, steps), &mut of_sequences, out);
                         });
