@@ -185,6 +185,15 @@ CASES = {
         final_logit_softcapping=30.0, hidden_size_per_layer_input=0, use_bidirectional_attention="vision",
         layer_types=["sliding_attention", "full_attention", "full_attention"],
     ),
+    # The same with experts beside the MLP of each layer.
+    "gemma4-moe": case(
+        "Gemma4ForCausalLM", "gemma4_text", torch.bfloat16, embedding=0.2, head_norm=0.4, fused_experts=True,
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=32, global_head_dim=64, num_global_key_value_heads=1, attention_k_eq_v=True, rms_norm_eps=1e-6,
+        sliding_window=24, hidden_activation="gelu_pytorch_tanh", dtype="bfloat16", tie_word_embeddings=True,
+        final_logit_softcapping=30.0, hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=6,
+        top_k_experts=2, moe_intermediate_size=24, layer_types=["sliding_attention", "full_attention"],
+    ),
     # Fused projections and a window on every layer, as in Phi-3-mini-4k; transformers 4.
     "phi3": case(
         "Phi3ForCausalLM", "phi3", torch.bfloat16,
@@ -427,7 +436,7 @@ def random_weights(config, spec, rng):
             pass
         elif name.endswith(".D"):
             values = numpy.float32(1.0) + numpy.float32(0.3) * values
-        elif name.endswith("layer_scalar"):
+        elif name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
             values = rng.uniform(0.5, 1.5, shapes[name]).astype(numpy.float32)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             values = numpy.float32(spec["head_norm"]) + numpy.float32(0.2) * values
@@ -525,7 +534,7 @@ def clear_winners(rows):
 
 def draw_prompt(model, narrow, rng, length, num_rows):
     """`narrow`: the same model in bfloat16, if it has states."""
-    if narrow or hasattr(model.config, "num_experts_per_tok"):
+    if narrow or chosen_experts(model.config):
         return draw_by_token(model, narrow, rng, length, num_rows)
     for _ in range(1000):
         tokens = [int(token) for token in rng.integers(0, model.config.vocab_size, length)]
@@ -543,7 +552,7 @@ def narrow_error(narrow, tokens, row):
 def choice_margin(config, bias, logits):
     """By how much the worst chosen expert is before the best other one, and the worst kept group before the next, in
     standard deviations."""
-    k, scores = config.num_experts_per_tok, logits
+    k, scores = chosen_experts(config), logits
     if bias is None:
         ranked = scores.sort(descending=True).values
         return float((ranked[k - 1] - ranked[k]) / scores.std())
@@ -560,16 +569,24 @@ def choice_margin(config, bias, logits):
     return float(min(margins) / spread)
 
 
+def chosen_experts(config):
+    """How many experts a token goes to; 0 where there are none."""
+    return getattr(config, "num_experts_per_tok", 0) or getattr(config, "top_k_experts", 0) or 0
+
+
 def draw_by_token(model, narrow, rng, length, num_rows):
     """Token by token, since in a long prompt drawn at once some token always nearly goes to another expert."""
     margins = []
 
     def note_margin(router, inputs, output):
         bias = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
-        logits = next(part for part in output if part.is_floating_point() and part.shape[-1] == router.weight.shape[0])
+        experts = getattr(router, "proj", router).weight.shape[0]
+        logits = next(part for part in output if part.is_floating_point() and part.shape[-1] == experts)
+        if hasattr(router, "proj"):  # it gives shares
+            logits = logits.log()
         margins.append(choice_margin(model.config, bias, logits[-1]))
 
-    routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
+    routers = [module for module in model.modules() if type(module).__name__.lower().endswith(("topkrouter", "textrouter"))]
     hooks = [router.register_forward_hook(note_margin) for router in routers]
     tokens = []
     for _ in range(100 * length):

@@ -250,7 +250,8 @@ impl ModelConfig {
         let head_dims = (head_dim_of(false), head_dim_of(true));
         let (ropes, context_limit) = rope::ropes(&fields, traits, head_dims, max_position_embeddings)?;
         // Where all layers have experts, no field says how wide another MLP would be.
-        let only_experts = experts.filter(|_| layers.iter().all(|layer| layer.has_experts));
+        let only_experts =
+            experts.filter(|experts| !experts.beside_mlp && layers.iter().all(|layer| layer.has_experts));
         let intermediate_size = match (fields.optional_size("intermediate_size", MAX_WIDTH)?, only_experts) {
             (None, Some(experts)) => experts.intermediate_size,
             // Dense layers of this family have what is beside the experts in others.
@@ -334,6 +335,11 @@ impl ModelConfig {
         self.layers.iter().filter(|layer| layer.mixer.has_keys()).map(|layer| layer.heads)
     }
 
+    /// See [`ExpertConfig::beside_mlp`].
+    pub(crate) fn has_experts_beside_mlps(&self) -> bool {
+        self.experts.is_some_and(|experts| experts.beside_mlp)
+    }
+
     /// Whether a layer with these heads norms its values.
     pub(crate) fn has_value_norms(&self, heads: HeadLayout) -> bool {
         self.head_norm == HeadNorm::WithValues && !heads.queries_only
@@ -359,7 +365,8 @@ impl ModelConfig {
     /// Width of the widest MLP, experts counted one by one.
     pub fn widest_mlp(&self) -> usize {
         let experts = self.experts.filter(|_| self.layers.iter().any(|layer| layer.has_experts));
-        let dense = self.layers.iter().filter(|layer| !layer.has_experts).map(|layer| layer.mlp_width).max();
+        let is_dense = |layer: &&LayerConfig| !layer.has_experts || self.has_experts_beside_mlps();
+        let dense = self.layers.iter().filter(is_dense).map(|layer| layer.mlp_width).max();
         let of = |experts: ExpertConfig| experts.intermediate_size.max(experts.shared.map_or(0, |shared| shared.width));
         experts.map(of).max(dense).unwrap_or(0)
     }
@@ -385,13 +392,15 @@ impl ModelConfig {
             let MixerWidths { row, gates, out } = self.mixer_widths(layer);
             hidden * (row + gates + out) as u64
         };
+        let dense = |layer: &LayerConfig| self.mlp_matrices() * hidden * layer.mlp_width as u64;
         let mlp = |layer: &LayerConfig| match self.experts.as_ref().filter(|_| layer.has_experts) {
             Some(experts) => {
                 let counted = 3 * counted(experts) * experts.intermediate_size;
                 let shared = experts.shared.map_or(0, |shared| 3 * shared.width + usize::from(shared.gated));
-                hidden * (experts.num_experts + counted + shared) as u64 // the router's first
+                let beside = if experts.beside_mlp { dense(layer) } else { 0 };
+                beside + hidden * (experts.num_experts + counted + shared) as u64 // the router's first
             }
-            None => self.mlp_matrices() * hidden * layer.mlp_width as u64,
+            None => dense(layer),
         };
         // The projection of the embedding for a layer, the gate, the projection back.
         let input = self.layer_input.map_or(0, |input| 3 * hidden * input.width as u64);
@@ -492,9 +501,6 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits) -> Result<(
     }
     if let Some(limit) = fields.optional_float("clip_qkv", 0.0..=1e9)? {
         return Err(fields.error("clip_qkv", format!("{limit} is not supported; queries and keys are not clipped")));
-    }
-    if traits.uneven_layers.is_some() && fields.flag("enable_moe_block", false)? {
-        return Err(fields.error("enable_moe_block", "true is not supported: experts beside an MLP are not computed"));
     }
     if traits.attention_gate && !fields.flag("attn_output_gate", true)? {
         return Err(fields.error("attn_output_gate", "false is not supported; attention's output has gates here"));

@@ -12,7 +12,7 @@
 //! Some models have one expert more that every row passes through, in some times a gate of its own; it is added last.
 
 use crate::config::ExpertConfig;
-use crate::transformer::{Linear, Mlp, Pass};
+use crate::transformer::{Linear, Mlp, Pass, copy};
 use kernels::{Backend, Extent, Out, OutOfMemory};
 
 /// The experts of a layer.
@@ -23,6 +23,29 @@ pub(crate) struct Experts<B: Backend> {
     pub(crate) choice_bias: Option<B::Vector>,
     pub(crate) experts: Vec<Mlp<B>>,
     pub(crate) shared: Option<SharedExpert<B>>,
+    /// Of each expert's results; empty: all 1.
+    pub(crate) factors: Vec<f32>,
+    pub(crate) beside: Option<BesideMlp<B>>,
+}
+
+/// An MLP that experts are beside: `norm(mlp(input)) + norm(experts(norm(x)))` in place of either, chosen by another
+/// norm of `x`, the residual stream.
+pub(crate) struct BesideMlp<B: Backend> {
+    pub(crate) mlp: Mlp<B>,
+    /// Of what the MLP gives.
+    pub(crate) mlp_norm: B::Vector,
+    /// Of what experts read and give.
+    pub(crate) norms: [B::Vector; 2],
+    /// Of what the router reads.
+    pub(crate) router_norm: B::Vector,
+}
+
+impl<B: Backend> BesideMlp<B> {
+    fn bytes(&self, backend: &B) -> usize {
+        let BesideMlp { mlp, mlp_norm, norms: [before, after], router_norm } = self;
+        let norms = [mlp_norm, before, after, router_norm].map(|norm| backend.vector_bytes(norm));
+        mlp.bytes(backend) + norms.iter().sum::<usize>()
+    }
 }
 
 /// The expert of every row.
@@ -34,6 +57,12 @@ pub(crate) struct SharedExpert<B: Backend> {
 
 /// Memory for routing the rows of a pass.
 pub(crate) struct ExpertScratch<B: Backend> {
+    routing: RoutingScratch<B>,
+    /// What an MLP beside them gives, and a norm of the stream: `[max_rows, hidden_size]` each, or empty.
+    beside: [B::Rows; 2],
+}
+
+struct RoutingScratch<B: Backend> {
     /// `[max_rows, num_experts]`.
     logits: B::Rows,
     routes: B::Routes,
@@ -51,14 +80,16 @@ impl<B: Backend> ExpertScratch<B> {
         hidden: usize,
         max_rows: usize,
     ) -> Result<ExpertScratch<B>, OutOfMemory> {
-        let &ExpertConfig { num_experts, rule, shared, .. } = experts;
-        Ok(ExpertScratch {
+        let &ExpertConfig { num_experts, rule, shared, beside_mlp, .. } = experts;
+        let beside = if beside_mlp { hidden } else { 0 };
+        let routing = RoutingScratch {
             logits: backend.rows(max_rows, num_experts)?,
             routes: backend.routes(max_rows, num_experts, rule)?,
             gathered: backend.rows(max_rows, hidden)?,
             results: backend.rows(max_rows, hidden)?,
             shared_gates: backend.rows(max_rows, usize::from(shared.is_some_and(|shared| shared.gated)))?,
-        })
+        };
+        Ok(ExpertScratch { routing, beside: [backend.rows(max_rows, beside)?, backend.rows(max_rows, beside)?] })
     }
 }
 
@@ -72,11 +103,52 @@ impl<B: Backend> Experts<B> {
         activated: &mut B::Rows,
         out: Out<'_, B::Rows>,
     ) {
-        let &Pass { backend, config, .. } = pass;
-        let ExpertScratch { logits, routes, gathered, results, shared_gates } = scratch;
-        self.router.apply(backend, input, rows, Out::Store(logits));
-        backend.route(logits, self.choice_bias.as_ref(), rows, routes);
+        self.choose(pass, (input, rows), &mut scratch.routing);
+        self.add_chosen(pass, (input, rows), &mut scratch.routing, activated, out);
+    }
 
+    /// The same beside an MLP, which alone reads `input`; `x` is the stream.
+    pub(crate) fn apply_beside(
+        &self,
+        pass: &Pass<'_, B>,
+        (input, x, rows): (&B::Rows, &B::Rows, usize),
+        scratch: &mut ExpertScratch<B>,
+        activated: &mut B::Rows,
+        out: &mut B::Rows,
+    ) {
+        let Some(BesideMlp { mlp, mlp_norm, norms: [before, after], router_norm }) = &self.beside else { return };
+        let &Pass { backend, config, .. } = pass;
+        let eps = config.rms_norm_eps;
+        let ExpertScratch { routing, beside: [of_mlp, normed] } = scratch;
+        mlp.apply(pass, (input, rows), activated, Out::Store(out));
+        backend.rms_norm(out, 0..rows, mlp_norm, eps, of_mlp);
+        backend.rms_norm(x, 0..rows, router_norm, eps, normed);
+        self.choose(pass, (normed, rows), routing);
+        backend.rms_norm(x, 0..rows, before, eps, normed);
+        self.add_chosen(pass, (normed, rows), routing, activated, Out::Store(out));
+        backend.rms_norm(out, 0..rows, after, eps, normed);
+        let extent = Extent { rows, width: config.hidden_size };
+        copy(backend, of_mlp, out, extent);
+        backend.add_scaled(normed, 1.0, out, extent);
+    }
+
+    fn choose(&self, pass: &Pass<'_, B>, (input, rows): (&B::Rows, usize), scratch: &mut RoutingScratch<B>) {
+        let RoutingScratch { logits, routes, .. } = scratch;
+        self.router.apply(pass.backend, input, rows, Out::Store(logits));
+        pass.backend.route(logits, self.choice_bias.as_ref(), rows, routes);
+    }
+
+    /// What the chosen experts, and the one of every row, make of `input`.
+    fn add_chosen(
+        &self,
+        pass: &Pass<'_, B>,
+        (input, rows): (&B::Rows, usize),
+        scratch: &mut RoutingScratch<B>,
+        activated: &mut B::Rows,
+        out: Out<'_, B::Rows>,
+    ) {
+        let &Pass { backend, config, .. } = pass;
+        let RoutingScratch { routes, gathered, results, shared_gates, .. } = scratch;
         let hidden = config.hidden_size;
         let x = match out {
             Out::Add(x) => x,
@@ -91,6 +163,9 @@ impl<B: Backend> Experts<B> {
             if rows > 0 {
                 backend.gather_routed(routes, index, input, hidden, gathered);
                 expert.apply(pass, (gathered, rows), activated, Out::Store(results));
+                if let Some(&factor) = self.factors.get(index) {
+                    backend.scale(factor, results, Extent { rows, width: hidden });
+                }
                 backend.scatter_routed(routes, index, results, hidden, x);
             }
         }
@@ -110,7 +185,7 @@ impl<B: Backend> Experts<B> {
         let gate = |gate: &Option<B::Matrix>| gate.as_ref().map_or(0, |gate| backend.matrix_bytes(gate));
         let shared = self.shared.as_ref().map_or(0, |shared| gate(&shared.gate) + shared.mlp.bytes(backend));
         let bias = self.choice_bias.as_ref().map_or(0, |bias| backend.vector_bytes(bias));
-        self.router.bytes(backend) + bias + shared
+        self.router.bytes(backend) + bias + shared + self.beside.as_ref().map_or(0, |beside| beside.bytes(backend))
     }
 
     /// Bytes of all experts but the shared one.

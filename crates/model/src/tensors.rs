@@ -112,7 +112,22 @@ pub(crate) enum Feed {
         choice_bias: Option<Vector>,
         experts: Vec<Mlp>,
         shared: Option<SharedExpert>,
+        beside: Option<Box<BesideMlp>>,
     },
+}
+
+/// What a layer has whose experts are beside its MLP.
+#[derive(Debug)]
+pub(crate) struct BesideMlp {
+    pub(crate) mlp: Mlp,
+    /// Of what the MLP gives, `[hidden_size]` as all norms here.
+    pub(crate) mlp_norm: Vector,
+    /// Of what experts read and give.
+    pub(crate) norms: [Vector; 2],
+    /// Of what the router reads.
+    pub(crate) router_norm: Vector,
+    /// `[num_experts]`.
+    pub(crate) factors: Vector,
 }
 
 /// The expert that every row passes through.
@@ -295,7 +310,8 @@ impl Layer {
         matrices.push(&self.o);
         match &self.feed {
             Feed::Dense(mlp) => matrices.extend([&mlp.gate_up, &mlp.down]),
-            Feed::Experts { router, experts, shared, .. } => {
+            Feed::Experts { router, experts, shared, beside, .. } => {
+                matrices.extend(beside.iter().flat_map(|beside| [&beside.mlp.gate_up, &beside.mlp.down]));
                 matrices.push(router);
                 let mlps = experts.iter().chain(shared.iter().map(|shared| &shared.mlp));
                 matrices.extend(mlps.flat_map(|mlp| [&mlp.gate_up, &mlp.down]));
@@ -318,6 +334,14 @@ impl Layer {
         wide.into_iter().chain([self.mixer.gates()]).flatten().any(|wide| std::ptr::eq(wide, linear))
     }
 
+    /// Numbers of experts that their results are multiplied by.
+    fn factors(&self) -> Option<&Vector> {
+        match &self.feed {
+            Feed::Experts { beside: Some(beside), .. } => Some(&beside.factors),
+            _ => None,
+        }
+    }
+
     /// Of all that [`plain_vectors`](Self::plain_vectors) lists and the weights of convolutions.
     fn vectors(&self) -> Vec<&Vector> {
         let filter = self.mixer.filter().map(|filter| &filter.weight);
@@ -329,12 +353,16 @@ impl Layer {
         let norms = [&self.attention_norms, &self.mlp_norms];
         let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
         let filter_bias = self.mixer.filter().and_then(|filter| filter.bias.as_ref());
-        let choice_bias = match &self.feed {
-            Feed::Dense(_) => None,
-            Feed::Experts { choice_bias, .. } => choice_bias.as_ref(),
+        let (choice_bias, beside) = match &self.feed {
+            Feed::Dense(_) => (None, None),
+            Feed::Experts { choice_bias, beside, .. } => (choice_bias.as_ref(), beside.as_ref()),
         };
+        let beside = beside.into_iter().flat_map(|beside| {
+            let BesideMlp { mlp_norm, norms: [before, after], router_norm, factors, .. } = &**beside;
+            [mlp_norm, before, after, router_norm, factors]
+        });
         let input = self.input.iter().map(|input| &input.norm).chain(&self.scalar);
-        norms.chain(self.mixer.vectors()).chain(filter_bias).chain(choice_bias).chain(input).collect()
+        norms.chain(self.mixer.vectors()).chain(filter_bias).chain(choice_bias).chain(beside).chain(input).collect()
     }
 }
 
@@ -383,6 +411,8 @@ const USUAL: Names = Names {
     shared_expert: "mlp.shared_expert",
 };
 
+const OF_GEMMA4: Names = Names { router: "router.proj", experts: "experts", ..USUAL };
+
 const OF_GLM4: Names = Names { shared_expert: "mlp.shared_experts", ..USUAL };
 
 /// As GGUF files have it; others have gate and up in one tensor: see [`Tensors::input_linear`].
@@ -412,6 +442,7 @@ impl Names {
         match family {
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
             Family::Glm4Moe => &OF_GLM4,
+            Family::Gemma4 => &OF_GEMMA4,
             Family::GraniteMoe | Family::GraniteHybrid => &OF_GRANITE,
             _ => &USUAL,
         }
@@ -598,7 +629,7 @@ impl<'c> Tensors<'c> {
             ),
         };
         let feed = match config.experts.filter(|_| config.layers[index].has_experts) {
-            Some(experts) => self.experts(&experts, &name),
+            Some(experts) => self.experts(&experts, config.layers[index].mlp_width, &name),
             None => Feed::Dense(self.dense(&name, config.layers[index].mlp_width)),
         };
         let Between { qkv, qkv_order, mixer, o } = match config.layers[index].mixer {
@@ -713,8 +744,10 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    fn experts(&self, experts: &ExpertConfig, name: &dyn Fn(&str) -> String) -> Feed {
+    /// `mlp_width`: of what is beside them.
+    fn experts(&self, experts: &ExpertConfig, mlp_width: usize, name: &dyn Fn(&str) -> String) -> Feed {
         let &ExpertConfig { num_experts, intermediate_size: width, biases, has_choice_bias, shared, .. } = experts;
+        let experts_beside = experts.beside_mlp;
         let (hidden, names) = (self.config.hidden_size, self.names);
         let apart = |module: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
             let of = |expert: usize, part: &str| name(&format!("{module}.{expert}.{part}"));
@@ -778,6 +811,18 @@ impl<'c> Tensors<'c> {
             choice_bias: has_choice_bias.then(choice_bias),
             experts,
             shared: shared.map(shared_expert),
+            beside: experts_beside.then(|| Box::new(self.beside(num_experts, mlp_width, name))),
+        }
+    }
+
+    fn beside(&self, num_experts: usize, width: usize, name: &dyn Fn(&str) -> String) -> BesideMlp {
+        let norm = |part: &str| Vector { name: name(part), len: self.config.hidden_size };
+        BesideMlp {
+            mlp: self.dense(name, width),
+            mlp_norm: norm("post_feedforward_layernorm_1.weight"),
+            norms: ["pre", "post"].map(|place| norm(&format!("{place}_feedforward_layernorm_2.weight"))),
+            router_norm: norm("router.scale"),
+            factors: Vector { name: name("router.per_expert_scale"), len: num_experts },
         }
     }
 
@@ -970,8 +1015,8 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
             bytes += matrix(linear, if layer.is_kept_wide(linear) { WeightClass::Bf16 } else { class })?;
         }
         bytes += layer.vectors().into_iter().map(vector).sum::<u64>();
-        // A number beside the layer is none of the backend's vectors; norms of values have ones for weights.
-        bytes -= layer.scalar.iter().map(vector).sum::<u64>();
+        // Numbers beside the layer are none of the backend's vectors; norms of values have ones for weights.
+        bytes -= layer.scalar.iter().chain(layer.factors()).map(vector).sum::<u64>();
         let heads = config.layers[index].heads;
         bytes += if config.has_value_norms(heads) { (heads.head_dim * size_of::<f32>()) as u64 } else { 0 };
     }

@@ -20,7 +20,7 @@ use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
 use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormPlacement};
-use crate::experts::{ExpertScratch, Experts, SharedExpert};
+use crate::experts::{BesideMlp, ExpertScratch, Experts, SharedExpert};
 use crate::mixers::{Attention, Delta, HeadWeights, Mamba, Memory, Mixer, MixerPlace, ShortConvolution};
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
@@ -152,7 +152,7 @@ impl<B: Backend> Mlp<B> {
         at.add(pass, Module::Down, activated, out);
     }
 
-    fn matrices_mut(&mut self) -> [&mut B::Matrix; 2] {
+    pub(crate) fn matrices_mut(&mut self) -> [&mut B::Matrix; 2] {
         [&mut self.gate_up.matrix, &mut self.down.matrix]
     }
 
@@ -679,13 +679,14 @@ impl<B: Backend> Layer<B> {
         at.add(pass, Module::O, attended, out);
         add_result(pass, &self.attention_norms, result, normed, (x, rows));
 
-        let (input, out) = block_input(pass, &self.mlp_norms, (x, rows), normed, result);
-        match &self.mlp {
-            MlpBlock::Dense(mlp) => mlp.apply_adapted(pass, at, (input, rows), adapted, activated, out),
-            MlpBlock::Experts(mlp) => {
-                let scratch = experts.as_mut().expect("a model with experts has scratch for them");
-                mlp.apply(pass, (input, rows), scratch, activated, out);
+        let (input, out) = block_input(pass, &self.mlp_norms, (&mut *x, rows), normed, result);
+        match (&self.mlp, experts) {
+            (MlpBlock::Dense(mlp), _) => mlp.apply_adapted(pass, at, (input, rows), adapted, activated, out),
+            (MlpBlock::Experts(mlp), Some(scratch)) if mlp.beside.is_some() => {
+                mlp.apply_beside(pass, (normed, x, rows), scratch, activated, result);
             }
+            (MlpBlock::Experts(mlp), Some(scratch)) => mlp.apply(pass, (input, rows), scratch, activated, out),
+            (MlpBlock::Experts(_), None) => unreachable!("a model with experts has scratch for them"),
         }
         add_result(pass, &self.mlp_norms, result, normed, (x, rows));
         if let Some((input, inputs)) = self.input.as_ref().zip(inputs.as_mut()) {
@@ -840,7 +841,8 @@ impl<B: Backend> Layer<B> {
         matrices.push(&mut self.o.matrix);
         match &mut self.mlp {
             MlpBlock::Dense(mlp) => matrices.extend(mlp.matrices_mut()),
-            MlpBlock::Experts(Experts { router, experts, shared, .. }) => {
+            MlpBlock::Experts(Experts { router, experts, shared, beside, .. }) => {
+                matrices.extend(beside.iter_mut().flat_map(|beside| beside.mlp.matrices_mut()));
                 matrices.push(&mut router.matrix);
                 matrices.extend(experts.iter_mut().flat_map(Mlp::matrices_mut));
                 if let Some(SharedExpert { gate, mlp }) = shared {
@@ -948,7 +950,13 @@ impl<B: Backend> Loader<'_, B> {
             mlp_norms: self.norms(&layer.mlp_norms)?,
             mlp: match &layer.feed {
                 Feed::Dense(mlp) => MlpBlock::Dense(self.mlp(mlp)?),
-                Feed::Experts { router, choice_bias, experts, shared } => MlpBlock::Experts(Experts {
+                Feed::Experts { router, choice_bias, experts, shared, beside } => MlpBlock::Experts(Experts {
+                    // Before the router, as its matrices are listed.
+                    beside: beside.as_ref().map(|beside| self.beside(beside)).transpose()?,
+                    factors: match beside {
+                        Some(beside) => self.weights.vector(&beside.factors.name, beside.factors.len)?,
+                        None => Vec::new(),
+                    },
                     // A wrong choice costs more than a wrong digit: the router keeps its bits in every class.
                     router: Linear {
                         matrix: self.matrix(router, WeightClass::Bf16)?,
@@ -987,6 +995,20 @@ impl<B: Backend> Loader<'_, B> {
             q: placed(&q)?,
             k: k.as_ref().map(placed).transpose()?,
             v: ones.as_ref().map(placed).transpose()?,
+        })
+    }
+
+    fn beside(&mut self, beside: &tensors::BesideMlp) -> Result<BesideMlp<B>, LoadError> {
+        let tensors::BesideMlp { mlp, mlp_norm, norms: [before, after], router_norm, .. } = beside;
+        // The router reads its input over the root of its width.
+        let mut scales = self.weights.vector(&router_norm.name, router_norm.len)?;
+        let root = (self.config.hidden_size as f32).sqrt();
+        scales.iter_mut().for_each(|scale| *scale /= root);
+        Ok(BesideMlp {
+            mlp: self.mlp(mlp)?,
+            mlp_norm: self.norm(mlp_norm)?,
+            norms: [self.norm(before)?, self.norm(after)?],
+            router_norm: self.placed(&scales, &router_norm.name)?,
         })
     }
 

@@ -473,6 +473,7 @@ fn experts(
         biases: false,
         has_choice_bias: rule.scores != Scores::Softmax,
         shared,
+        beside_mlp: false,
     }
 }
 

@@ -264,6 +264,9 @@ fn converted_families_give_the_logits_of_their_directories() {
         "exaone4",
         "gemma2",
         "gemma3",
+        "gemma4",
+        "gemma4-31b",
+        "gemma4-moe",
         "gpt-oss",
         "gpt-oss-mxfp4",
         "glm4-moe",
@@ -335,6 +338,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Qwen3MoeForCausalLM" if config["decoder_sparse_step"] == 1 => "qwen3moe",
         "Gemma2ForCausalLM" => "gemma2",
         "Gemma3ForCausalLM" => "gemma3",
+        "Gemma4ForCausalLM" => "gemma4",
         "Phi3ForCausalLM" => "phi3",
         "Olmo2ForCausalLM" | "Olmo3ForCausalLM" => "olmo2",
         "OlmoeForCausalLM" => "olmoe",
@@ -354,11 +358,17 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     let number = |field: &str| config[field].as_u64().map(|number| number as u32);
     let (heads, hidden) = (number("num_attention_heads").unwrap(), number("hidden_size").unwrap());
     let head_dim = number("head_dim").unwrap_or(hidden / heads);
+    let wide = widest_heads(config).unwrap_or(head_dim);
     let mut settings =
-        vec![text_setting("general.architecture", architecture), u32_setting(&key("attention.key_length"), head_dim)];
+        vec![text_setting("general.architecture", architecture), u32_setting(&key("attention.key_length"), wide)];
     let layers = number("num_hidden_layers").unwrap() + number("num_nextn_predict_layers").unwrap_or(0);
     settings.push(u32_setting(&key("block_count"), layers));
     settings.push(match layers_without_keys(config) {
+        _ if architecture == "gemma4" => of_gemma4_layers("attention.head_count_kv", config, |index, sees_all| {
+            let own = config["per_layer_config"][index.to_string()]["num_key_value_heads"].as_u64();
+            let global = config["num_global_key_value_heads"].as_u64().filter(|_| config["attention_k_eq_v"] == true);
+            own.or(global).filter(|_| sees_all).or(config["num_key_value_heads"].as_u64()).unwrap()
+        }),
         None => u32_setting(&key("attention.head_count_kv"), number("num_key_value_heads").unwrap_or(heads)),
         Some(without) => {
             let heads = |is_without: bool| if is_without { 0 } else { number("num_key_value_heads").unwrap() };
@@ -388,10 +398,15 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("num_local_experts", "expert_count"),
         ("num_experts", "expert_count"),
         ("num_experts_per_tok", "expert_used_count"),
+        ("top_k_experts", "expert_used_count"),
+        ("num_kv_shared_layers", "attention.shared_kv_layers"),
+        ("hidden_size_per_layer_input", "embedding_length_per_layer_input"),
         ("moe_intermediate_size", "expert_feed_forward_length"),
     ] {
         let window_of_another = field == "sliding_window" && architecture.starts_with("qwen");
-        settings.extend(number(field).filter(|_| !window_of_another).map(|number| u32_setting(&key(name), number)));
+        let in_a_list = field == "intermediate_size" && architecture == "gemma4";
+        let is_told = !window_of_another && !in_a_list;
+        settings.extend(number(field).filter(|_| is_told).map(|number| u32_setting(&key(name), number)));
     }
     for (field, name) in [
         ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
@@ -410,19 +425,31 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         let flags: Vec<u8> = (1..=number("num_hidden_layers").unwrap()).map(|layer| u8::from(layer % 4 != 0)).collect();
         settings.push(list_setting(&key("attention.sliding_window_pattern"), 7, flags.len() as u64, &flags));
     }
+    if architecture == "gemma4" {
+        let first_shared = layers - number("num_kv_shared_layers").unwrap_or(0);
+        settings.push(of_gemma4_layers("feed_forward_length", config, |index, _| {
+            let doubled = config["use_double_wide_mlp"] == true && index >= first_shared as usize;
+            u64::from(number("intermediate_size").unwrap()) * if doubled { 2 } else { 1 }
+        }));
+        let flags: Vec<u8> = layer_types(config).map(|sees_all| u8::from(!sees_all)).collect();
+        settings.push(list_setting(&key("attention.sliding_window_pattern"), 7, flags.len() as u64, &flags));
+        settings.push(u32_setting(&key("attention.key_length_swa"), head_dim));
+        settings.push(f32_setting(&key("rope.freq_base_swa"), 1e4));
+    }
     if architecture == "granitehybrid" {
         settings.push(u32_setting(&key("ssm.inner_size"), number("mamba_expand").unwrap() * hidden));
         let is_rotated = config["position_embedding_type"] == "rope";
         settings.push(setting(&key("rope.scaling.finetuned"), 7, &[u8::from(is_rotated)]));
     }
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
-    settings.push(u32_setting(&key("rope.dimension_count"), (f64::from(head_dim) * share) as u32));
+    settings.push(u32_setting(&key("rope.dimension_count"), (f64::from(wide) * share) as u32));
 
     let rope =
         ["rope_parameters", "rope_scaling"].map(|field| &config[field]).into_iter().find(|rope| rope.is_object());
     let rope = rope.unwrap_or(&Value::Null);
     let rope = if rope["full_attention"].is_object() { &rope["full_attention"] } else { rope };
-    let theta = rope["rope_theta"].as_f64().or(config["rope_theta"].as_f64()).unwrap_or(1e4);
+    let usual = if architecture == "gemma4" { 1e6 } else { 1e4 };
+    let theta = rope["rope_theta"].as_f64().or(config["rope_theta"].as_f64()).unwrap_or(usual);
     settings.push(f32_setting(&key("rope.freq_base"), theta as f32));
     let factor = || rope["factor"].as_f64().unwrap();
     let f32_tensor = |name: &str, values: Vec<f32>| {
@@ -430,6 +457,10 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     };
     let mut tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)> = Vec::new();
     match rope["rope_type"].as_str().or(rope["type"].as_str()).unwrap_or("default") {
+        _ if architecture == "gemma4" => {
+            let divisor = |pair: u32| if pair < wide / 8 { 1.0 } else { 1e30 };
+            tensors.push(f32_tensor("rope_freqs.weight", (0..wide / 2).map(divisor).collect()));
+        }
         "default" => {}
         "linear" => {
             settings.push(text_setting(&key("rope.scaling.type"), "linear"));
@@ -465,7 +496,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         let name = ggml_name(architecture, &name);
         let name = if is_dense { name.replace("_shexp", "") } else { name };
         let (name, number, bytes) = match dtype.as_str() {
-            _ if architecture.starts_with("gemma") && name.ends_with("norm.weight") => {
+            _ if ["gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") => {
                 let values = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32() + 1.0);
                 (name, 0, values.flat_map(f32::to_le_bytes).collect())
             }
@@ -518,6 +549,25 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("m-00002-of-00002.gguf", file(&split(1), second)),
     ];
     Some(Converted { whole: file(&settings, &tensors), parts })
+}
+
+/// Of each layer, whether it sees all.
+fn layer_types(config: &Value) -> impl Iterator<Item = bool> {
+    config["layer_types"].as_array().unwrap().iter().map(|layer_type| layer_type == "full_attention")
+}
+
+/// A number for each layer of Gemma 4, by its index and whether it sees all.
+fn of_gemma4_layers(name: &str, config: &Value, number: impl Fn(usize, bool) -> u64) -> Vec<u8> {
+    use common::gguf::list_setting;
+    let numbers = layer_types(config).enumerate().map(|(index, sees_all)| number(index, sees_all) as u32);
+    let bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
+    list_setting(&format!("gemma4.{name}"), 4, bytes.len() as u64 / 4, &bytes)
+}
+
+/// Width of the heads of layers that see all, where it is another.
+fn widest_heads(config: &Value) -> Option<u32> {
+    let listed = config["per_layer_config"].as_object().and_then(|layers| layers.values().next()?["head_dim"].as_u64());
+    listed.or(config["global_head_dim"].as_u64()).map(|width| width as u32)
 }
 
 /// Which layers of LFM2 are convolutions, of Granite 4 Mamba-2.
@@ -638,6 +688,11 @@ fn unfused_experts(tensors: Vec<Stored>) -> Vec<Stored> {
             apart.push(tensor);
             continue;
         };
+        // Gemma 4's stay together.
+        if prefix.trim_end_matches('.').ends_with(|last: char| last.is_ascii_digit()) {
+            apart.push(tensor);
+            continue;
+        }
         let parts: &[&str] =
             if tensor.name.ends_with("down_proj") { &["down_proj"] } else { &["gate_proj", "up_proj"] };
         let &[experts, rows, width] = tensor.shape.as_slice() else { panic!("a stack has three dimensions") };
@@ -685,6 +740,24 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("post_attention_layernorm", "post_attention_norm"),
             ("pre_feedforward_layernorm", "ffn_norm"),
             ("post_feedforward_layernorm", "post_ffw_norm"),
+        ],
+        "gemma4" => &[
+            ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+            ("model.per_layer_model_projection", "per_layer_model_proj"),
+            ("model.per_layer_projection_norm", "per_layer_proj_norm"),
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
+            ("pre_feedforward_layernorm", "ffn_norm"),
+            ("post_feedforward_layernorm", "post_ffw_norm"),
+            ("per_layer_input_gate", "inp_gate"),
+            ("post_per_layer_input_norm", "post_norm"),
+            ("per_layer_projection", "proj"),
+            ("layer_scalar", "layer_output_scale.weight"),
+            ("router.proj", "ffn_gate_inp"),
+            ("router.scale", "ffn_gate_inp.scale"),
+            ("router.per_expert_scale", "ffn_down_exps.scale"),
+            ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+            ("experts.down_proj", "ffn_down_exps.weight"),
         ],
         "gpt-oss" => &[
             ("post_attention_layernorm", "post_attention_norm"),

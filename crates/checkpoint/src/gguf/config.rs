@@ -18,13 +18,14 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, and OLMo 3 `olmo2`:
 /// see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
 /// token are one.
-const ARCHITECTURES: [(&str, &str); 22] = [
+const ARCHITECTURES: [(&str, &str); 23] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
     ("qwen3moe", "Qwen3MoeForCausalLM"),
     ("gemma2", "Gemma2ForCausalLM"),
     ("gemma3", "Gemma3ForCausalLM"),
+    ("gemma4", "Gemma4ForCausalLM"),
     ("phi3", "Phi3ForCausalLM"),
     ("olmo2", "Olmo2ForCausalLM"),
     ("granite", "GraniteForCausalLM"),
@@ -69,6 +70,9 @@ const FLOATS: [(&str, &str); 9] = [
     ("logits_scaling", "logit_scale"),
 ];
 const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
+const HEAD_DIM_OF_WINDOWS: (&str, &str) = ("head_dim", "attention.key_length_swa");
+const SHARED_KEYS: (&str, &str) = ("num_kv_shared_layers", "attention.shared_kv_layers");
+const LAYER_INPUT: (&str, &str) = ("hidden_size_per_layer_input", "embedding_length_per_layer_input");
 const HEAD_DIM: (&str, &str) = ("head_dim", "attention.key_length");
 /// Fields of `rope_parameters`.
 const ROPE: [(&str, &str); 5] = [
@@ -128,7 +132,8 @@ impl<'m> Settings<'m> {
         format!("{}.{name}", self.architecture)
     }
 
-    /// An integer; or a list of one number per layer, if all are equal but for those of layers that have none.
+    /// An integer; or a list of one number per layer, if all are equal but for those of layers that have none. Of
+    /// Gemma 4, whose layers differ, the first.
     fn integer(&self, name: &str) -> Result<Option<u64>, LoadError> {
         let key = self.key(name);
         if !self.metadata.is_list(&key) {
@@ -137,7 +142,9 @@ impl<'m> Settings<'m> {
         let numbers = self.metadata.floats(&key)?.unwrap_or_default();
         let mut stated = numbers.iter().copied().filter(|&number| number != 0.0);
         match stated.next().or(numbers.first().copied()) {
-            Some(first) if stated.all(|number| number == first) && first >= 0.0 => Ok(Some(first as u64)),
+            Some(first) if first >= 0.0 && (self.architecture == "gemma4" || stated.all(|number| number == first)) => {
+                Ok(Some(first as u64))
+            }
             _ => Err(self.metadata.error(&key, "a list of different numbers: layers that differ are unsupported")),
         }
     }
@@ -206,6 +213,7 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         "lfm2" | "lfm2moe" => add_lfm2_fields(gguf, &settings, &mut config)?,
         "glm4moe" => add_glm4_fields(gguf, &settings, head_dim, &mut config)?,
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
+        "gemma4" => add_gemma4_fields(gguf, files, &settings, &mut config)?,
         _ => {}
     }
     if let Some(scaling) = rope_scaling(gguf, files, &settings, head_dim)? {
@@ -321,6 +329,80 @@ fn add_glm4_fields(
     }
     config.insert("use_qk_norm".into(), gguf.tensor("blk.0.attn_q_norm.weight").is_some().into());
     add_router_fields(settings, config)
+}
+
+/// Layers that see all have heads of their own, and their pairs that do not turn have a divisor without end.
+fn add_gemma4_fields(
+    gguf: &Gguf,
+    files: &Files,
+    settings: &Settings<'_>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    let metadata = settings.metadata;
+    add_layer_types(settings, config)?;
+    config.insert(WINDOW.0.into(), json!(settings.integer(WINDOW.1)?));
+    let wide = settings.head_dim()?;
+    let narrow = settings.integer(HEAD_DIM_OF_WINDOWS.1)?.or(wide);
+    config.insert(HEAD_DIM.0.into(), json!(narrow));
+    let rotated = settings.integer("rope.dimension_count_swa")?;
+    if let Some(rotated) = rotated.filter(|rotated| Some(*rotated) != narrow) {
+        let problem = format!("{rotated} is not supported; all of a head turns in layers with a window");
+        return Err(metadata.error(&settings.key("rope.dimension_count_swa"), problem));
+    }
+    // Of each layer, whether it sees all, and its key heads.
+    let sees_all = |layer: usize, types: &[Value]| types.get(layer).is_some_and(|of| of == "full_attention");
+    let types = config.get("layer_types").and_then(Value::as_array).cloned().unwrap_or_default();
+    let heads = settings.key("attention.head_count_kv");
+    let listed = if metadata.is_list(&heads) { metadata.floats(&heads)?.unwrap_or_default() } else { Vec::new() };
+    if let Some(first) = listed.iter().enumerate().find(|(layer, _)| !sees_all(*layer, &types)) {
+        config.insert("num_key_value_heads".into(), json!(*first.1 as u64));
+    }
+    let mut of_layers = Map::new();
+    for layer in (0..types.len()).filter(|&layer| sees_all(layer, &types)) {
+        let mut own = json!({ HEAD_DIM.0: wide });
+        if let Some(heads) = listed.get(layer) {
+            own["num_key_value_heads"] = json!(*heads as u64);
+        }
+        of_layers.insert(layer.to_string(), own);
+        let has = |part: &str| gguf.tensor(&format!("blk.{layer}.{part}.weight")).is_some();
+        if has("attn_k") && !has("attn_v") {
+            config.insert("attention_k_eq_v".into(), true.into());
+        }
+    }
+    config.insert("per_layer_config".into(), Value::Object(of_layers));
+    let shared = settings.integer(SHARED_KEYS.1)?.unwrap_or(0);
+    config.insert(SHARED_KEYS.0.into(), shared.into());
+    let widths = settings.key(FEED_FORWARD.1);
+    if metadata.is_list(&widths) {
+        let widths = metadata.floats(&widths)?.unwrap_or_default();
+        let doubled = widths.first().zip(widths.last()).is_some_and(|(first, last)| *last == 2.0 * first);
+        config.insert("use_double_wide_mlp".into(), doubled.into());
+    }
+    let inputs = settings.integer(LAYER_INPUT.1)?.unwrap_or(0);
+    config.insert(LAYER_INPUT.0.into(), inputs.into());
+    if let Some(rows) = gguf.tensor("per_layer_token_embd.weight").and_then(|(_, tensor)| tensor.shape.first()) {
+        config.insert("vocab_size_per_layer_input".into(), (*rows).into());
+    }
+    let experts = settings.integer("expert_count")?.filter(|experts| *experts > 0);
+    config.insert("enable_moe_block".into(), experts.is_some().into());
+    config.extend(settings.integer("expert_used_count")?.map(|chosen| ("top_k_experts".to_string(), chosen.into())));
+    let theta = |name, absent| Ok(metadata.float(&settings.key(name))?.unwrap_or(absent));
+    let turning = match gguf.tensor(ROPE_FREQS) {
+        Some(_) => {
+            let divisors = gguf.vector(files, ROPE_FREQS, wide.unwrap_or_default() as usize / 2)?;
+            divisors.iter().filter(|&&divisor| divisor < 1e20).count() as f64 / divisors.len().max(1) as f64
+        }
+        None => 1.0,
+    };
+    config.insert(
+        "rope_parameters".into(),
+        json!({
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": turning,
+                "rope_theta": theta("rope.freq_base", 1e6)?},
+            "sliding_attention": {"rope_type": "default", "rope_theta": theta("rope.freq_base_swa", 1e4)?},
+        }),
+    );
+    Ok(())
 }
 
 fn add_granite_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
@@ -442,7 +524,9 @@ fn rope_scaling(
             "original_max_position_embeddings": original,
         })));
     }
-    let Some((file, _)) = gguf.tensor(ROPE_FREQS) else { return Ok(None) };
+    // Gemma 4 has other divisors in it.
+    let freqs = gguf.tensor(ROPE_FREQS).filter(|_| settings.architecture != "gemma4");
+    let Some((file, _)) = freqs else { return Ok(None) };
     let divisors = gguf.vector(files, ROPE_FREQS, rotated / 2)?;
     let theta = metadata.float(&settings.key("rope.freq_base"))?.unwrap_or(10_000.0);
     let context = settings.integer("context_length")?.unwrap_or_default();

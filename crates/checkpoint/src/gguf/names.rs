@@ -29,6 +29,11 @@ const OUTER: [(&str, &str); 3] =
 fn outer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let own: &[(&str, &str)] = match architecture {
         "lfm2" | "lfm2moe" => &[("token_embd_norm", "model.embedding_norm")],
+        "gemma4" => &[
+            ("per_layer_token_embd", "model.embed_tokens_per_layer"),
+            ("per_layer_model_proj", "model.per_layer_model_projection"),
+            ("per_layer_proj_norm", "model.per_layer_projection_norm"),
+        ],
         _ => &[],
     };
     own.iter().chain(&OUTER)
@@ -70,6 +75,13 @@ fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] 
     match architecture {
         "lfm2moe" => &[("exp_probs_b.bias", "feed_forward.expert_bias")],
         "glm4moe" => &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")],
+        "gemma4" => &[
+            ("layer_output_scale.weight", "layer_scalar"),
+            ("ffn_gate_inp.scale", "router.scale"),
+            ("ffn_down_exps.scale", "router.per_expert_scale"),
+            ("ffn_gate_up_exps.weight", "experts.gate_up_proj"),
+            ("ffn_down_exps.weight", "experts.down_proj"),
+        ],
         "granitehybrid" => &[("ssm_a", "mamba.rates"), ("ssm_d", "mamba.D"), ("ssm_dt.bias", "mamba.dt_bias")],
         _ => &[],
     }
@@ -97,6 +109,18 @@ const OF_LFM2: [(&str, &str); 12] = [
     ("ffn_gate", "feed_forward.w1"),
     ("ffn_up", "feed_forward.w3"),
     ("ffn_down", "feed_forward.w2"),
+];
+
+const OF_GEMMA4: [(&str, &str); 9] = [
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("ffn_gate_inp", "router.proj"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
 ];
 
 const OF_GRANITE: [(&str, &str); 11] = [
@@ -138,6 +162,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
         "lfm2" | "lfm2moe" => &OF_LFM2,
         "glm4moe" => &OF_GLM4,
+        "gemma4" => &OF_GEMMA4,
         "granitemoe" | "granitehybrid" => &OF_GRANITE,
         _ => &[],
     };
@@ -197,14 +222,15 @@ pub fn ggml_name(architecture: &str, name: &str) -> String {
 /// A tensor under its name in the forward pass, or one for each expert. Others keep their names.
 pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec<TensorInfo>, LoadError> {
     let architecture = metadata.text("general.architecture")?.unwrap_or_default();
-    if let Some(experts) = split_experts(architecture, tensor) {
+    // Those of Gemma 4 stay in their stacks, where gate and up are together.
+    if let Some(experts) = split_experts(architecture, tensor).filter(|_| architecture != "gemma4") {
         return Ok(experts);
     }
     let Some(name) = name_in_transformers(architecture, &tensor.name) else { return Ok(vec![tensor.clone()]) };
     let rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
     let stored = if rotated && INTERLEAVED.contains(&architecture) {
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
-    } else if architecture.starts_with("gemma") && name.ends_with("norm.weight") {
+    } else if ["gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") {
         StoredAs::PlusOne
     } else if name.ends_with(".mamba.rates") {
         StoredAs::Negative
@@ -264,6 +290,11 @@ mod tests {
             ("llama", "blk.7.ffn_up.weight", "model.layers.7.mlp.up_proj.weight"),
             ("llama", "blk.7.ffn_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("gemma2", "blk.7.ffn_norm.weight", "model.layers.7.pre_feedforward_layernorm.weight"),
+            ("gemma4", "per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"),
+            ("gemma4", "blk.7.proj.weight", "model.layers.7.per_layer_projection.weight"),
+            ("gemma4", "blk.7.layer_output_scale.weight", "model.layers.7.layer_scalar"),
+            ("gemma4", "blk.7.ffn_gate_inp.scale", "model.layers.7.router.scale"),
+            ("gemma4", "blk.7.ffn_gate_up_exps.weight", "model.layers.7.experts.gate_up_proj"),
             ("gemma3", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("olmo2", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("olmo2", "blk.7.post_ffw_norm.weight", "model.layers.7.post_feedforward_layernorm.weight"),

@@ -3,6 +3,7 @@
 //! ```text
 //! model "gpt2"    tokens, merges, and the name of a split pattern ──► BPE over bytes
 //! model "llama"   tokens, scores (SentencePiece)                  ──► BPE over characters with byte fallback
+//! model "gemma4"  tokens, merges                                  ──► the same, newlines apart from what they separate
 //! ```
 //!
 //! SentencePiece joins the neighbours whose union has the best score. As a list of merges that is: every way to split
@@ -307,8 +308,9 @@ pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<String, LoadError> {
     let parts = match metadata.text(MODEL)? {
         Some("gpt2") => bytes_bpe(metadata)?,
         Some("llama") => sentence_piece(metadata)?,
+        Some("gemma4") => gemma4(metadata)?,
         Some(other) => {
-            let problem = format!("{} is unsupported; gpt2 and llama are supported", quoted(other));
+            let problem = format!("{} is unsupported; gpt2, llama and gemma4 are supported", quoted(other));
             return Err(metadata.error(MODEL, problem));
         }
         None => return Err(metadata.error(MODEL, "missing: the file has no tokenizer")),
@@ -332,20 +334,6 @@ fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
         );
         return Err(metadata.error(PRE, problem));
     };
-    let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.error(MERGES, "missing"))?;
-    let tokens: HashSet<&str> = vocabulary.tokens.iter().copied().collect();
-    let mut pairs = Vec::with_capacity(merges.len());
-    for (index, merge) in merges.iter().enumerate() {
-        // Neither half contains a space: the byte alphabet writes it as another character.
-        let pair = merge.split_once(' ').filter(|(a, b)| {
-            let whole = [*a, *b].concat();
-            tokens.contains(a) && tokens.contains(b) && tokens.contains(whole.as_str())
-        });
-        let (left, right) = pair.ok_or_else(|| {
-            metadata.error(MERGES, format!("entry {index}, {}, does not join two tokens to a third", quoted(merge)))
-        })?;
-        pairs.push(json!([left, right]));
-    }
     Ok(json!({
         "version": "1.0",
         "added_tokens": vocabulary.added(),
@@ -355,9 +343,63 @@ fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges,
-            "vocab": vocabulary.map(metadata)?, "merges": pairs,
+            "vocab": vocabulary.map(metadata)?, "merges": stated_merges(metadata, &vocabulary)?,
         },
     }))
+}
+
+/// The merges that a file lists, each of two tokens to a third.
+fn stated_merges(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>, LoadError> {
+    let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.error(MERGES, "missing"))?;
+    let tokens: HashSet<&str> = vocabulary.tokens.iter().copied().collect();
+    let mut pairs = Vec::with_capacity(merges.len());
+    for (index, merge) in merges.iter().enumerate() {
+        // Neither half contains a space: the alphabets write it as another character.
+        let pair = merge.split_once(' ').filter(|(a, b)| {
+            let whole = [*a, *b].concat();
+            tokens.contains(a) && tokens.contains(b) && tokens.contains(whole.as_str())
+        });
+        let (left, right) = pair.ok_or_else(|| {
+            metadata.error(MERGES, format!("entry {index}, {}, does not join two tokens to a third", quoted(merge)))
+        })?;
+        pairs.push(json!([left, right]));
+    }
+    Ok(pairs)
+}
+
+/// Gemma 4's: spaces are written as another character, and runs of newlines are pieces of their own.
+fn gemma4(metadata: &Metadata) -> Result<Value, LoadError> {
+    let vocabulary = Vocabulary::read(metadata)?;
+    let unknown = vocabulary.types.iter().position(|kind| *kind == TokenType::Unknown);
+    Ok(json!({
+        "version": "1.0",
+        "added_tokens": vocabulary.added(),
+        "normalizer": spaces(),
+        "pre_tokenizer": {
+            "type": "Split", "pattern": {"Regex": "[^\n]+|[\n]+"}, "behavior": "Isolated", "invert": false,
+        },
+        "decoder": {"type": "Sequence", "decoders": decoders()},
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": unknown.map(|id| vocabulary.tokens[id]),
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+            "byte_fallback": vocabulary.types.contains(&TokenType::Byte), "ignore_merges": false,
+            "vocab": vocabulary.map(metadata)?, "merges": stated_merges(metadata, &vocabulary)?,
+        },
+    }))
+}
+
+/// SentencePiece's character for a space.
+fn spaces() -> Value {
+    json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"})
+}
+
+/// From SentencePiece's tokens back to text.
+fn decoders() -> Vec<Value> {
+    vec![
+        json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ]
 }
 
 fn sentence_piece(metadata: &Metadata) -> Result<Value, LoadError> {
@@ -369,16 +411,11 @@ fn sentence_piece(metadata: &Metadata) -> Result<Value, LoadError> {
     }
     let merges = merges_of_scores(metadata, &vocabulary, &scores)?;
     let prefix = metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
-    let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let normalizer = match prefix {
-        true => json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u{2581}"}, spaces]}),
-        false => spaces,
+        true => json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u{2581}"}, spaces()]}),
+        false => spaces(),
     };
-    let mut decoders = vec![
-        json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
-        json!({"type": "ByteFallback"}),
-        json!({"type": "Fuse"}),
-    ];
+    let mut decoders = decoders();
     if prefix {
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
@@ -478,7 +515,8 @@ pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadEr
         Some(stated) => stated,
         // ggml's default.
         None => {
-            metadata.text(MODEL)? == Some("llama") || metadata.text(PRE)?.is_some_and(|name| ADDS_BOS.contains(&name))
+            metadata.text(MODEL)?.is_some_and(|model| model == "llama" || model == "gemma4")
+                || metadata.text(PRE)?.is_some_and(|name| ADDS_BOS.contains(&name))
         }
     };
     settings.insert("add_bos_token".into(), add_bos.into());

@@ -180,6 +180,9 @@ pub(super) enum ExpertFields {
     Qwen,
     /// The same, and one more with a gate for every token.
     Qwen3Next,
+    /// If `enable_moe_block` says so, in every layer, beside its MLP: `moe_intermediate_size` wide, `top_k_experts`,
+    /// weights over the chosen.
+    Gemma4,
     /// The same in every layer, weights over the chosen.
     Qwen35,
     /// `moe_intermediate_size` wide, from layer `num_dense_layers` on, scores by sigmoid, a bias for the choice.
@@ -423,6 +426,7 @@ const GEMMA4: Traits = Traits {
     factors: Factors::Gemma4,
     absent_window: 512,
     rotary_share: 0.25,
+    experts: ExpertFields::Gemma4,
     uneven_layers: Some(256),
     layer_scalars: true,
     ..GEMMA3
@@ -434,6 +438,7 @@ const GEMMA4_UNIFIED: Traits = Traits {
     base: "Gemma4UnifiedTextModel",
     model_type: "gemma4_unified_text",
     absent_window: 1024,
+    experts: ExpertFields::None,
     uneven_layers: Some(0),
     ..GEMMA4
 };

@@ -24,6 +24,9 @@ pub struct ExpertConfig {
     pub has_choice_bias: bool,
     /// One more, which every token passes through.
     pub shared: Option<SharedExpertConfig>,
+    /// They are beside the layer's MLP, not in its place, with norms of their own; the router norms the stream itself,
+    /// and each expert has a factor (Gemma 4).
+    pub beside_mlp: bool,
 }
 
 /// The expert of every token.
@@ -256,7 +259,7 @@ impl ExpertConfig {
         if traits.experts == ExpertFields::None {
             return Ok(None);
         }
-        if traits.experts == ExpertFields::Granite && !has_granite_experts(fields)? {
+        if !has_experts(fields, traits)? {
             return Ok(None);
         }
         let num_experts = match traits.experts {
@@ -267,9 +270,10 @@ impl ExpertConfig {
                 None => fields.size("num_local_experts", MAX_EXPERTS)?,
             },
         };
-        let top_k = fields.size("num_experts_per_tok", MAX_EXPERTS)?;
+        let chosen = if traits.experts == ExpertFields::Gemma4 { "top_k_experts" } else { "num_experts_per_tok" };
+        let top_k = fields.size(chosen, MAX_EXPERTS)?;
         if top_k > num_experts {
-            return Err(fields.error("num_experts_per_tok", format!("{top_k} of {num_experts} experts")));
+            return Err(fields.error(chosen, format!("{top_k} of {num_experts} experts")));
         }
         let normed = |absent| fields.flag("norm_topk_prob", absent);
         let (width, over_chosen) = match traits.experts {
@@ -277,7 +281,7 @@ impl ExpertConfig {
             ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 => {
                 ("moe_intermediate_size", normed(true)?)
             }
-            ExpertFields::Qwen35 => ("moe_intermediate_size", true),
+            ExpertFields::Qwen35 | ExpertFields::Gemma4 => ("moe_intermediate_size", true),
             ExpertFields::Olmoe => ("intermediate_size", normed(false)?),
             ExpertFields::Mixtral | ExpertFields::Granite | ExpertFields::GptOss | ExpertFields::None => {
                 ("intermediate_size", true)
@@ -311,13 +315,18 @@ impl ExpertConfig {
             _ => None,
         };
         let rule = RoutingRule { top_k, over_chosen, scores };
-        let biases = traits.experts == ExpertFields::GptOss;
-        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, has_choice_bias, shared }))
+        let (biases, beside_mlp) = (traits.experts == ExpertFields::GptOss, traits.experts == ExpertFields::Gemma4);
+        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, has_choice_bias, shared, beside_mlp }))
     }
 }
 
-fn has_granite_experts(fields: &Fields<'_>) -> Result<bool, LoadError> {
-    Ok(fields.optional_integer("num_local_experts", 0..=MAX_EXPERTS as u64)? != Some(0))
+/// Of families whose fields say so; others with fields of experts have them.
+fn has_experts(fields: &Fields<'_>, traits: &Traits) -> Result<bool, LoadError> {
+    match traits.experts {
+        ExpertFields::Granite => Ok(fields.optional_integer("num_local_experts", 0..=MAX_EXPERTS as u64)? != Some(0)),
+        ExpertFields::Gemma4 => fields.flag("enable_moe_block", false),
+        _ => Ok(true),
+    }
 }
 
 /// Width of Granite's MLP that every token passes through; 0: there is none.
@@ -659,9 +668,7 @@ fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Resu
         ExpertFields::Qwen | ExpertFields::Qwen3Next => {}
         ExpertFields::Lfm2 => return from("num_dense_layers", 2),
         ExpertFields::Glm4 => return from("first_k_dense_replace", 1),
-        ExpertFields::Granite => {
-            return Ok(vec![has_granite_experts(fields)?; num_layers]);
-        }
+        ExpertFields::Granite | ExpertFields::Gemma4 => return Ok(vec![has_experts(fields, traits)?; num_layers]),
         _ => return Ok(vec![traits.experts != ExpertFields::None; num_layers]),
     }
     const DENSE: &str = "mlp_only_layers";
