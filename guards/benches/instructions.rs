@@ -253,7 +253,7 @@ fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler,
 
 // A step of 256 streams with 8,192 tokens each: plan and results; where drafts are offered for all, with them.
 #[library_benchmark]
-#[bench::without(args = (Drafter::Off), setup = Crowd::new, config = at_most(262_000))]
+#[bench::without(args = (Drafter::Off), setup = Crowd::new, config = at_most(281_000))]
 #[bench::with_offers(args = (Drafter::Made), setup = Crowd::new, config = at_most(775_000))]
 #[bench::looked_up(args = (Drafter::LookedUp), setup = Crowd::new, config = at_most(1_830_000))]
 fn schedule_crowd(mut crowd: Crowd) -> Crowd {
