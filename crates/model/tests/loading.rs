@@ -157,3 +157,32 @@ fn broken_promises_panic() {
         assert!(message.contains(expected), "{message}");
     }
 }
+
+/// Python writes a limit that is none as no JSON has it.
+#[test]
+fn infinity_in_a_configuration_is_beyond_every_range() {
+    let (_, directory) = committed_checkpoints().into_iter().find(|(name, _)| name == "granite-hybrid").unwrap();
+    let config = |field: &str| {
+        let text = std::fs::read_to_string(directory.join("config.json")).unwrap();
+        let text = text.replacen('{', &format!("{{ {field},"), 1);
+        let checkpoint = embedded(vec![("config.json", text.into_bytes())]);
+        model::ModelConfig::load(&checkpoint).map(|config| format!("{config:?}")).map_err(|error| error.to_string())
+    };
+    let plain = config(r#""x": 1"#).unwrap();
+    for field in [
+        r#""time_step_limit": [0.0, Infinity]"#,
+        r#""name": "no \" Infinity \\", "time_step_limit": [0.0, Infinity]"#,
+        r#""name": "Infinity""#,
+    ] {
+        assert_eq!(config(field).unwrap(), plain, "{field}");
+    }
+    for (field, expected) in [
+        (r#""time_step_limit": [0.0, NaN]"#, "JSON"),
+        (r#""clip_qkv": -Infinity"#, "clip_qkv: -1e300 is not between"),
+        (r#""clip_qkv": Infinity"#, "clip_qkv: 1e300 is not between"),
+        (r#""name": "\"#, "JSON"),
+    ] {
+        let error = config(field).unwrap_err();
+        assert!(error.contains(expected), "{field}: {error}");
+    }
+}

@@ -19,6 +19,7 @@ use crate::container::{AddFile, Container};
 use crate::files::{Files, LoadError, Source};
 
 const SINGLE: &str = "model.safetensors";
+const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 /// The index of a 100,000-tensor checkpoint has about 10 MB.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
@@ -36,7 +37,8 @@ pub(crate) fn is_weights(name: &str) -> bool {
 
 impl Container for Directory {
     fn text(&self, files: &Files, name: &str, limit: u64) -> Result<Option<String>, LoadError> {
-        files.read_text(name, limit)
+        let text = files.read_text(name, limit)?;
+        Ok(if name == CONFIG { text.map(with_numbers) } else { text })
     }
 
     fn tensors(&self, files: &Files, add: &mut AddFile<'_>) -> Result<String, LoadError> {
@@ -83,8 +85,33 @@ impl Container for Directory {
     }
 
     fn quantization(&self, files: &Files, limit: u64) -> Result<Option<String>, LoadError> {
-        files.read_text("config.json", limit)
+        Ok(files.read_text(CONFIG, limit)?.map(with_numbers))
     }
+}
+
+/// Python writes `Infinity` where a limit is none, which is no JSON: outside strings it becomes a number beyond any range
+/// in use.
+fn with_numbers(text: String) -> String {
+    const INFINITY: &str = "Infinity";
+    if !text.contains(INFINITY) {
+        return text;
+    }
+    let (mut out, mut rest, mut in_string) = (String::with_capacity(text.len()), text.as_str(), false);
+    while let Some(next) = rest.chars().next() {
+        let (len, written) = match next {
+            'I' if !in_string && rest.starts_with(INFINITY) => (INFINITY.len(), "1e300"),
+            // The character behind it ends no string.
+            '\\' if in_string => {
+                let len = 1 + rest[1..].chars().next().map_or(0, char::len_utf8);
+                (len, &rest[..len])
+            }
+            _ => (next.len_utf8(), &rest[..next.len_utf8()]),
+        };
+        in_string ^= next == '"';
+        out.push_str(written);
+        rest = &rest[len..];
+    }
+    out
 }
 
 /// A shard is in the directory of its index: its name must be a plain file name, not a path.
