@@ -412,6 +412,7 @@ const USUAL: Names = Names {
 };
 
 const OF_GEMMA4: Names = Names { router: "router.proj", experts: "experts", ..USUAL };
+const OF_GPT_OSS: Names = Names { router: "mlp.router", ..USUAL };
 
 const OF_GLM4: Names = Names { shared_expert: "mlp.shared_experts", ..USUAL };
 
@@ -441,6 +442,7 @@ impl Names {
     fn of(family: Family) -> &'static Names {
         match family {
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
+            Family::GptOss => &OF_GPT_OSS,
             Family::Glm4Moe => &OF_GLM4,
             Family::Gemma4 => &OF_GEMMA4,
             Family::GraniteMoe | Family::GraniteHybrid => &OF_GRANITE,
@@ -804,7 +806,6 @@ impl<'c> Tensors<'c> {
             let gate = || Linear::whole(&[(name(&format!("{}_gate", names.shared_expert)), 1)], hidden, false);
             SharedExpert { mlp: self.gated((names.shared_expert, width), false, name), gate: gated.then(gate) }
         };
-        let router = if biases { "mlp.router" } else { router };
         let choice_bias = || Vector { name: name(names.choice_bias), len: num_experts };
         Feed::Experts {
             router: Linear::whole(&[(name(router), num_experts)], hidden, biases),

@@ -178,8 +178,8 @@ fn infinity_in_a_configuration_is_beyond_every_range() {
     }
     for (field, expected) in [
         (r#""time_step_limit": [0.0, NaN]"#, "JSON"),
-        (r#""clip_qkv": -Infinity"#, "clip_qkv: -1e300 is not between"),
-        (r#""clip_qkv": Infinity"#, "clip_qkv: 1e300 is not between"),
+        (r#""clip_qkv": -Infinity"#, "clip_qkv: -1e+300 is not between"),
+        (r#""clip_qkv": Infinity"#, "clip_qkv: 1e+300 is not between"),
         (r#""name": "\"#, "JSON"),
     ] {
         let error = config(field).unwrap_err();
