@@ -5,7 +5,7 @@
 //! row      [ x: heads x p | B: groups x s | C: groups x s | z: heads x p ]   dt: [heads]
 //! prepare  dt = softplus(dt + dt_bias)     decay = e^-(rate dt)
 //! token    S = decay S + B (dt x)^T     o = S^T C + skip x        S: [s, p], head j of group j / (heads / groups)
-//! output   y = o silu(z), then y / sqrt(mean y^2 + eps) * norm over each part of the output; or without that; or before
+//! output   y = o silu(z), then y / sqrt(mean y^2 + eps) * norm over each part; or without that; or before
 //! ```
 //! How the recurrence is computed, and why its bits do not depend on where a sequence was cut: recurrence.rs.
 
@@ -103,8 +103,8 @@ impl<'a, V: ?Sized> Mamba<'a, V> {
 }
 
 /// See [`Mamba`]. `rows`: f32 `[rows, shape.row_width()]`, convolved, of which x becomes undefined. `steps`: `[rows,
-/// heads]`, dt, which gets its bias and softplus. `out`: `[rows, shape.inner()]`. Cost: 5 operations for each number of a state and row; a state is read
-/// once and written once for each save.
+/// heads]`, dt, which gets its bias and softplus. `out`: `[rows, shape.inner()]`. Cost: 5 operations for each number of
+/// a state and row; a state is read once and written once for each save.
 ///
 /// Panics when shapes disagree, and when `spans` break the promise of [`StateSpan::saves`].
 pub fn mamba(

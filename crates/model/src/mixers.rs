@@ -3,7 +3,7 @@
 //! ```text
 //! attention      [q | k | v] or [q | gates | k | v]   rotation, keys and values to the cache     attend, gates
 //! delta rule     [q | k | v | z], [b | a]             convolution                                S = decay S + k d^T
-//! Mamba-2        [x | B | C | z], [dt]                convolution                                S = decay S + B (dt x)^T
+//! Mamba-2        [x | B | C | z], [dt]                convolution                            S = decay S + B (dt x)^T
 //! convolution    [b | c | u]                          a short convolution of b u, times c
 //! ```
 //! Each kind has its own part of a layer's weights and its own memory of a sequence.

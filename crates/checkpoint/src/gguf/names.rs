@@ -10,7 +10,7 @@
 //! rotates the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both
 //! projections in another order. Reading them in the inverse order gives the original rows, exactly.
 //!
-//! **Decay of Mamba-2.** The converter stores `-exp(A_log)`, here the tensor `rates` without the sign, in place of `A_log`.
+//! **Decay of Mamba-2.** The converter stores `-exp(A_log)` in place of `A_log`: here the tensor `rates`, without the sign.
 //!
 //! **Convolutions** lose the dimension of one between channels and taps, which is put back.
 //!
