@@ -161,6 +161,13 @@ CASES = {
         rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
     ),
+    # Norms around zero and scaled embeddings, one key/value head; transformers 4.
+    "gemma": case(
+        "GemmaForCausalLM", "gemma", torch.bfloat16, embedding=0.2, norm=0.0,
+        hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        rms_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh", rope_theta=10000.0, tie_word_embeddings=True,
+        torch_dtype="bfloat16",
+    ),
     # Layers that read the keys of earlier ones, whose MLP is wider; inputs of single layers, from a table with more rows
     # than the vocabulary; wider heads in layers that see all, of which one pair of eight turns; transformers 5.
     "gemma4": case(
@@ -328,6 +335,22 @@ CASES = {
         linear_conv_kernel_dim=3, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24,
         shared_expert_intermediate_size=24, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1],
         partial_rotary_factor=0.375, rope_theta=10000.0, rope_scaling=None, torch_dtype="bfloat16",
+    ),
+    # Biases on q, k and v, an expert of every token with a gate, a window in every second layer; transformers 4.
+    "qwen2-moe": case(
+        "Qwen2MoeForCausalLM", "qwen2_moe", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, use_sliding_window=True, sliding_window=40, max_window_layers=2,
+        num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+        norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[1], rope_theta=10000.0, torch_dtype="bfloat16",
+    ),
+    # OLMo 2 with experts in every layer; transformers 5.
+    "flex-olmo": case(
+        "FlexOlmoForCausalLM", "flex_olmo", torch.bfloat16, fused_experts=True,
+        hidden_size=32, intermediate_size=24, num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, num_experts=5, num_experts_per_tok=2, norm_topk_prob=False, pad_token_id=0,
+        dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
     ),
     # Sinks, windows of less than a page, biases everywhere, gates that are clamped, YaRN whose range is not rounded;
     # experts as columns, gate and up in turns; transformers 5.

@@ -474,10 +474,13 @@ fn lfm2_width(fields: &Fields<'_>) -> Result<usize, LoadError> {
 }
 
 /// The fields of a text model that is a part of something larger: its own, what it says with the others, what is
-/// assumed.
+/// assumed. Old uploads have them beside the others.
 fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String, Value>, LoadError> {
-    let own = fields.object("text_config")?.ok_or_else(|| fields.error("text_config", "missing"))?;
-    let mut map = own.map.clone();
+    let mut map = match fields.object("text_config")? {
+        Some(own) => own.map.clone(),
+        None if fields.get("num_hidden_layers").is_some() => fields.map.clone(),
+        None => return Err(fields.error("text_config", "missing")),
+    };
     for name in ["bos_token_id", "eos_token_id", "tie_word_embeddings"] {
         if let Some(value) = fields.get(name) {
             map.insert(name.to_string(), value.clone());
@@ -565,6 +568,7 @@ impl Multipliers {
         };
         Ok(match traits.factors {
             Factors::Plain => plain,
+            Factors::OfEmbeddings => Multipliers { embedding: (hidden_size as f32).sqrt(), ..plain },
             Factors::Gemma { capped_scores } => Multipliers {
                 attention_scale: (1.0 / positive("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt()) as f32,
                 attention_softcap: if capped_scores { cap("attn_logit_softcapping", Some(50.0))? } else { None },

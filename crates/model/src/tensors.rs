@@ -853,7 +853,9 @@ impl<'c> Tensors<'c> {
     fn is_known_extra(&self, name: &str, read: &HashSet<String>) -> bool {
         // Of a text model within something larger, the other parts: vision, and what joins it.
         let whole = self.prefix.strip_suffix("model.").unwrap_or(self.prefix);
-        let other_part = self.prefix != PREFIXES[0] && !name.starts_with(whole) && name != "lm_head.weight";
+        let of_images = name.starts_with("visual."); // beside a text model with the usual names
+        let other_part =
+            of_images || self.prefix != PREFIXES[0] && !name.starts_with(whole) && name != "lm_head.weight";
         // Layers that only draft: under a name of their own, or numbered on.
         let (layers, drafting) = (self.config.num_layers, self.config.num_next_token_layers);
         let number =

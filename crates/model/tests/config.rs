@@ -104,12 +104,15 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 34] = [
+const ARCHITECTURES: [(&str, Family); 39] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
+    ("Qwen2VLForConditionalGeneration", Family::Qwen2),
+    ("Qwen2_5_VLForConditionalGeneration", Family::Qwen2),
     ("MiMoForCausalLM", Family::Qwen2),
     ("Qwen3ForCausalLM", Family::Qwen3),
+    ("GemmaForCausalLM", Family::Gemma),
     ("Gemma2ForCausalLM", Family::Gemma2),
     ("Gemma3ForCausalLM", Family::Gemma3),
     ("Gemma4ForCausalLM", Family::Gemma4),
@@ -126,6 +129,8 @@ const ARCHITECTURES: [(&str, Family); 34] = [
     ("GraniteForCausalLM", Family::Granite),
     ("SmolLM3ForCausalLM", Family::SmolLm3),
     ("MixtralForCausalLM", Family::Mixtral),
+    ("FlexOlmoForCausalLM", Family::FlexOlmo),
+    ("Qwen2MoeForCausalLM", Family::Qwen2Moe),
     ("Qwen3MoeForCausalLM", Family::Qwen3Moe),
     ("GptOssForCausalLM", Family::GptOss),
     ("Qwen3NextForCausalLM", Family::Qwen3Next),
@@ -213,7 +218,10 @@ fn families_differ_in_norms_and_defaults() {
         (Family::Mistral, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Qwen2, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Qwen3, (Before, false), PerHead, Silu, 128, 1e4, false),
+        (Family::Gemma, (Before, true), none, GeluTanh, 256, 1e4, true),
         (Family::Gemma2, (Around, true), none, GeluTanh, 256, 1e4, true),
+        (Family::FlexOlmo, (After, false), WholeWidth, Silu, 32, 5e5, false),
+        (Family::Qwen2Moe, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Gemma3, (Around, true), PerHead, GeluTanh, 256, 1e6, true),
         (Family::Gemma4, (Around, false), HeadNorm::WithValues, GeluTanh, 256, 1e6, true),
         (Family::Phi3, (Before, false), none, Silu, 32, 1e4, false),
@@ -388,6 +396,8 @@ fn every_layer_says_which_window_it_has() {
         (Family::GptOss, json!({}), "W.W.W.W"),
         (Family::GptOss, json!({"sliding_window": null}), "......."),
         (Family::Granite, window.clone(), "......."),
+        (Family::Qwen2Moe, window.clone(), "......."),
+        (Family::Qwen2Moe, asked.clone(), "W.W.W.W"),
         (Family::Qwen3Moe, window.clone(), "......."),
         (Family::Qwen3Moe, asked.clone(), "WWWWWWW"),
         (Family::SmolLm3, window, "......."),

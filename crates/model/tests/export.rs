@@ -64,7 +64,7 @@ fn header(path: &Path) -> (serde_json::Map<String, Value>, u64) {
 
 /// Whether a tensor holds rows that units are made of.
 fn is_quantizable(name: &str, shape: &[usize]) -> bool {
-    let other = ["embed_tokens", "lm_head", ".gate.weight", ".router.weight", "_proj_bias"];
+    let other = ["embed_tokens", "lm_head", ".gate.weight", ".router.", "shared_expert_gate", "_proj_bias"];
     shape.len() > 1 && !other.iter().any(|part| name.contains(part))
 }
 
@@ -128,7 +128,14 @@ fn widened(name: &str) -> Option<Checkpoint> {
     let weights = [&(entries.len() as u64).to_le_bytes()[..], &entries, &data].concat();
     let mut config = json_file(&path.join("config.json"));
     for (field, value) in config.as_object_mut().unwrap() {
-        let sizes = ["hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim"];
+        let sizes = [
+            "hidden_size",
+            "intermediate_size",
+            "moe_intermediate_size",
+            "shared_expert_intermediate_size",
+            "shared_intermediate_size",
+            "head_dim",
+        ];
         if sizes.contains(&field.as_str()) {
             *value = json!(value.as_u64().unwrap() as usize * factor);
         }

@@ -262,6 +262,7 @@ fn converted_families_give_the_logits_of_their_directories() {
     }
     for name in [
         "exaone4",
+        "gemma",
         "gemma2",
         "gemma3",
         "gemma4",
@@ -336,6 +337,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Qwen3ForCausalLM" => "qwen3",
         // Only with experts in every layer.
         "Qwen3MoeForCausalLM" if config["decoder_sparse_step"] == 1 => "qwen3moe",
+        "GemmaForCausalLM" => "gemma",
         "Gemma2ForCausalLM" => "gemma2",
         "Gemma3ForCausalLM" => "gemma3",
         "Gemma4ForCausalLM" => "gemma4",
@@ -496,7 +498,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         let name = ggml_name(architecture, &name);
         let name = if is_dense { name.replace("_shexp", "") } else { name };
         let (name, number, bytes) = match dtype.as_str() {
-            _ if ["gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") => {
+            _ if ["gemma", "gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") => {
                 let values = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32() + 1.0);
                 (name, 0, values.flat_map(f32::to_le_bytes).collect())
             }

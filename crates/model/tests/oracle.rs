@@ -229,6 +229,9 @@ fn a_text_model_within_a_larger_one_is_the_same_model() {
     for (name, larger, text_type) in [
         ("gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"),
         ("mistral-window", "Mistral3ForConditionalGeneration", "mistral"),
+        ("qwen2", "Qwen2VLForConditionalGeneration", "qwen2_vl_text"),
+        ("qwen2", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text"),
+        ("gemma4", "Gemma4ForConditionalGeneration", "gemma4_text"),
         ("qwen3", "Qwen3VLForConditionalGeneration", "qwen3_vl_text"),
         ("qwen3.5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
         ("qwen3.5-moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),

@@ -230,7 +230,7 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
     let rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
     let stored = if rotated && INTERLEAVED.contains(&architecture) {
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
-    } else if ["gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") {
+    } else if ["gemma", "gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") {
         StoredAs::PlusOne
     } else if name.ends_with(".mamba.rates") {
         StoredAs::Negative

@@ -20,6 +20,8 @@ pub enum Family {
     Qwen2,
     /// Qwen3, dense (Yang et al., 2025), and the text part of Qwen3-VL.
     Qwen3,
+    /// Gemma (Gemma Team, 2024).
+    Gemma,
     /// Gemma 2 (Gemma Team, 2024).
     Gemma2,
     /// Gemma 3, its text part (Gemma Team, 2025).
@@ -34,6 +36,8 @@ pub enum Family {
     Olmo3,
     /// OLMoE: experts (Muennighoff et al., 2024).
     Olmoe,
+    /// FlexOlmo: OLMo 2 with experts (Shi et al., 2025).
+    FlexOlmo,
     /// EXAONE 4 (LG AI Research, 2025).
     Exaone4,
     /// Seed-OSS (ByteDance Seed Team, 2025).
@@ -44,6 +48,8 @@ pub enum Family {
     SmolLm3,
     /// Mixtral: Mistral with experts (Jiang et al., 2024).
     Mixtral,
+    /// Qwen1.5 and Qwen2 with experts (Yang et al., 2024).
+    Qwen2Moe,
     /// Qwen3 with experts (Yang et al., 2025).
     Qwen3Moe,
     /// Qwen3-Next: three layers of four have a state (Qwen Team, 2025; Gated DeltaNet: Yang et al., 2024).
@@ -145,6 +151,8 @@ pub(super) enum Windows {
     From,
     /// With `use_sliding_window`, all.
     AllIfAsked,
+    /// With `use_sliding_window`, every second one from the first, below `max_window_layers`.
+    EverySecondIfAsked,
     /// With `use_sliding_window`, those without rotation.
     UnrotatedIfAsked,
     /// All but every n-th: `sliding_window_pattern`, or this.
@@ -156,6 +164,8 @@ pub(super) enum Windows {
 pub(super) enum Factors {
     /// Scores are divided by the root of the head's width; nothing else.
     Plain,
+    /// Embeddings times the root of `hidden_size`, scores divided by the root of the head's width.
+    OfEmbeddings,
     /// Embeddings times the root of `hidden_size`, scores divided by the root of `query_pre_attn_scalar`, capped
     /// logits, and capped scores in one of them.
     Gemma { capped_scores: bool },
@@ -179,6 +189,8 @@ pub(super) enum ExpertFields {
     /// `mlp_only_layers`.
     Qwen,
     /// The same, and one more with a gate for every token.
+    Qwen2Moe,
+    /// The same, weights over the chosen unless a field says no.
     Qwen3Next,
     /// If `enable_moe_block` says so, in every layer, beside its MLP: `moe_intermediate_size` wide, `top_k_experts`,
     /// weights over the chosen.
@@ -387,6 +399,30 @@ const QWEN2: Traits = Traits {
     ..QWEN3
 };
 
+const QWEN2_VL_ASSUMED: &[(&str, u64)] = &[
+    ("hidden_size", 8192),
+    ("intermediate_size", 29_568),
+    ("num_hidden_layers", 80),
+    ("num_attention_heads", 64),
+    ("num_key_value_heads", 8),
+    ("max_position_embeddings", 32_768),
+    ("vocab_size", 152_064),
+];
+
+const GEMMA: Traits = Traits {
+    family: Family::Gemma,
+    architecture: "GemmaForCausalLM",
+    base: "GemmaModel",
+    model_type: "gemma",
+    mlp_bias: false,
+    norms_around_zero: true,
+    factors: Factors::OfEmbeddings,
+    activation: Activation::GeluTanh,
+    head_dim: Some(256),
+    tied: true,
+    ..LLAMA
+};
+
 const GEMMA2: Traits = Traits {
     family: Family::Gemma2,
     architecture: "Gemma2ForCausalLM",
@@ -536,7 +572,7 @@ const GRANITE_MOE: Traits = Traits {
     ..GRANITE
 };
 
-pub(super) const ARCHITECTURES: [Traits; 37] = [
+pub(super) const ARCHITECTURES: [Traits; 42] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -561,6 +597,23 @@ pub(super) const ARCHITECTURES: [Traits; 37] = [
         ..MISTRAL
     },
     QWEN2,
+    // They see images, and are used for their text here: of a text alone, the three positions of a token are one.
+    Traits {
+        architecture: "Qwen2VLForConditionalGeneration",
+        base: "Qwen2VLModel",
+        model_type: "qwen2_vl",
+        eps: 1e-5,
+        text_part: Some(TextPart { model_type: "qwen2_vl_text", assumed: QWEN2_VL_ASSUMED }),
+        ..QWEN2
+    },
+    Traits {
+        architecture: "Qwen2_5_VLForConditionalGeneration",
+        base: "Qwen2_5_VLModel",
+        model_type: "qwen2_5_vl",
+        eps: 1e-5,
+        text_part: Some(TextPart { model_type: "qwen2_5_vl_text", assumed: QWEN2_VL_ASSUMED }),
+        ..QWEN2
+    },
     // MiMo, whose next-token layers are a drafter's business.
     Traits { architecture: "MiMoForCausalLM", base: "MiMoModel", model_type: "mimo", ..QWEN2 },
     QWEN3,
@@ -585,6 +638,7 @@ pub(super) const ARCHITECTURES: [Traits; 37] = [
         }),
         ..QWEN3
     },
+    GEMMA,
     GEMMA2,
     GEMMA3,
     // Gemma 3 from 4B on: it sees images, and is used for its text here.
@@ -712,6 +766,25 @@ pub(super) const ARCHITECTURES: [Traits; 37] = [
         eps: 1e-5,
         theta: 1e6,
         ..MISTRAL
+    },
+    Traits {
+        family: Family::FlexOlmo,
+        architecture: "FlexOlmoForCausalLM",
+        base: "FlexOlmoModel",
+        model_type: "flex_olmo",
+        experts: ExpertFields::Olmoe,
+        eps: 1e-6,
+        theta: 5e5,
+        ..OLMO2
+    },
+    Traits {
+        family: Family::Qwen2Moe,
+        architecture: "Qwen2MoeForCausalLM",
+        base: "Qwen2MoeModel",
+        model_type: "qwen2_moe",
+        windows: Windows::EverySecondIfAsked,
+        experts: ExpertFields::Qwen2Moe,
+        ..QWEN2
     },
     Traits {
         family: Family::Qwen3Moe,

@@ -277,7 +277,7 @@ impl ExpertConfig {
         }
         let normed = |absent| fields.flag("norm_topk_prob", absent);
         let (width, over_chosen) = match traits.experts {
-            ExpertFields::Qwen => ("moe_intermediate_size", normed(false)?),
+            ExpertFields::Qwen | ExpertFields::Qwen2Moe => ("moe_intermediate_size", normed(false)?),
             ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 => {
                 ("moe_intermediate_size", normed(true)?)
             }
@@ -296,7 +296,7 @@ impl ExpertConfig {
             _ => (Scores::Softmax, false),
         };
         let shared = match traits.experts {
-            ExpertFields::Qwen3Next | ExpertFields::Qwen35 => {
+            ExpertFields::Qwen2Moe | ExpertFields::Qwen3Next | ExpertFields::Qwen35 => {
                 let width = fields.size("shared_expert_intermediate_size", MAX_WIDTH)?;
                 Some(SharedExpertConfig { width, gated: true })
             }
@@ -594,8 +594,8 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
         return Ok(none);
     }
     let listed = layer_types(fields, num_layers)?;
-    let asked_for = matches!(traits.windows, Windows::From | Windows::AllIfAsked | Windows::UnrotatedIfAsked);
-    if asked_for && !fields.flag("use_sliding_window", false)? {
+    let asked_for = [Windows::From, Windows::AllIfAsked, Windows::EverySecondIfAsked, Windows::UnrotatedIfAsked];
+    if asked_for.contains(&traits.windows) && !fields.flag("use_sliding_window", false)? {
         return Ok(none);
     }
     if let Some(mut listed) = listed {
@@ -608,10 +608,14 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
     Ok(match traits.windows {
         Windows::Never => none,
         Windows::All { .. } | Windows::AllIfAsked => vec![true; num_layers],
-        Windows::From => {
-            let first = fields.optional_integer("max_window_layers", 0..=1 << 20)?;
-            let first = first.map_or(FIRST_WINDOWED, |first| first as usize);
-            (0..num_layers).map(|layer| layer >= first).collect()
+        Windows::From | Windows::EverySecondIfAsked => {
+            let border = fields.optional_integer("max_window_layers", 0..=1 << 20)?;
+            let border = border.map_or(FIRST_WINDOWED, |border| border as usize);
+            let is_windowed = |layer| match traits.windows {
+                Windows::From => layer >= border,
+                _ => layer < border && layer % 2 == 0,
+            };
+            (0..num_layers).map(is_windowed).collect()
         }
         Windows::UnrotatedIfAsked => rotated.iter().map(|rotated| !rotated).collect(),
         Windows::AllButEvery { pattern } => {
@@ -665,7 +669,7 @@ fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Resu
         Ok((0..num_layers).map(|layer| layer >= first).collect())
     };
     match traits.experts {
-        ExpertFields::Qwen | ExpertFields::Qwen3Next => {}
+        ExpertFields::Qwen | ExpertFields::Qwen2Moe | ExpertFields::Qwen3Next => {}
         ExpertFields::Lfm2 => return from("num_dense_layers", 2),
         ExpertFields::Glm4 => return from("first_k_dense_replace", 1),
         ExpertFields::Granite | ExpertFields::Gemma4 => return Ok(vec![has_experts(fields, traits)?; num_layers]),

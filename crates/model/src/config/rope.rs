@@ -104,7 +104,8 @@ fn read(
         None => rope.text("type")?.unwrap_or("default"),
     };
     match rope_type {
-        "default" => Ok((plain, max_position_embeddings)),
+        // Of a text alone, the three positions of a token are one.
+        "default" | "mrope" => Ok((plain, max_position_embeddings)),
         "linear" => {
             let factor = rope.float("factor", FACTOR)?;
             let context_limit = stretched(max_position_embeddings, factor);

@@ -228,14 +228,15 @@ pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
         true => vec![unit(&[(&layer.qkv, layer.qkv_order)]), unit(&plain(&layer.o))],
         false => vec![unit(&plain(&layer.o))],
     };
+    let of_mlp =
+        |mlp: &Mlp| [unit(&[(&mlp.gate_up, mlp.gate_up_order)]), unit(&[(&mlp.down, RowOrder::AsStored)])];
     match &layer.feed {
-        Feed::Dense(Mlp { gate_up, gate_up_order, down }) => {
-            units.extend([unit(&[(gate_up, *gate_up_order)]), unit(&plain(down))]);
-        }
-        Feed::Experts { experts, .. } => {
+        Feed::Dense(mlp) => units.extend(of_mlp(mlp)),
+        Feed::Experts { experts, shared, .. } => {
             let matrices =
                 experts.iter().flat_map(|mlp| [(&mlp.gate_up, mlp.gate_up_order), (&mlp.down, RowOrder::AsStored)]);
             units.push(unit(&matrices.collect::<Vec<_>>()));
+            units.extend(shared.iter().flat_map(|shared| of_mlp(&shared.mlp)));
         }
     }
     units
