@@ -173,7 +173,7 @@ impl Mixer {
                 let norms = head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]);
                 norms.chain([sinks.as_ref()]).flatten().collect()
             }
-            Mixer::Delta(delta) => vec![&delta.dt_bias, &delta.a_log, &delta.norm],
+            Mixer::Delta(delta) => vec![&delta.dt_bias, delta.rates.vector(), &delta.norm],
             Mixer::Mamba(mamba) => {
                 let Mamba { rates, dt_bias, skip, norm, .. } = &**mamba;
                 [rates.vector(), dt_bias, skip].into_iter().chain(norm).collect()
@@ -221,7 +221,7 @@ pub(crate) struct Delta {
     pub(crate) gates_order: RowOrder,
     pub(crate) conv: Filter,
     pub(crate) dt_bias: Vector,
-    pub(crate) a_log: Vector,
+    pub(crate) rates: Rates,
     pub(crate) norm: Vector,
 }
 
@@ -530,8 +530,11 @@ pub(crate) struct Tensors<'c> {
     experts: ExpertNames,
     /// Gate and up of an MLP are `input_linear`, down is `output_linear`: as Granite was published.
     input_linear: bool,
-    /// What is stored of Mamba-2 are rates and not their logarithms.
+    /// What is stored of Mamba-2 and linear attention are rates and not their logarithms: GGUF.
     stored_rates: bool,
+    /// Queries, keys and values of linear attention are one tensor, z another, also where transformers has them key head
+    /// by key head: GGUF.
+    apart: bool,
 }
 
 impl<'c> Tensors<'c> {
@@ -545,6 +548,7 @@ impl<'c> Tensors<'c> {
             experts: ExpertNames::Named,
             input_linear: false,
             stored_rates: false,
+            apart: false,
         }
     }
 
@@ -571,9 +575,14 @@ impl<'c> Tensors<'c> {
         };
         let input_linear = weights.has(&format!("{prefix}layers.0.{}.input_linear.weight", names.mlp));
         let mamba = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Mamba(_)));
+        let delta = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Delta(_)));
+        let of = |layer: Option<usize>, tensor: &str| {
+            layer.is_some_and(|layer| weights.has(&format!("{prefix}layers.{layer}.{tensor}")))
+        };
         let stored_rates =
-            mamba.is_some_and(|layer| weights.has(&format!("{prefix}layers.{layer}.mamba.{STORED_RATES}")));
-        Tensors { config, prefix, head, names, experts, input_linear, stored_rates }
+            of(mamba, &format!("mamba.{STORED_RATES}")) || of(delta, &format!("linear_attn.{STORED_RATES}"));
+        let apart = of(delta, "linear_attn.in_proj_qkv.weight");
+        Tensors { config, prefix, head, names, experts, input_linear, stored_rates, apart }
     }
 
     /// `[vocab_size, hidden_size]`.
@@ -636,7 +645,7 @@ impl<'c> Tensors<'c> {
         };
         let Between { qkv, qkv_order, mixer, o } = match config.layers[index].mixer {
             config::Mixer::Attention => self.attention(index, &name),
-            config::Mixer::Delta(delta) => linear_attention(delta, hidden, &name),
+            config::Mixer::Delta(delta) => self.linear_attention(delta, &name),
             config::Mixer::Mamba(mamba) => self.mamba(mamba, &name),
             config::Mixer::ShortConvolution(convolution) => short_convolution(convolution, hidden, &name),
         };
@@ -697,10 +706,6 @@ impl<'c> Tensors<'c> {
         };
         let linear = |parts| Linear { parts, in_features: hidden, biases: Vec::new() };
         let vector = |part: &str, len| Vector { name: name(part), len };
-        let rates = match self.stored_rates {
-            true => Rates::Stored(vector(STORED_RATES, shape.heads)),
-            false => Rates::Logarithms(vector("A_log", shape.heads)),
-        };
         Between {
             qkv: linear(vec![rows(inner..steps), rows(0..inner)]),
             qkv_order: RowOrder::AsStored,
@@ -708,12 +713,59 @@ impl<'c> Tensors<'c> {
                 config,
                 steps: linear(vec![rows(steps..steps + shape.heads)]),
                 conv: Filter::new(&name("conv1d"), shape.channels(), config.taps, config.has_conv_bias),
-                rates,
+                rates: self.rates(&name, shape.heads),
                 dt_bias: vector("dt_bias", shape.heads),
                 skip: vector("D", shape.heads),
                 norm: (config.output != OutputNorm::None).then(|| vector("norm.weight", inner)),
             })),
             o: Linear::whole(&[(name("out_proj"), hidden)], inner, false),
+        }
+    }
+
+    fn linear_attention(&self, config: DeltaConfig, name: &dyn Fn(&str) -> String) -> Between {
+        let (DeltaConfig { shape, taps, by_key_head }, hidden) = (config, self.config.hidden_size);
+        let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
+        let name = |part: &str| name(&format!("linear_attn.{part}"));
+        let per_key = value_heads / key_heads;
+        let values = per_key * value_dim;
+        let grouped = |parts| RowOrder::Grouped { groups: key_heads, parts };
+        let (qkv, qkv_order) = match by_key_head && !self.apart {
+            true => (vec![(name("in_proj_qkvz"), shape.row_width())], grouped([key_dim, key_dim, values, values])),
+            false => {
+                let parts = vec![(name("in_proj_qkv"), shape.channels()), (name("in_proj_z"), shape.value_width())];
+                (parts, RowOrder::AsStored)
+            }
+        };
+        let (gates, gates_order) = match by_key_head {
+            true => (vec![(name("in_proj_ba"), 2 * value_heads)], grouped([per_key, per_key, 0, 0])),
+            false => {
+                let parts = vec![(name("in_proj_b"), value_heads), (name("in_proj_a"), value_heads)];
+                (parts, RowOrder::AsStored)
+            }
+        };
+        let vector = |part: &str, len| Vector { name: name(part), len };
+        Between {
+            qkv: Linear::whole(&qkv, hidden, false),
+            qkv_order,
+            mixer: Mixer::Delta(Box::new(Delta {
+                config,
+                gates: Linear::whole(&gates, hidden, false),
+                gates_order,
+                conv: Filter::new(&name("conv1d"), shape.channels(), taps, false),
+                dt_bias: vector("dt_bias", value_heads),
+                rates: self.rates(&name, value_heads),
+                norm: vector("norm.weight", value_dim),
+            })),
+            o: Linear::whole(&[(name("out_proj"), hidden)], shape.value_width(), false),
+        }
+    }
+
+    /// `name`: of what a mixer has.
+    fn rates(&self, name: &dyn Fn(&str) -> String, heads: usize) -> Rates {
+        let vector = |part: &str| Vector { name: name(part), len: heads };
+        match self.stored_rates {
+            true => Rates::Stored(vector(STORED_RATES)),
+            false => Rates::Logarithms(vector("A_log")),
         }
     }
 
@@ -936,37 +988,6 @@ fn short_convolution(config: ShortConvolutionConfig, hidden: usize, name: &dyn F
         qkv_order: RowOrder::AsStored,
         mixer: Mixer::ShortConvolution(config, Filter::new(&name("conv.conv"), channels, taps, has_bias)),
         o: whole("conv.out_proj", hidden, channels),
-    }
-}
-
-fn linear_attention(config: DeltaConfig, hidden: usize, name: &dyn Fn(&str) -> String) -> Between {
-    let DeltaConfig { shape, taps, by_key_head } = config;
-    let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
-    let name = |part: &str| name(&format!("linear_attn.{part}"));
-    let per_key = value_heads / key_heads;
-    let values = per_key * value_dim;
-    let grouped = |parts| if by_key_head { RowOrder::Grouped { groups: key_heads, parts } } else { RowOrder::AsStored };
-    let (qkv, gates) = match by_key_head {
-        true => (vec![(name("in_proj_qkvz"), shape.row_width())], vec![(name("in_proj_ba"), 2 * value_heads)]),
-        false => (
-            vec![(name("in_proj_qkv"), shape.channels()), (name("in_proj_z"), shape.value_width())],
-            vec![(name("in_proj_b"), value_heads), (name("in_proj_a"), value_heads)],
-        ),
-    };
-    let vector = |part: &str, len| Vector { name: name(part), len };
-    Between {
-        qkv: Linear::whole(&qkv, hidden, false),
-        qkv_order: grouped([key_dim, key_dim, values, values]),
-        mixer: Mixer::Delta(Box::new(Delta {
-            config,
-            gates: Linear::whole(&gates, hidden, false),
-            gates_order: grouped([per_key, per_key, 0, 0]),
-            conv: Filter::new(&name("conv1d"), shape.channels(), taps, false),
-            dt_bias: vector("dt_bias", value_heads),
-            a_log: vector("A_log", value_heads),
-            norm: vector("norm.weight", value_dim),
-        })),
-        o: Linear::whole(&[(name("out_proj"), hidden)], shape.value_width(), false),
     }
 }
 

@@ -1038,7 +1038,7 @@ impl<B: Backend> Loader<'_, B> {
             config: delta.config,
             gates,
             conv: self.taps(&delta.conv)?,
-            rates: self.rates(&tensors::Rates::Logarithms(delta.a_log.clone()))?,
+            rates: self.rates(&delta.rates)?,
             dt_bias: self.as_stored(&delta.dt_bias)?,
             // This norm is around one, whatever the others are.
             norm: self.as_stored(&delta.norm)?,

@@ -290,6 +290,9 @@ fn converted_families_give_the_logits_of_their_directories() {
         "qwen2.5-yarn",
         "qwen3",
         "qwen3-moe-fused",
+        "qwen3-next",
+        "qwen3.5",
+        "qwen3.5-moe",
         "seed-oss",
         "smollm3",
     ] {
@@ -354,6 +357,9 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Glm4MoeForCausalLM" => "glm4moe",
         "GraniteMoeForCausalLM" => "granitemoe",
         "GraniteMoeHybridForCausalLM" => "granitehybrid",
+        "Qwen3NextForCausalLM" => "qwen3next",
+        "Qwen3_5ForCausalLM" => "qwen35",
+        "Qwen3_5MoeForCausalLM" => "qwen35moe",
         _ => return None,
     };
     let key = |name: &str| format!("{architecture}.{name}");
@@ -363,7 +369,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     let wide = widest_heads(config).unwrap_or(head_dim);
     let mut settings =
         vec![text_setting("general.architecture", architecture), u32_setting(&key("attention.key_length"), wide)];
-    let layers = number("num_hidden_layers").unwrap() + number("num_nextn_predict_layers").unwrap_or(0);
+    let drafting = number("num_nextn_predict_layers").or(number("mtp_num_hidden_layers")).unwrap_or(0);
+    let layers = number("num_hidden_layers").unwrap() + drafting;
     settings.push(u32_setting(&key("block_count"), layers));
     settings.push(match layers_without_keys(config) {
         _ if architecture == "gemma4" => of_gemma4_layers("attention.head_count_kv", config, |index, sees_all| {
@@ -387,6 +394,13 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("num_dense_layers", "leading_dense_block_count"),
         ("first_k_dense_replace", "leading_dense_block_count"),
         ("num_nextn_predict_layers", "nextn_predict_layers"),
+        ("mtp_num_hidden_layers", "nextn_predict_layers"),
+        ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+        ("linear_num_key_heads", "ssm.group_count"),
+        ("linear_num_value_heads", "ssm.time_step_rank"),
+        ("linear_key_head_dim", "ssm.state_size"),
+        ("linear_conv_kernel_dim", "ssm.conv_kernel"),
+        ("full_attention_interval", "full_attention_interval"),
         ("n_routed_experts", "expert_count"),
         ("n_shared_experts", "expert_shared_count"),
         ("n_group", "expert_group_count"),
@@ -443,7 +457,17 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         let is_rotated = config["position_embedding_type"] == "rope";
         settings.push(setting(&key("rope.scaling.finetuned"), 7, &[u8::from(is_rotated)]));
     }
-    let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
+    if let Some(heads) = number("linear_num_value_heads") {
+        let inner = heads * number("linear_value_head_dim").unwrap();
+        settings.push(u32_setting(&key("ssm.inner_size"), inner));
+        if let Some(types) = config["layer_types"].as_array() {
+            let mut flags: Vec<u8> = types.iter().map(|name| u8::from(name == "linear_attention")).collect();
+            flags.resize(layers as usize, 0);
+            settings.push(list_setting(&key("attention.recurrent_layers"), 7, layers.into(), &flags));
+        }
+    }
+    let shares = [&config["partial_rotary_factor"], &config["rope_parameters"]["partial_rotary_factor"]];
+    let share = shares.into_iter().find_map(Value::as_f64).unwrap_or(1.0);
     settings.push(u32_setting(&key("rope.dimension_count"), (f64::from(wide) * share) as u32));
 
     let rope =
@@ -494,11 +518,17 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         _ => return None,
     }
     let is_dense = config["num_local_experts"] == 0;
-    for Stored { name, dtype, shape, bytes } in unfused_experts(gpt_oss_experts(stored_tensors(directory))) {
+    let has_delta = config["linear_num_value_heads"].is_u64();
+    let stored = delta_heads(stored_tensors(directory), config, architecture);
+    for Stored { name, dtype, shape, bytes } in unfused_experts(gpt_oss_experts(stored)) {
         let name = ggml_name(architecture, &name);
         let name = if is_dense { name.replace("_shexp", "") } else { name };
+        let is_inner_norm = has_delta && name.ends_with("ssm_norm.weight");
         let (name, number, bytes) = match dtype.as_str() {
-            _ if ["gemma", "gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") => {
+            _ if (["gemma", "gemma2", "gemma3"].contains(&architecture) || has_delta)
+                && name.ends_with("_norm.weight")
+                && !is_inner_norm =>
+            {
                 let values = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32() + 1.0);
                 (name, 0, values.flat_map(f32::to_le_bytes).collect())
             }
@@ -516,8 +546,9 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         };
         let shape = match name.rsplit_once("blk.").map_or("", |(_, own)| own.split_once('.').unwrap().1) {
             "shortconv.conv.weight" | "ssm_conv1d.weight" => vec![shape[0], shape[2]],
-            "ssm_a" | "ssm_d" => vec![shape[0], 1],
-            "ssm_norm.weight" => {
+            "ffn_gate_inp_shexp.weight" if architecture == "qwen35moe" => vec![shape[1]],
+            "ssm_a" | "ssm_d" if !has_delta => vec![shape[0], 1],
+            "ssm_norm.weight" if !has_delta => {
                 let groups = config["mamba_n_groups"].as_u64().unwrap() as usize;
                 vec![groups, shape[0] / groups]
             }
@@ -537,7 +568,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             ("nextn.eh_proj.weight", vec![64, 32]),
             ("nextn.shared_head_norm.weight", vec![32]),
             ("attn_norm.weight", vec![32]),
-            ("exp_probs_b.bias", vec![8]),
+            ("post_attention_norm.weight", vec![32]),
             ("ffn_up_exps.weight", vec![32, 24, 8]),
         ] {
             let bytes = vec![0; 4 * dims.iter().product::<u64>() as usize];
@@ -570,6 +601,118 @@ fn of_gemma4_layers(name: &str, config: &Value, number: impl Fn(usize, bool) -> 
 fn widest_heads(config: &Value) -> Option<u32> {
     let listed = config["per_layer_config"].as_object().and_then(|layers| layers.values().next()?["head_dim"].as_u64());
     listed.or(config["global_head_dim"].as_u64()).map(|width| width as u32)
+}
+
+/// Linear attention in ggml's order: of Qwen3-Next, q, k and v of all heads, and z, apart; of Qwen3.5, heads of values
+/// that share a key head are not beside each other.
+fn delta_heads(tensors: Vec<Stored>, config: &Value, architecture: &str) -> Vec<Stored> {
+    let number = |field: &str| config[field].as_u64().map(|number| number as usize);
+    let Some(heads) = number("linear_num_value_heads") else { return tensors };
+    let key_heads = number("linear_num_key_heads").unwrap();
+    let (per_key, key_dim) = (heads / key_heads, number("linear_key_head_dim").unwrap());
+    let (keys, width) = (key_heads * key_dim, number("linear_value_head_dim").unwrap());
+    let mut converted = Vec::new();
+    for Stored { name, dtype, shape, bytes } in tensors {
+        let Some((layer, part)) = name.split_once("linear_attn.") else {
+            converted.push(Stored { name, dtype, shape, bytes });
+            continue;
+        };
+        let rows: Vec<&[u8]> = bytes.chunks(bytes.len() / shape[0]).collect();
+        if part == "in_proj_qkvz.weight" {
+            // A key head's rows: q, k, and then v and z of its heads of values.
+            let group = 2 * (key_dim + per_key * width);
+            let of = |first: usize, len: usize| {
+                (0..key_heads).flat_map(move |head| head * group + first..head * group + first + len)
+            };
+            let values = 2 * key_dim;
+            let qkv = of(0, key_dim).chain(of(key_dim, key_dim)).chain(of(values, per_key * width));
+            let z = of(values + per_key * width, per_key * width);
+            let parts: [(&str, Vec<usize>); 2] = [("in_proj_qkv", qkv.collect()), ("in_proj_z", z.collect())];
+            for (part, order) in parts {
+                let bytes = order.iter().flat_map(|&row| rows[row].iter().copied()).collect();
+                let (name, shape) = (format!("{layer}linear_attn.{part}.weight"), vec![order.len(), shape[1]]);
+                converted.push(Stored { name, dtype: dtype.clone(), shape, bytes });
+            }
+            continue;
+        }
+        let tiled = |first: usize, width: usize| -> Vec<usize> {
+            let of_head = move |head: usize| (0..width).map(move |at| first + head * width + at);
+            let heads = (0..per_key).flat_map(|of_key| (0..key_heads).map(move |key| key * per_key + of_key));
+            (0..first).chain(heads.flat_map(of_head)).collect()
+        };
+        let order = match part {
+            _ if architecture == "qwen3next" => (0..shape[0]).collect(),
+            "in_proj_qkv.weight" | "conv1d.weight" => tiled(2 * keys, width),
+            "in_proj_z.weight" => tiled(0, width),
+            "in_proj_a.weight" | "in_proj_b.weight" | "A_log" | "dt_bias" => tiled(0, 1),
+            _ => (0..shape[0]).collect(),
+        };
+        let mut bytes: Vec<u8> = order.iter().flat_map(|&row| rows[row].iter().copied()).collect();
+        if part == "out_proj.weight" && architecture != "qwen3next" {
+            let columns: Vec<&[u8]> = bytes.chunks(bytes.len() / shape[0] / shape[1]).collect();
+            let order = tiled(0, width);
+            let width = shape[1];
+            let row = |row: usize| order.iter().map(move |column| row * width + column);
+            bytes = (0..shape[0]).flat_map(row).flat_map(|at| columns[at].iter().copied()).collect();
+        }
+        converted.push(Stored { name, dtype, shape, bytes });
+    }
+    converted
+}
+
+/// Columns of a quantized matrix in ggml's order of heads: what is held is what is read, and what is read is the file's
+/// numbers in the order of their key heads.
+#[test]
+fn quantized_columns_follow_their_heads() {
+    use common::gguf::*;
+    let (key_heads, rows, mut dice) = (2, 3, testing::Dice::new(9));
+    // Heads that share a scale with others are quantized anew.
+    for (name, number, heads, head_dim, is_whole) in [
+        ("Q8_0", 8, 6, 32, true),
+        ("Q4_0", 2, 4, 64, true),
+        ("Q6_K", 14, 8, 32, true),
+        ("Q8_0", 8, 6, 16, false),
+        ("Q4_K", 12, 16, 16, false),
+    ] {
+        let width = heads * head_dim;
+        let (_, elements, block_bytes, scales) = *SCALES.iter().find(|(known, ..)| *known == name).unwrap();
+        let mut bytes: Vec<u8> = (0..rows * width / elements * block_bytes).map(|_| dice.below(256) as u8).collect();
+        for block in bytes.chunks_mut(block_bytes) {
+            scales.iter().for_each(|&at| block[at + 1] = 0x30 | block[at + 1] & 7); // some number below one
+        }
+        let settings = [
+            text_setting("general.architecture", "qwen35"),
+            u32_setting("qwen35.ssm.group_count", key_heads),
+            u32_setting("qwen35.ssm.time_step_rank", heads as u32),
+            u32_setting("qwen35.ssm.state_size", 16),
+            u32_setting("qwen35.ssm.inner_size", width as u32),
+        ];
+        let dims = vec![width as u64, rows as u64];
+        let tensors =
+            ["blk.0.ssm_out.weight", "as.stored"].map(|name| (name.to_string(), dims.clone(), number, bytes.clone()));
+        let weights = Weights::open(&embedded(vec![("t.gguf", file(&settings, &tensors))])).unwrap();
+        let part = "model.layers.0.linear_attn.out_proj.weight";
+        let [found, stored] =
+            [part, "as.stored"].map(|name| weights.tensor(name, &[rows, width]).unwrap().rows().unwrap());
+        let slice = TensorSlice { name: part.to_string(), shape: vec![rows, width], rows: 0..rows, transposed: false };
+        let packed = weights.pack(&Reference::new(), WeightClass::Int8, width, &[slice]).unwrap();
+        let (mut row, mut as_stored, mut held) = (vec![0.0; width], vec![0.0; width], vec![0.0; width]);
+        for index in 0..rows {
+            found.read(index, &mut row).unwrap();
+            stored.read(index, &mut as_stored).unwrap();
+            kernels::HostBackend::embed(&Reference::new(), &packed, &[index as u32], &mut held);
+            let per_key = heads / key_heads as usize;
+            for (column, value) in row.iter().enumerate() {
+                let (head, at) = (column / head_dim, column % head_dim);
+                let from = (head % per_key * key_heads as usize + head / per_key) * head_dim + at;
+                assert_eq!(*value, as_stored[from], "{name}, {heads} heads of {head_dim}: column {column}");
+            }
+            assert!(!is_whole || held == row, "{name}, {heads} heads of {head_dim}: held is another matrix");
+            let most = row.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+            let is_close = held.iter().zip(&row).all(|(held, value)| (held - value).abs() < 0.01 * most);
+            assert!(is_close, "{name}, {heads} heads of {head_dim}: far from the file's");
+        }
+    }
 }
 
 /// Which layers of LFM2 are convolutions, of Granite 4 Mamba-2.
@@ -798,6 +941,23 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("mamba.A_log", "ssm_a"),
             ("mamba.D", "ssm_d"),
         ],
+        "qwen35" | "qwen35moe" | "qwen3next" => &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("linear_attn.in_proj_qkv", "attn_qkv"),
+            ("linear_attn.in_proj_z", "attn_gate"),
+            ("linear_attn.in_proj_ba", "ssm_ba"),
+            ("linear_attn.in_proj_b", "ssm_beta"),
+            ("linear_attn.in_proj_a", "ssm_alpha"),
+            ("linear_attn.conv1d", "ssm_conv1d"),
+            ("linear_attn.norm", "ssm_norm"),
+            ("linear_attn.out_proj", "ssm_out"),
+            ("linear_attn.dt_bias", "ssm_dt.bias"),
+            ("linear_attn.A_log", "ssm_a"),
+            ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+            ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+            ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+            ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+        ],
         "glm4moe" => &[
             ("post_attention_layernorm", "post_attention_norm"),
             ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
@@ -937,6 +1097,11 @@ fn patterns_cut_text_as_their_models_do() {
     }
     for by_threes in ["gpt-4o", "llama4", "deepseek-v3", "minicpm5", "falcon", "default", "glm4"] {
         assert_eq!(digits(by_threes), digits("dbrx"), "{by_threes}");
+    }
+    // Characters that are written as two become one first, and marks are parts of words.
+    for (text, normalized) in [("e\u{301}te\u{301}", "\u{e9}t\u{e9}"), ("caf\u{e9}", "caf\u{e9}")] {
+        assert_eq!(load("qwen35").encode(text, false), load("qwen35").encode(normalized, false), "{text:?}");
+        assert_eq!(load("qwen35").encode(text, false), load("qwen2").encode(text, false), "{text:?}");
     }
     // Letters with a case, others and digits in pieces of their own: nothing is lost between the patterns.
     for text in ["DeepSeek LLM", "1234567", "  a\n\n b ", "Ünïcode ΑΒΓ, привет", "こんにちは 世界 가나"]

@@ -453,6 +453,48 @@ fn numbers_that_no_model_has() {
     check("tokens that are numbers", with(tokens, list_setting(tokens, 4, 40, &[0; 160])), &[tokens]);
 }
 
+/// Heads of values are in another order where there are more of them than of keys: which, the settings have to say.
+#[test]
+fn linear_attention_that_says_too_little() {
+    const KEYS: [(&str, u32); 5] =
+        [("group_count", 2), ("time_step_rank", 6), ("state_size", 16), ("inner_size", 96), ("conv_kernel", 4)];
+    let with = |keys: &[(&str, u32)]| {
+        let mut settings = vec![
+            text_setting("general.architecture", "qwen35"),
+            f32_setting("qwen35.attention.layer_norm_rms_epsilon", 1e-6),
+            u32_setting("qwen35.attention.key_length", 32),
+        ];
+        for (key, value) in [
+            ("context_length", 128),
+            ("embedding_length", 32),
+            ("block_count", 4),
+            ("feed_forward_length", 64),
+            ("attention.head_count", 1),
+            ("attention.head_count_kv", 1),
+            ("rope.dimension_count", 8),
+        ] {
+            settings.push(u32_setting(&format!("qwen35.{key}"), value));
+        }
+        settings.extend(keys.iter().map(|(key, value)| u32_setting(&format!("qwen35.ssm.{key}"), *value)));
+        file(&settings, &good_tensors())
+    };
+    for (at, (key, _)) in KEYS.into_iter().enumerate() {
+        let key = format!("qwen35.ssm.{key}");
+        let keys = [&KEYS[..at], &KEYS[at + 1..]].concat();
+        check(&format!("no {key}"), with(&keys), &[&key, "missing"]);
+        for value in [0, u32::MAX] {
+            let mut keys = KEYS;
+            keys[at].1 = value;
+            check(&format!("{key} = {value}"), with(&keys), &["qwen35.ssm."]);
+        }
+    }
+    let (mut heads, mut inner) = (KEYS, KEYS);
+    (heads[1].1, inner[3].1) = (5, 100);
+    check("heads of values that key heads do not share", with(&heads), &["qwen35.ssm."]);
+    check("heads of no whole width", with(&inner), &["qwen35.ssm.inner_size: 100"]);
+    check("a layer without its tensors", with(&KEYS), &["blk.0.ssm_conv1d.weight"]);
+}
+
 /// Whatever tokens and parts claim to be, it is taken, or one clear line.
 #[test]
 fn words_that_mean_nothing() {

@@ -12,13 +12,14 @@
 
 use super::Gguf;
 use super::header::{Metadata, quoted};
+use crate::container::TiledHeads;
 use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
 
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, and OLMo 3 `olmo2`:
 /// see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
 /// token are one.
-const ARCHITECTURES: [(&str, &str); 24] = [
+const ARCHITECTURES: [(&str, &str); 27] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
@@ -43,6 +44,9 @@ const ARCHITECTURES: [(&str, &str); 24] = [
     ("glm4moe", "Glm4MoeForCausalLM"),
     ("granitemoe", "GraniteMoeSharedForCausalLM"),
     ("granitehybrid", "GraniteMoeHybridForCausalLM"),
+    ("qwen3next", "Qwen3NextForCausalLM"),
+    ("qwen35", "Qwen3_5ForCausalLM"),
+    ("qwen35moe", "Qwen3_5MoeForCausalLM"),
 ];
 
 /// Integers: the field of `config.json`, and the key after the architecture's name.
@@ -104,6 +108,16 @@ const OF_MAMBA: [(&str, &str); 4] = [
     ("mamba_d_conv", "ssm.conv_kernel"),
 ];
 const INNER: &str = "ssm.inner_size";
+const OF_DELTA: [(&str, &str); 4] = [
+    ("linear_num_key_heads", "ssm.group_count"),
+    ("linear_num_value_heads", "ssm.time_step_rank"),
+    ("linear_key_head_dim", "ssm.state_size"),
+    ("linear_conv_kernel_dim", "ssm.conv_kernel"),
+];
+const SHARED_WIDTH_OF_QWEN: (&str, &str) = ("shared_expert_intermediate_size", "expert_shared_feed_forward_length");
+const ATTENTION_INTERVAL: (&str, &str) = ("full_attention_interval", "full_attention_interval");
+/// No model has more, and what is larger is refused.
+const MAX_LAYERS: u64 = 1024;
 const ARCHITECTURE: &str = "general.architecture";
 const ROPE_FREQS: &str = "rope_freqs.weight";
 const SHORT_FACTORS: &str = "rope_factors_short.weight";
@@ -167,6 +181,25 @@ pub(super) fn head_dim(metadata: &Metadata) -> Result<usize, LoadError> {
     Ok(settings.head_dim()?.filter(|dim| *dim > 0).ok_or_else(missing)? as usize)
 }
 
+/// How rows of queries, keys and values of the delta rule are stored in architectures that have their heads of values
+/// tiled; `None` where metadata lack their numbers, which is refused where they are read.
+pub(super) fn value_heads(metadata: &Metadata) -> Result<Option<TiledHeads>, LoadError> {
+    const MOST: u64 = 1 << 20; // so that no product of these numbers is too large
+    let settings = Settings::of(metadata)?;
+    let number = |name| -> Result<Option<usize>, LoadError> {
+        Ok(settings.integer(name)?.filter(|number| (1..=MOST).contains(number)).map(|number| number as usize))
+    };
+    let (key_heads, heads) = (number(OF_DELTA[0].1)?, number(OF_DELTA[1].1)?);
+    let (key_dim, inner) = (number(OF_DELTA[2].1)?, number(INNER)?);
+    let (Some(key_heads), Some(heads), Some(key_dim), Some(inner)) = (key_heads, heads, key_dim, inner) else {
+        return Ok(None);
+    };
+    let is_whole = heads.is_multiple_of(key_heads) && inner.is_multiple_of(heads);
+    let tiled =
+        TiledHeads { first: 2 * key_heads * key_dim, width: inner / heads, key_heads, per_key: heads / key_heads };
+    Ok(is_whole.then_some(tiled))
+}
+
 /// The equivalent `config.json`.
 pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError> {
     let metadata = &gguf.metadata;
@@ -215,6 +248,7 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         "glm4moe" => add_glm4_fields(gguf, &settings, head_dim, &mut config)?,
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
         "gemma4" => add_gemma4_fields(gguf, files, &settings, &mut config)?,
+        "qwen35" | "qwen35moe" | "qwen3next" => add_delta_fields(gguf, &settings, head_dim, &mut config)?,
         _ => {}
     }
     if let Some(scaling) = rope_scaling(gguf, files, &settings, head_dim)? {
@@ -439,6 +473,51 @@ fn add_granite_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<Str
     Ok(())
 }
 
+/// Qwen3-Next and Qwen3.5.
+fn add_delta_fields(
+    gguf: &Gguf,
+    settings: &Settings<'_>,
+    head_dim: Option<u64>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    // What transformers assumes of them is no word of the file's.
+    if let Some(absent) = OF_DELTA
+        .map(|(_, name)| name)
+        .into_iter()
+        .chain([INNER])
+        .find(|name| !settings.metadata.has(&settings.key(name)))
+    {
+        return Err(settings.metadata.error(&settings.key(absent), "missing"));
+    }
+    for (field, name) in OF_DELTA.into_iter().chain([SHARED_WIDTH_OF_QWEN, DRAFTING, ATTENTION_INTERVAL]) {
+        config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
+    }
+    if let (Some(inner), Some(heads @ 1..)) = (settings.integer(INNER)?, settings.integer(OF_DELTA[1].1)?) {
+        if inner % heads != 0 {
+            let problem = format!("{inner} is no multiple of {} = {heads}", OF_DELTA[1].1);
+            return Err(settings.metadata.error(&settings.key(INNER), problem));
+        }
+        config.insert("linear_value_head_dim".into(), (inner / heads).into());
+    }
+    // Layers that draft are counted with the others.
+    let layers = settings.integer("block_count")?.unwrap_or(0);
+    let layers = layers.saturating_sub(settings.integer(DRAFTING.1)?.unwrap_or(0));
+    config.insert("num_hidden_layers".into(), layers.into());
+    if let Some(recurrent) = settings.metadata.flags(&settings.key("attention.recurrent_layers"))? {
+        let name = |is_recurrent: &bool| if *is_recurrent { "linear_attention" } else { "full_attention" };
+        config.insert("layer_types".into(), recurrent.iter().take(layers as usize).map(name).collect());
+    }
+    if settings.integer("rope.dimension_count")?.is_none_or(|rotated| Some(rotated) == head_dim) {
+        config.insert("partial_rotary_factor".into(), json!(1.0));
+    }
+    if settings.architecture == "qwen3next" {
+        let has_router = |layer: &u64| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+        let dense: Vec<u64> = (0..layers.min(MAX_LAYERS)).filter(|layer| !has_router(layer)).collect();
+        config.insert("mlp_only_layers".into(), dense.into());
+    }
+    Ok(())
+}
+
 /// Routers whose scores are a sigmoid.
 fn add_router_fields(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
     const SCORES: &str = "expert_gating_func";
@@ -474,7 +553,9 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let name = field.rsplit('.').next().unwrap_or(field);
     let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, FLOATS[0].1)];
     let fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
-    let mut fields = fields.chain(own).chain(OF_GLM4).chain(OF_MAMBA).chain([SHARED_WIDTH]);
+    let fields = fields.chain(own).chain(OF_GLM4).chain(OF_MAMBA).chain([SHARED_WIDTH]);
+    let mut fields =
+        fields.chain(OF_DELTA).chain([SHARED_WIDTH_OF_QWEN, ATTENTION_INTERVAL, ("linear_value_head_dim", INNER)]);
     match (field, fields.find(|(theirs, _)| *theirs == name)) {
         (_, Some((_, key))) => format!("{architecture}.{key}"),
         ("vocab_size", _) => "tensor \"token_embd.weight\"".to_string(),

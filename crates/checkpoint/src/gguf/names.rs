@@ -10,15 +10,19 @@
 //! rotates the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both
 //! projections in another order. Reading them in the inverse order gives the original rows, exactly.
 //!
-//! **Decay of Mamba-2.** The converter stores `-exp(A_log)` in place of `A_log`: here the tensor `rates`, without the sign.
+//! **Decay of Mamba-2 and the delta rule.** The converter stores `-exp(A_log)`, here the tensor `rates` without the sign,
+//! in place of `A_log`.
+//!
+//! **Heads of values of the delta rule.** In `qwen35` and `qwen35moe` files, the heads of one key head are not beside each
+//! other: first come the first ones of all key heads. Rows, columns and vectors are read in the inverse order.
 //!
 //! **Convolutions** lose the dimension of one between channels and taps, which is put back.
 //!
-//! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. It is subtracted here, and the
-//! forward pass adds it again, which gives the number in the file.
+//! **Norms of Gemma and Qwen3.5** multiply by one plus their weight; the converter adds the one. It is subtracted here,
+//! and the forward pass adds it again, which gives the number in the file.
 
 use super::header::Metadata;
-use crate::container::{StoredAs, TensorInfo};
+use crate::container::{StoredAs, TensorInfo, TiledHeads};
 use crate::files::LoadError;
 
 /// Modules outside the layers.
@@ -83,6 +87,9 @@ fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] 
             ("ffn_down_exps.weight", "experts.down_proj"),
         ],
         "granitehybrid" => &[("ssm_a", "mamba.rates"), ("ssm_d", "mamba.D"), ("ssm_dt.bias", "mamba.dt_bias")],
+        "qwen35" | "qwen35moe" | "qwen3next" => {
+            &[("ssm_a", "linear_attn.rates"), ("ssm_dt.bias", "linear_attn.dt_bias")]
+        }
         _ => &[],
     }
 }
@@ -151,6 +158,30 @@ const OF_GLM4: [(&str, &str); 10] = [
     ("nextn.shared_head_norm", "shared_head.norm"),
 ];
 
+/// The delta rule of Qwen3-Next and Qwen3.5; the last are of layers that draft.
+const OF_DELTA: [(&str, &str); 20] = [
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("attn_qkv", "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_in", "linear_attn.in_proj_qkvz"),
+    ("ssm_ba", "linear_attn.in_proj_ba"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("nextn.eh_proj", "eh_proj"),
+    ("nextn.embed_tokens", "embed_tokens"),
+    ("nextn.enorm", "enorm"),
+    ("nextn.hnorm", "hnorm"),
+    ("nextn.shared_head_head", "shared_head.head"),
+    ("nextn.shared_head_norm", "shared_head.norm"),
+];
+
 /// Modules of a layer, exceptions of the architecture first.
 fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let own: &[(&str, &str)] = match architecture {
@@ -164,6 +195,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "glm4moe" => &OF_GLM4,
         "gemma4" => &OF_GEMMA4,
         "granitemoe" | "granitehybrid" => &OF_GRANITE,
+        "qwen35" | "qwen35moe" | "qwen3next" => &OF_DELTA,
         _ => &[],
     };
     own.iter().chain(&LAYER)
@@ -228,7 +260,9 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
     }
     let Some(name) = name_in_transformers(architecture, &tensor.name) else { return Ok(vec![tensor.clone()]) };
     let rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
-    let stored = if rotated && INTERLEAVED.contains(&architecture) {
+    let stored = if let Some(stored) = stored_for_delta(metadata, architecture, (&name, &tensor.shape))? {
+        stored
+    } else if rotated && INTERLEAVED.contains(&architecture) {
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
     } else if ["gemma", "gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") {
         StoredAs::PlusOne
@@ -238,16 +272,56 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
         StoredAs::Itself
     };
     let shape = match tensor.shape.as_slice() {
-        &[channels, taps] if name.ends_with(".conv.conv.weight") || name.ends_with(".mamba.conv1d.weight") => {
+        &[channels, taps]
+            if [".conv.conv.weight", ".mamba.conv1d.weight", ".linear_attn.conv1d.weight"]
+                .iter()
+                .any(|end| name.ends_with(end)) =>
+        {
             vec![channels, 1, taps]
         }
+        // A matrix of one row.
+        &[width] if name.ends_with(".shared_expert_gate.weight") => vec![1, width],
         // Of vectors, a column or groups.
-        &[rows, width] if [".mamba.rates", ".mamba.D", ".mamba.norm.weight"].iter().any(|end| name.ends_with(end)) => {
+        &[rows, width] if [".rates", ".mamba.D", ".mamba.norm.weight"].iter().any(|end| name.ends_with(end)) => {
             vec![rows * width]
         }
         shape => shape.to_vec(),
     };
     Ok(vec![TensorInfo { name, shape, stored, ..tensor.clone() }])
+}
+
+/// How a tensor of a model with the delta rule is stored; `None` for those that are as in other models.
+fn stored_for_delta(
+    metadata: &Metadata,
+    architecture: &str,
+    (name, shape): (&str, &[usize]),
+) -> Result<Option<StoredAs>, LoadError> {
+    if !["qwen35", "qwen35moe", "qwen3next"].contains(&architecture) {
+        return Ok(None);
+    }
+    let Some((_, own)) = name.split_once(".linear_attn.") else {
+        return Ok(name.ends_with("norm.weight").then_some(StoredAs::PlusOne));
+    };
+    let plain = if own == "rates" { StoredAs::Negative } else { StoredAs::Itself };
+    let heads = match architecture {
+        "qwen3next" => None,
+        _ => super::config::value_heads(metadata)?.filter(|heads| heads.per_key > 1),
+    };
+    let Some(heads) = heads else { return Ok(Some(plain)) };
+    let (of_heads, of_columns) = (shape.first().copied().unwrap_or(0), shape.last().copied().unwrap_or(0));
+    let (tiled, len): (fn(TiledHeads) -> StoredAs, _) = match own {
+        "rates" => (StoredAs::TiledNegative, of_heads),
+        "out_proj.weight" => (StoredAs::TiledColumns, of_columns),
+        "norm.weight" => return Ok(Some(plain)),
+        _ => (StoredAs::Tiled, of_heads),
+    };
+    let heads = match own {
+        "in_proj_qkv.weight" | "conv1d.weight" => heads,
+        "in_proj_z.weight" | "out_proj.weight" => TiledHeads { first: 0, ..heads },
+        _ => TiledHeads { first: 0, width: 1, ..heads },
+    };
+    // Of another shape, it is refused for that.
+    Ok(Some(if heads.len() == len { tiled(heads) } else { plain }))
 }
 
 /// The matrices in a stack `[experts, rows, in_features]`, each under its own name; or the biases in `[experts, rows]`.
@@ -321,6 +395,15 @@ mod tests {
             ("glm4moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),
             ("glm4moe", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("glm4moe", "blk.47.nextn.eh_proj.weight", "model.layers.47.eh_proj.weight"),
+            ("qwen35", "blk.7.attn_qkv.weight", "model.layers.7.linear_attn.in_proj_qkv.weight"),
+            ("qwen35", "blk.7.attn_gate.weight", "model.layers.7.linear_attn.in_proj_z.weight"),
+            ("qwen35", "blk.7.ssm_alpha.weight", "model.layers.7.linear_attn.in_proj_a.weight"),
+            ("qwen35", "blk.7.ssm_a", "model.layers.7.linear_attn.rates"),
+            ("qwen35", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("qwen35", "blk.64.nextn.eh_proj.weight", "model.layers.64.eh_proj.weight"),
+            ("qwen35moe", "blk.7.ffn_gate_inp_shexp.weight", "model.layers.7.mlp.shared_expert_gate.weight"),
+            ("qwen3next", "blk.7.ssm_ba.weight", "model.layers.7.linear_attn.in_proj_ba.weight"),
+            ("qwen3next", "blk.7.ssm_dt.bias", "model.layers.7.linear_attn.dt_bias"),
         ] {
             assert_eq!(name_in_transformers(architecture, ggml).as_deref(), Some(theirs));
             assert_eq!(ggml_name(architecture, theirs), ggml);

@@ -198,7 +198,7 @@ const SPLITS: &[(&str, Split, bool, bool)] = &[
     ("llama4", Split::Patterns(&[O200K]), false, true),
     ("kanana2", Split::Patterns(&[O200K]), false, false),
     ("minimax-m2", Split::Patterns(&[O200K]), false, false),
-    ("qwen35", Split::Patterns(&[QWEN35]), false, false),
+    ("qwen35", Split::Patterns(&[QWEN35]), true, false),
     ("seed-coder", Split::Patterns(&[SEED_CODER]), false, false),
     ("deepseek-llm", Split::Patterns(&DEEPSEEK_LLM), false, false),
     ("deepseek-coder", Split::Patterns(&DEEPSEEK_CODER), false, false),

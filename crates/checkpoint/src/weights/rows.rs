@@ -170,8 +170,10 @@ impl TensorRows<'_> {
             let next = done + bytes.len() / block.bytes * block.elements;
             encoding.decode(bytes, &mut out[std::mem::replace(&mut done, next)..next]);
         })?;
-        if let (0 | 1, Values::Rows { stored, .. }) = (self.tensor.entry.shape.len(), values) {
-            stored.restore(out);
+        match (self.tensor.entry.shape.len(), values) {
+            (0 | 1, Values::Rows { stored, .. }) => stored.restore(out),
+            (_, Values::Rows { stored, .. }) => stored.restore_columns(out, 1),
+            _ => {}
         }
         Ok(row)
     }
@@ -222,7 +224,15 @@ impl TensorRows<'_> {
     pub(super) fn block_format(&self, class: WeightClass) -> Option<BlockFormat> {
         let block = self.block_type()?;
         let fewer = class == WeightClass::Int4 && class_for(Encoding::Quantized(block)) == WeightClass::Int8;
-        (class != WeightClass::Bf16 && !fewer).then(|| block.format())
+        let is_whole = self.stored_as().keeps_groups(block.format().group);
+        (class != WeightClass::Bf16 && !fewer && is_whole).then(|| block.format())
+    }
+
+    fn stored_as(&self) -> StoredAs {
+        match self.tensor.entry.values {
+            Values::Rows { stored, .. } => stored,
+            Values::Quantized(_) | Values::Mxfp4 { .. } => StoredAs::Itself,
+        }
     }
 
     fn block_type(&self) -> Option<BlockType> {
@@ -257,6 +267,9 @@ impl TensorRows<'_> {
                 done += elements;
             }
         })?;
+        let stored = self.stored_as();
+        stored.restore_columns(levels, 1);
+        stored.restore_columns(scales, group);
         match broken {
             Some(number) => Err(self.tensor.broken_block(block, row * levels.len() + number)),
             None => Ok(()),
