@@ -263,6 +263,15 @@ CASES = {
         sliding_window=24, layer_types=["sliding_attention", "full_attention"], dtype="bfloat16",
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
     ),
+    # Queries that grow with their positions; cos and sin as they are.
+    "ministral3": case(
+        "Ministral3ForCausalLM", "ministral3", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        sliding_window=None, dtype="bfloat16",
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
+                         "original_max_position_embeddings": 8, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+                         "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.25},
+    ),
     # Four multipliers.
     "granite": case(
         "GraniteForCausalLM", "granite", torch.bfloat16, embedding=0.1,

@@ -344,6 +344,9 @@ impl HostBackend for Float32 {
             if let Some(rope) = rope {
                 let (cos, sin) = rope.at(position as usize);
                 queries.chunks_exact_mut(head_dim).for_each(|head| rotate(head, cos, sin));
+                if let Some(factor) = rope.query_factor(position as usize) {
+                    queries.iter_mut().for_each(|query| *query *= factor);
+                }
                 keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, cos, sin));
             }
             if layout.queries_only {

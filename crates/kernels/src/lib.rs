@@ -75,7 +75,7 @@ pub use quant::{
     RowSource, WeightClass,
 };
 pub use reference::Reference;
-pub use rope::{RopeScaling, RopeTable};
+pub use rope::{QueryGrowth, RopeScaling, RopeTable};
 pub use routing::{Routes, Routing, RoutingRule, Scores};
 pub use states::{StateSave, StateShape, StateSpan, States};
 use std::ops::Range;
@@ -186,7 +186,8 @@ pub struct RotateAndStore<'a> {
     /// Norms of queries and keys.
     pub head_norms: HeadNorms<'a>,
     /// Rotation by position of the first `rope.rotary_dim()` elements of each head; the others are unchanged. `None`: no
-    /// rotation, as in layers without a position (NoPE: Kazemnejad et al., 2023; SmolLM3).
+    /// rotation, as in layers without a position (NoPE: Kazemnejad et al., 2023; SmolLM3). Queries are multiplied by
+    /// [`RopeTable::query_factor`] behind it.
     pub rope: Option<&'a RopeTable>,
     /// `[rows]`, the token's position in its sequence.
     pub positions: &'a [u32],

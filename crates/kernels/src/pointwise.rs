@@ -88,6 +88,8 @@ pub(crate) trait RowOps: Copy {
     fn softcap(self, cap: f32, x: &mut [f32]);
     /// Rotates element `i` of the first half and of the second by the same angle: `a' = a c - b s`, `b' = b c + a s`.
     fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]);
+    /// `x = x * factor`.
+    fn multiply(self, factor: f32, x: &mut [f32]);
     /// Rounds to bf16.
     fn to_bf16(self, x: &[f32], out: &mut [u16]);
     /// [`spread::spread`].
@@ -143,6 +145,10 @@ impl RowOps for Plain {
             x[i] = a.mul_add(cos[i], 0.0 - b * sin[i]);
             x[half + i] = b.mul_add(cos[i], a * sin[i]);
         }
+    }
+
+    fn multiply(self, factor: f32, x: &mut [f32]) {
+        x.iter_mut().for_each(|x| *x *= factor);
     }
 
     fn to_bf16(self, x: &[f32], out: &mut [u16]) {
@@ -228,6 +234,15 @@ impl<S: Simd> RowOps for Vectors<S> {
         for at in (0..x.len()).step_by(LANES) {
             let sum = s.fma(self.load(y, at), s.splat(scale), self.load(x, at));
             self.store(sum, x, at);
+        }
+    }
+
+    #[inline(always)]
+    fn multiply(self, factor: f32, x: &mut [f32]) {
+        let s = self.0;
+        let factor = s.splat(factor);
+        for at in (0..x.len()).step_by(LANES) {
+            self.store(s.mul(self.load(x, at), factor), x, at);
         }
     }
 
@@ -652,10 +667,11 @@ pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>,
     share_rows(pool, rows, 2 * width, &|rows| {
         for row in rows {
             let angles = rope.map_or((&[][..], &[][..]), |rope| rope.at(positions[row] as usize));
+            let query_factor = rope.and_then(|rope| rope.query_factor(positions[row] as usize));
             // SAFETY: each row is in one range.
             let qkv = unsafe { qkv.part(row * width..(row + 1) * width) };
             let slot = slots[row] as usize;
-            dispatch(isa, RotateRow { qkv, layout, head_norms, angles, cache, layer, slot });
+            dispatch(isa, RotateRow { qkv, layout, head_norms, angles, query_factor, cache, layer, slot });
         }
     });
 }
@@ -666,6 +682,7 @@ struct RotateRow<'a> {
     head_norms: HeadNorms<'a>,
     /// cos and sin, one each per rotated pair.
     angles: (&'a [f32], &'a [f32]),
+    query_factor: Option<f32>,
     cache: Writer<'a>,
     layer: usize,
     slot: usize,
@@ -694,6 +711,9 @@ impl RotateRow<'_> {
         for (head, query) in queries.chunks_exact_mut(head_dim).enumerate() {
             q_norm.apply(ops, head, query, turned);
             ops.rotate(&mut turned[..rotary_dim], cos, sin);
+            if let Some(factor) = self.query_factor {
+                ops.multiply(factor, turned);
+            }
             query.copy_from_slice(turned);
         }
         let mut normed = [0.0; MAX_HEAD_DIM];

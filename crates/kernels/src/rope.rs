@@ -4,6 +4,11 @@
 //! inv_freq[i]   = theta^(-2i / rotary_dim), then scaled for long contexts
 //! cos[p][i]     = cos(p * inv_freq[i]) * attention_factor       f64, rounded to f32 at the end
 //! ```
+//! Where queries grow with positions, a factor of each position is beside the angles:
+//!
+//! ```text
+//! factor[p]     = 1 + beta ln(1 + floor(p / original))
+//! ```
 //! `rotary_dim` is the head's width, or less where only the first elements of a head rotate (Phi-4-mini).
 //! Everything runs in f64 with the `libm` crate, not the platform's, so that the bits are the same on every machine.
 //! Frequencies are rounded to f32 once, because models were trained with f32 frequencies.
@@ -152,11 +157,33 @@ impl RopeScaling {
     }
 }
 
-/// cos and sin of every position: f32 `[max_positions, 2, rotary_dim / 2]`. `V`: a buffer, or a vector of a backend.
+/// Rotated queries are multiplied by a number that grows with the logarithm of their position, so that attention over long
+/// contexts stays as sharp (Nakanishi, 2025; in steps: Mistral AI, 2026).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// How fast.
+    pub beta: f32,
+    /// The original context: so many positions have one factor.
+    pub original_max_position: usize,
+}
+
+impl QueryGrowth {
+    /// The factor of a position, from 1 up.
+    ///
+    /// Panics if the original context is 0.
+    pub fn factor(&self, position: usize) -> f32 {
+        let steps = position / self.original_max_position;
+        (1.0 + f64::from(self.beta) * libm::log(1.0 + steps as f64)) as f32
+    }
+}
+
+/// cos and sin of every position: f32 `[max_positions, 2, rotary_dim / 2]`, and factors of queries f32 `[max_positions]`
+/// where they grow. `V`: a buffer, or a vector of a backend.
 pub struct RopeTable<V = Buffer<f32>> {
     rotary_dim: usize,
     max_positions: usize,
     table: V,
+    query_factors: Option<V>,
 }
 
 impl RopeTable {
@@ -181,7 +208,22 @@ impl RopeTable {
                 (*cos, *sin) = ((c * factor) as f32, (s * factor) as f32);
             }
         }
-        Ok(RopeTable { rotary_dim, max_positions, table })
+        Ok(RopeTable { rotary_dim, max_positions, table, query_factors: None })
+    }
+
+    /// The same with a factor of queries at each position: 4 bytes and about 20 ns each.
+    pub fn with_growth(mut self, growth: QueryGrowth) -> Result<RopeTable, OutOfMemory> {
+        let mut factors = Buffer::zeroed(self.max_positions)?;
+        factors.iter_mut().enumerate().for_each(|(position, factor)| *factor = growth.factor(position));
+        self.query_factors = Some(factors);
+        Ok(self)
+    }
+
+    /// What a rotated query at one position is multiplied by; `None` where queries do not grow.
+    ///
+    /// Panics if the position is not in the table.
+    pub fn query_factor(&self, position: usize) -> Option<f32> {
+        self.query_factors.as_ref().map(|factors| factors[position])
     }
 
     /// cos and sin for one position, each `[rotary_dim / 2]`.
@@ -205,9 +247,10 @@ impl<V> RopeTable<V> {
     }
 
     /// The same table with its data mapped, e.g. uploaded to a device.
-    pub fn try_map<W, E>(&self, elsewhere: impl FnOnce(&V) -> Result<W, E>) -> Result<RopeTable<W>, E> {
+    pub fn try_map<W, E>(&self, elsewhere: impl Fn(&V) -> Result<W, E>) -> Result<RopeTable<W>, E> {
         let table = elsewhere(&self.table)?;
-        Ok(RopeTable { rotary_dim: self.rotary_dim, max_positions: self.max_positions, table })
+        let query_factors = self.query_factors.as_ref().map(elsewhere).transpose()?;
+        Ok(RopeTable { rotary_dim: self.rotary_dim, max_positions: self.max_positions, table, query_factors })
     }
 }
 
@@ -348,6 +391,26 @@ mod tests {
         assert_eq!(scaling(Some(1.19)).attention_factor(), 1.19);
         let table = RopeTable::new(8, 1e4, &scaling(Some(1.25)), 10).unwrap();
         assert!(table.at(0).0.iter().all(|&cos| cos == 1.25));
+    }
+
+    #[test]
+    fn queries_grow_by_steps() {
+        let growth = QueryGrowth { beta: 0.125, original_max_position: 8 };
+        let table = || RopeTable::new(16, 1e4, &RopeScaling::None, 41).unwrap();
+        assert_eq!(table().query_factor(40), None);
+        let table = table().with_growth(growth).unwrap();
+        for (position, factor) in [
+            (0, 1.0),
+            (7, 1.0),
+            (8, 1.0 + 0.125 * std::f64::consts::LN_2),
+            (15, 1.0 + 0.125 * std::f64::consts::LN_2),
+            (24, 1.0 + 0.25 * std::f64::consts::LN_2),
+            (40, 1.0 + 0.125 * libm::log(6.0)),
+        ] {
+            assert_eq!(table.query_factor(position), Some(factor as f32), "position {position}");
+        }
+        let Ok(mapped) = table.try_map(|numbers| Ok::<_, std::convert::Infallible>(numbers.len()));
+        assert_eq!((mapped.table, mapped.query_factors), (41 * 16, Some(41)));
     }
 
     #[test]

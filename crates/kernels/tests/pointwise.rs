@@ -7,8 +7,8 @@ use kernels::layer_norm::{activate, layer_norm};
 use kernels::pointwise::{add_scaled, gated, multiply, rms_norm, rotate_and_store, softcap};
 use kernels::threads::Pool;
 use kernels::{
-    Activation, HeadLayout, HeadNorms, Isa, KvCache, KvDtype, KvShape, Norm, RopeScaling, RopeTable, RotateAndStore,
-    gate_up_row,
+    Activation, HeadLayout, HeadNorms, Isa, KvCache, KvDtype, KvShape, Norm, QueryGrowth, RopeScaling, RopeTable,
+    RotateAndStore, gate_up_row,
 };
 use paths::{bits, every_path, numbers};
 
@@ -246,6 +246,7 @@ struct Batch {
 }
 
 const EPS: f32 = 1e-6;
+const GROWTH: QueryGrowth = QueryGrowth { beta: 0.25, original_max_position: 64 };
 /// Frequencies are rounded to f32: at position 300 an angle is off by 2e-5, and numbers reach 30.
 const TOLERANCE: f64 = 6e-4;
 
@@ -323,6 +324,12 @@ impl Batch {
         normed.chunks(head_dim).flat_map(turn).collect()
     }
 
+    /// With queries that grow every 64 positions.
+    fn growing(mut self) -> Batch {
+        self.rope = self.rope.map(|rope| rope.with_growth(GROWTH).unwrap());
+        self
+    }
+
     /// A head's value as it is kept, in f64.
     fn stored_value(&self, value: &[f32]) -> Vec<f64> {
         let mean = value.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / value.len() as f64;
@@ -359,12 +366,30 @@ impl Batch {
 fn rotate_and_store_has_one_set_of_bits() {
     for heads in testing::part_of(HEADS, 2) {
         for rows in [1, 3, 200] {
-            let batch = Batch::new(heads, rows);
-            every_path(&format!("{rows} rows, heads {heads:?}"), |pool, isa| {
-                let (queries, kv) = batch.rotate_and_store(pool, isa);
-                (bits(&queries), batch.contents(&kv))
-            });
+            for batch in [Batch::new(heads, rows), Batch::new(heads, rows).growing()] {
+                every_path(&format!("{rows} rows, heads {heads:?}"), |pool, isa| {
+                    let (queries, kv) = batch.rotate_and_store(pool, isa);
+                    (bits(&queries), batch.contents(&kv))
+                });
+            }
         }
+    }
+}
+
+#[test]
+fn queries_grow_with_their_positions_and_nothing_else_does() {
+    for heads in HEADS.into_iter().filter(|heads| heads.3 > 0) {
+        let (plain, growing) = (Batch::new(heads, 14), Batch::new(heads, 14).growing());
+        let (plain_queries, plain_kv) = plain.rotate_and_store(None, Isa::Scalar);
+        let (queries, kv) = growing.rotate_and_store(None, Isa::Scalar);
+        let width = plain.layout.q_width();
+        for ((plain, grown), &position) in plain_queries.chunks(width).zip(queries.chunks(width)).zip(&plain.positions)
+        {
+            let factor = (1.0 + 0.25 * libm::log(1.0 + f64::from(position / 64))) as f32;
+            let wanted: Vec<f32> = plain.iter().map(|query| query * factor).collect();
+            assert_eq!(bits(grown), bits(&wanted), "{heads:?}: position {position}");
+        }
+        assert_eq!(growing.contents(&kv), plain.contents(&plain_kv), "{heads:?}: keys and values");
     }
 }
 

@@ -414,10 +414,7 @@ pub(crate) fn rope_tables<B: Backend>(
     config: &ModelConfig,
     max_model_len: usize,
 ) -> Result<Vec<RopeTable<B::Vector>>, LoadError> {
-    let tables = config.ropes.iter().map(|rope| {
-        let table = RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, max_model_len)?;
-        table.try_map(|numbers| backend.vector(numbers))
-    });
+    let tables = config.ropes.iter().map(|rope| rope.table(max_model_len)?.try_map(|numbers| backend.vector(numbers)));
     let tables = tables.collect::<Result<Vec<_>, _>>();
     tables.map_err(|oom| out_of_memory(oom, "the tables of rotations".to_string()))
 }

@@ -1,7 +1,9 @@
 //! What a configuration means: both spellings, every family's defaults, and the refusals of what is not computed.
 //! (Malformed values are in `bad_files.rs`.)
 
-use kernels::{Activation, DeltaShape, HeadLayout, KvDtype, MambaShape, OutputNorm, RopeScaling, RoutingRule, Scores};
+use kernels::{
+    Activation, DeltaShape, HeadLayout, KvDtype, MambaShape, OutputNorm, QueryGrowth, RopeScaling, RoutingRule, Scores,
+};
 use model::config::{
     DeltaConfig, ExpertConfig, HeadNorm, LayerConfig, MambaConfig, Mixer, NormPlacement, RopeConfig,
     SharedExpertConfig, ShortConvolutionConfig,
@@ -66,7 +68,7 @@ fn rotation_defaults() {
         json!({"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}}),
     ] {
         let config = config(changes).unwrap();
-        let plain = RopeConfig { theta: 1e4, scaling: RopeScaling::None, rotary_dim: 32 };
+        let plain = RopeConfig { theta: 1e4, scaling: RopeScaling::None, rotary_dim: 32, growth: None };
         assert_eq!((config.ropes, config.context_limit), (vec![plain], 2048));
     }
     let linear = config(json!({"rope_scaling": {"type": "linear", "factor": 2}})).unwrap();
@@ -104,7 +106,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 39] = [
+const ARCHITECTURES: [(&str, Family); 40] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
@@ -126,6 +128,7 @@ const ARCHITECTURES: [(&str, Family); 39] = [
     ("Exaone4ForCausalLM", Family::Exaone4),
     ("SeedOssForCausalLM", Family::SeedOss),
     ("MinistralForCausalLM", Family::Mistral),
+    ("Ministral3ForCausalLM", Family::Mistral),
     ("GraniteForCausalLM", Family::Granite),
     ("SmolLM3ForCausalLM", Family::SmolLm3),
     ("MixtralForCausalLM", Family::Mixtral),
@@ -261,6 +264,60 @@ fn activations_have_names() {
     assert_eq!(activation(json!({"hidden_act": "gelu_pytorch_tanh"})), Activation::GeluTanh);
     let both = json!({"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "silu"});
     assert_eq!(of_family(Family::Gemma2, both).activation, Activation::GeluTanh, "Gemma's field comes first");
+}
+
+/// Ministral 3 as it was published, by itself and as a part of what sees images.
+#[test]
+fn queries_of_ministral_3_grow() {
+    let rope = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+        "max_position_embeddings": 262144, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1});
+    let text = json!({"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "vocab_size": 100, "max_position_embeddings": 262144, "sliding_window": null, "rope_parameters": rope});
+    let alone = |changes: Value| {
+        let mut fields = text.clone();
+        fields["architectures"] = json!(["Ministral3ForCausalLM"]);
+        fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        ModelConfig::parse(&fields.to_string()).map_err(|error| error.to_string())
+    };
+    let within = |text_type: &str| {
+        let mut inner = text.clone();
+        inner["model_type"] = json!(text_type);
+        let config = json!({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": inner});
+        ModelConfig::parse(&config.to_string()).map_err(|error| error.to_string())
+    };
+    let growth = QueryGrowth { beta: 0.1, original_max_position: 16384 };
+    for config in [alone(json!({})).unwrap(), within("ministral3").unwrap()] {
+        assert_eq!((config.family, config.rms_norm_eps, config.head_dim), (Family::Mistral, 1e-5, 128));
+        assert_eq!((config.context_limit, windows(&config)), (262_144, vec![None; config.num_layers]));
+        assert_eq!((config.ropes[0].growth, config.ropes[0].scaling.attention_factor()), (Some(growth), 1.0));
+    }
+    assert_eq!(within("mistral").unwrap().ropes[0].growth, None, "Mistral Small 3, of the same class");
+    let error = within("mistral4").unwrap_err();
+    assert!(error.contains("\"mistral4\" is unknown as the text part of Mistral3ForConditionalGeneration"), "{error}");
+    assert!(error.ends_with("mistral and ministral3 are"), "{error}");
+    for (rope, found) in [
+        (json!({"rope_type": "default"}), Ok(None)),
+        (json!({"rope_type": "default", "llama_4_scaling_beta": 0}), Ok(None)),
+        (
+            json!({"rope_type": "default", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16384}),
+            Ok(Some(growth)),
+        ),
+        (
+            json!({"rope_type": "default", "llama_4_scaling_beta": 0.1}),
+            Err("rope_parameters.original_max_position_embeddings: missing; queries grow"),
+        ),
+        (json!({"rope_type": "default", "llama_4_scaling_beta": -1}), Err("rope_parameters.llama_4_scaling_beta: ")),
+        (json!(null), Err("rope_parameters: missing")),
+    ] {
+        match (alone(json!({"rope_parameters": rope})), found) {
+            (Ok(config), Ok(wanted)) => assert_eq!(config.ropes[0].growth, wanted, "{rope}"),
+            (Err(error), Err(part)) => assert!(error.contains(part), "{rope}: {error}"),
+            (found, _) => panic!("{rope}: {found:?}"),
+        }
+    }
+    // Of others, the field is none.
+    assert_eq!(family("MistralForCausalLM", json!({"rope_parameters": rope})).ropes[0].growth, None);
 }
 
 /// gpt-oss as it was published, and what is refused.
@@ -429,8 +486,9 @@ fn every_layer_says_which_rotation_it_has() {
     for mut changes in [four, five] {
         changes["sliding_window_pattern"] = json!(2);
         let gemma3 = of_family(Family::Gemma3, changes);
-        let full = RopeConfig { theta: 2e6, scaling: RopeScaling::Linear { factor: 8.0 }, rotary_dim: 256 };
-        let local = RopeConfig { theta: 2e4, scaling: RopeScaling::None, rotary_dim: 256 };
+        let full =
+            RopeConfig { theta: 2e6, scaling: RopeScaling::Linear { factor: 8.0 }, rotary_dim: 256, growth: None };
+        let local = RopeConfig { theta: 2e4, scaling: RopeScaling::None, rotary_dim: 256, growth: None };
         assert_eq!(gemma3.ropes, [full, local]);
         assert_eq!(ropes(&gemma3), [Some(1), Some(0)]);
         assert_eq!(gemma3.context_limit, 2048, "the stated length counts the stretching");
@@ -463,7 +521,7 @@ fn long_rope_over_a_part_of_a_head() {
         original_max_position: 512,
         attention_factor: None,
     };
-    assert_eq!(phi.ropes, [RopeConfig { theta: 1e4, scaling: expected, rotary_dim: 24 }]);
+    assert_eq!(phi.ropes, [RopeConfig { theta: 1e4, scaling: expected, rotary_dim: 24, growth: None }]);
     assert_eq!(phi.context_limit, 2048);
     let old = json!({"type": "su", "short_factor": vec![1.0; 16], "long_factor": vec![4; 16]});
     let old = of_family(Family::Phi3, json!({"rope_scaling": old}));

@@ -280,6 +280,7 @@ fn converted_families_give_the_logits_of_their_directories() {
         "llama-bias-linear",
         "llama2",
         "llama3",
+        "ministral3",
         "mixtral",
         "olmo2",
         "olmo3",
@@ -357,6 +358,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Glm4MoeForCausalLM" => "glm4moe",
         "GraniteMoeForCausalLM" => "granitemoe",
         "GraniteMoeHybridForCausalLM" => "granitehybrid",
+        "Ministral3ForCausalLM" => "mistral3",
         "Qwen3NextForCausalLM" => "qwen3next",
         "Qwen3_5ForCausalLM" => "qwen35",
         "Qwen3_5MoeForCausalLM" => "qwen35moe",
@@ -497,6 +499,12 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             settings.push(f32_setting(&key("rope.scaling.factor"), factor() as f32));
             let original = rope["original_max_position_embeddings"].as_u64().unwrap() as u32;
             settings.push(u32_setting(&key("rope.scaling.original_context_length"), original));
+            for (field, name) in [
+                ("mscale_all_dim", "rope.scaling.yarn_log_multiplier"),
+                ("llama_4_scaling_beta", "attention.temperature_scale"),
+            ] {
+                settings.extend(rope[field].as_f64().map(|number| f32_setting(&key(name), number as f32)));
+            }
         }
         "llama3" => {
             let original = rope["original_max_position_embeddings"].as_f64().unwrap();
@@ -726,7 +734,7 @@ fn layers_without_keys(config: &Value) -> Option<Vec<bool>> {
     Some(types.iter().map(is_other).collect())
 }
 
-const INTERLEAVED: [&str; 5] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid"];
+const INTERLEAVED: [&str; 6] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
 
 /// Neighbours 2 i and 2 i + 1 of a head are its rows i and half + i.
 fn interleaved(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {

@@ -44,6 +44,7 @@ const ARCHITECTURES: [(&str, &str); 27] = [
     ("glm4moe", "Glm4MoeForCausalLM"),
     ("granitemoe", "GraniteMoeSharedForCausalLM"),
     ("granitehybrid", "GraniteMoeHybridForCausalLM"),
+    ("mistral3", "Ministral3ForCausalLM"),
     ("qwen3next", "Qwen3NextForCausalLM"),
     ("qwen35", "Qwen3_5ForCausalLM"),
     ("qwen35moe", "Qwen3_5MoeForCausalLM"),
@@ -87,6 +88,9 @@ const ROPE: [(&str, &str); 5] = [
     ("beta_fast", "rope.scaling.yarn_beta_fast"),
     ("beta_slow", "rope.scaling.yarn_beta_slow"),
 ];
+/// The same of Ministral 3.
+const ROPE_OF_MISTRAL3: [(&str, &str); 2] =
+    [("mscale_all_dim", "rope.scaling.yarn_log_multiplier"), ("llama_4_scaling_beta", "attention.temperature_scale")];
 /// Fields of single architectures.
 const EPSILON_OF_LFM2: &str = "norm_eps";
 const CONV_TAPS: (&str, &str) = ("conv_L_cache", "shortconv.l_cache");
@@ -552,7 +556,8 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let architecture = metadata.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
     let name = field.rsplit('.').next().unwrap_or(field);
     let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, FLOATS[0].1)];
-    let fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
+    let fields =
+        INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain(ROPE_OF_MISTRAL3).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
     let fields = fields.chain(own).chain(OF_GLM4).chain(OF_MAMBA).chain([SHARED_WIDTH]);
     let mut fields =
         fields.chain(OF_DELTA).chain([SHARED_WIDTH_OF_QWEN, ATTENTION_INTERVAL, ("linear_value_head_dim", INNER)]);
@@ -579,7 +584,18 @@ fn rope_scaling(
             scaling.insert(field.into(), number);
         }
     }
+    if settings.architecture == "mistral3" {
+        for (field, name) in ROPE_OF_MISTRAL3 {
+            let number = metadata.float(&settings.key(name))?;
+            scaling.extend(number.map(|number| (field.to_string(), number.into())));
+        }
+        scaling.insert("mscale".into(), 1.into()); // as ggml takes for granted
+    }
     match metadata.text(&key)? {
+        None | Some("none") if settings.architecture == "mistral3" => {
+            scaling.insert("rope_type".into(), "default".into());
+            return Ok(Some(Value::Object(scaling)));
+        }
         None | Some("none") => {}
         Some("longrope") if gguf.tensor(LONG_FACTORS).is_some() => {}
         Some("longrope") => {

@@ -101,7 +101,7 @@ const SINKS: (&str, &str) = ("attn_sinks.weight", "self_attn.sinks");
 const MAX_EXPERTS: usize = 1024;
 
 /// Architectures whose queries and keys are stored interleaved.
-const INTERLEAVED: [&str; 5] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid"];
+const INTERLEAVED: [&str; 6] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
 
 const OF_LFM2: [(&str, &str); 12] = [
     ("attn_norm", "operator_norm"),

@@ -326,7 +326,7 @@ fn modern_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadErr
         }
         Ok(fields.optional_float(own, THETA)?.unwrap_or(usual))
     };
-    let rope = |theta| RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: head_dim };
+    let rope = |theta| RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: head_dim, growth: None };
     let ropes = vec![
         rope(theta("full_attention", "global_rope_theta", 160_000.0)?),
         rope(theta("sliding_attention", "local_rope_theta", 10_000.0)?),

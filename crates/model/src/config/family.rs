@@ -14,7 +14,8 @@ use std::fmt;
 pub enum Family {
     /// Llama 2, 3, 3.1, 3.2, 3.3, and the many models of that shape (Touvron et al., 2023; Grattafiori et al., 2024).
     Llama,
-    /// Mistral 7B and its successors of the same shape (Jiang et al., 2023); of Small 3.1 and 3.2, the text part.
+    /// Mistral 7B and its successors of the same shape (Jiang et al., 2023); of Small 3.1 and 3.2, the text part;
+    /// Ministral 3, whose queries grow with their positions (Mistral AI, 2026).
     Mistral,
     /// Qwen2 and Qwen2.5 (Yang et al., 2024), and MiMo, which is one (LLM-Core Xiaomi, 2025).
     Qwen2,
@@ -315,6 +316,8 @@ pub(super) struct Traits {
     pub(super) eps: f64,
     /// No rotation is assumed: its fields are required.
     pub(super) rope_stated: bool,
+    /// `llama_4_scaling_beta` is read, among the fields of the rotation.
+    pub(super) growing_queries: bool,
     pub(super) theta: f64,
     pub(super) tied: bool,
 }
@@ -361,6 +364,7 @@ const LLAMA: Traits = Traits {
     head_dim: None,
     eps: 1e-6,
     rope_stated: false,
+    growing_queries: false,
     theta: 1e4,
     tied: false,
 };
@@ -374,6 +378,20 @@ const MISTRAL: Traits = Traits {
     mlp_bias: false,
     windows: Windows::All { absent: Some(4096) },
     ..LLAMA
+};
+
+const MINISTRAL3: Traits = Traits {
+    architecture: "Ministral3ForCausalLM",
+    base: "Ministral3Model",
+    model_type: "ministral3",
+    windows: Windows::All { absent: None },
+    growing_queries: true,
+    head_dim: Some(128),
+    eps: 1e-5,
+    // Absent, transformers assumes one stretched 16 times.
+    rope_stated: true,
+    theta: 1e6,
+    ..MISTRAL
 };
 
 const QWEN3: Traits = Traits {
@@ -572,7 +590,7 @@ const GRANITE_MOE: Traits = Traits {
     ..GRANITE
 };
 
-pub(super) const ARCHITECTURES: [Traits; 42] = [
+pub(super) const ARCHITECTURES: [Traits; 44] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -595,6 +613,28 @@ pub(super) const ARCHITECTURES: [Traits; 42] = [
             ],
         }),
         ..MISTRAL
+    },
+    MINISTRAL3,
+    // The same class, with another text part.
+    Traits {
+        architecture: "Mistral3ForConditionalGeneration",
+        base: "Mistral3Model",
+        model_type: "mistral3",
+        text_part: Some(TextPart {
+            model_type: MINISTRAL3.model_type,
+            assumed: &[
+                ("hidden_size", 4096),
+                ("intermediate_size", 14_336),
+                ("num_hidden_layers", 34),
+                ("num_attention_heads", 32),
+                ("num_key_value_heads", 8),
+                ("max_position_embeddings", 262_144),
+                ("vocab_size", 131_072),
+            ],
+        }),
+        // A head that is stored is the head, also where no field says so.
+        tied: true,
+        ..MINISTRAL3
     },
     QWEN2,
     // They see images, and are used for their text here: of a text alone, the three positions of a token are one.
@@ -923,7 +963,14 @@ impl Traits {
             true => traits.model_type == name,
             false => traits.is_named(name),
         };
-        match ARCHITECTURES.iter().find(is_it) {
+        // Some classes have one of several text parts.
+        let inner = match fields.object("text_config")? {
+            Some(inner) => inner.text("model_type")?.map(str::to_string),
+            None => None,
+        };
+        let has_it = |traits: &&Traits| traits.text_part.is_some_and(|part| Some(part.model_type) == inner.as_deref());
+        let found = ARCHITECTURES.iter().filter(is_it).find(has_it).or(ARCHITECTURES.iter().find(is_it));
+        match found {
             Some(traits) => {
                 traits.check_text_part(fields)?;
                 Ok((traits, !names.is_empty() && traits.base == name))
@@ -944,8 +991,11 @@ impl Traits {
         };
         match inner.text("model_type")? {
             Some(name) if name != own => {
-                let problem =
-                    format!("{} is unknown as the text part of {}; {own} is", quoted(name), self.architecture);
+                let known = ARCHITECTURES.iter().filter(|traits| traits.architecture == self.architecture);
+                let known: Vec<&str> = known.filter_map(|traits| Some(traits.text_part?.model_type)).collect();
+                let is = if known.len() == 1 { "is" } else { "are" };
+                let (name, known) = (quoted(name), known.join(" and "));
+                let problem = format!("{name} is unknown as the text part of {}; {known} {is}", self.architecture);
                 Err(inner.error("model_type", problem))
             }
             _ => Ok(()),

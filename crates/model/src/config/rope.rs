@@ -3,8 +3,8 @@
 use super::family::Traits;
 use super::fields::{Fields, quoted};
 use checkpoint::LoadError;
-use kernels::RopeScaling;
 use kernels::rope::yarn_attention_factor as attention_factor_of_scales;
+use kernels::{OutOfMemory, QueryGrowth, RopeScaling, RopeTable};
 use std::ops::RangeInclusive;
 
 const THETA: RangeInclusive<f64> = 1.0 + f64::EPSILON..=1e15;
@@ -19,6 +19,19 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
     /// How many numbers of a head turn, from the first; even.
     pub rotary_dim: usize,
+    /// Rotated queries grow with their positions.
+    pub growth: Option<QueryGrowth>,
+}
+
+impl RopeConfig {
+    /// Its table for positions below `max_positions`.
+    pub(crate) fn table(&self, max_positions: usize) -> Result<RopeTable, OutOfMemory> {
+        let table = RopeTable::new(self.rotary_dim, self.theta, &self.scaling, max_positions)?;
+        match self.growth {
+            Some(growth) => table.with_growth(growth),
+            None => Ok(table),
+        }
+    }
 }
 
 /// The rotations that layers refer to, and the positions that make sense with them.
@@ -59,7 +72,7 @@ pub(super) fn ropes(
         return Err(sliding.error("rope_type", problem));
     }
     let theta = theta.unwrap_or(local_theta);
-    let local = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: local_head_dim };
+    let local = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: local_head_dim, growth: None };
     // Here the length that is stated counts the stretching.
     Ok((vec![full, local], max_position_embeddings))
 }
@@ -86,10 +99,11 @@ fn read(
         None => fields.optional_float("rope_theta", THETA)?.unwrap_or(traits.theta),
     };
     if let Some(scaling) = proportional(traits, rope.as_ref(), head_dim)? {
-        return Ok((RopeConfig { theta, scaling, rotary_dim: head_dim }, max_position_embeddings));
+        return Ok((RopeConfig { theta, scaling, rotary_dim: head_dim, growth: None }, max_position_embeddings));
     }
     let rotary_dim = rotary_dim(fields, traits, rope.as_ref(), head_dim)?;
-    let plain = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim };
+    let growth = rope.as_ref().filter(|_| traits.growing_queries).map(|rope| growth(fields, rope)).transpose()?;
+    let plain = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim, growth: growth.flatten() };
     let Some(rope) = rope else { return Ok((plain, max_position_embeddings)) };
 
     let original_max_position = || -> Result<usize, LoadError> {
@@ -218,6 +232,19 @@ fn rotary_dim(
         return Err(place.error(NAME, problem));
     }
     Ok(rotary_dim)
+}
+
+/// How queries grow, if they do.
+fn growth(fields: &Fields<'_>, rope: &Fields<'_>) -> Result<Option<QueryGrowth>, LoadError> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let beta = rope.optional_float("llama_4_scaling_beta", 0.0..=1e3)?.filter(|beta| *beta != 0.0);
+    let Some(beta) = beta else { return Ok(None) };
+    let original_max_position = match rope.optional_size(ORIGINAL, 1 << 27)? {
+        Some(positions) => Some(positions),
+        None => fields.optional_size(ORIGINAL, 1 << 27)?,
+    };
+    let missing = || rope.error(ORIGINAL, "missing; queries grow with each of so many positions");
+    Ok(Some(QueryGrowth { beta: beta as f32, original_max_position: original_max_position.ok_or_else(missing)? }))
 }
 
 fn stretched(positions: usize, factor: f64) -> usize {

@@ -114,7 +114,7 @@ impl<'e> Calibrator<'e> {
         let groups = config.cache_shape(KvDtype::Bf16, blocks, BLOCK_SIZE).groups.into_iter();
         let kv = groups.map(|group| backend.kv_cache(KvShape { layers: 1, ..group }));
         let kv = kv.collect::<Result<_, _>>().map_err(memory)?;
-        let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, longest));
+        let ropes = config.ropes.iter().map(|rope| rope.table(longest));
         let ropes = ropes.collect::<Result<Vec<_>, _>>().map_err(memory)?;
         let embedding = Tensors::of(config, weights).embedding();
         let part = &embedding.parts[0];

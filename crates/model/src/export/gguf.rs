@@ -271,6 +271,9 @@ fn rope_settings(
     settings.number(&key("rope.dimension_count"), rope.rotary_dim)?;
     settings.float(&key("rope.freq_base"), rope.theta);
     let no_word = |what: &str| Err(refused(format!("config.json: rope_scaling: GGUF has no word for {what}")));
+    if rope.growth.is_some() {
+        return no_word("queries that grow in this family");
+    }
     match rope.scaling {
         RopeScaling::None => Ok(()),
         RopeScaling::Linear { factor } => {
