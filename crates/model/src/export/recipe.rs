@@ -228,8 +228,7 @@ pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
         true => vec![unit(&[(&layer.qkv, layer.qkv_order)]), unit(&plain(&layer.o))],
         false => vec![unit(&plain(&layer.o))],
     };
-    let of_mlp =
-        |mlp: &Mlp| [unit(&[(&mlp.gate_up, mlp.gate_up_order)]), unit(&[(&mlp.down, RowOrder::AsStored)])];
+    let of_mlp = |mlp: &Mlp| [unit(&[(&mlp.gate_up, mlp.gate_up_order)]), unit(&[(&mlp.down, RowOrder::AsStored)])];
     match &layer.feed {
         Feed::Dense(mlp) => units.extend(of_mlp(mlp)),
         Feed::Experts { experts, shared, .. } => {
