@@ -163,7 +163,7 @@ impl RopeScaling {
 pub struct QueryGrowth {
     /// How fast.
     pub beta: f32,
-    /// The original context: so many positions have one factor.
+    /// The original context: the number of positions with one factor.
     pub original_max_position: usize,
 }
 

@@ -243,7 +243,8 @@ fn growth(fields: &Fields<'_>, rope: &Fields<'_>) -> Result<Option<QueryGrowth>,
         Some(positions) => Some(positions),
         None => fields.optional_size(ORIGINAL, 1 << 27)?,
     };
-    let missing = || rope.error(ORIGINAL, "missing; queries grow with each of so many positions");
+    let missing =
+        || rope.error(ORIGINAL, "missing; queries grow each time that their position passes a multiple of it");
     Ok(Some(QueryGrowth { beta: beta as f32, original_max_position: original_max_position.ok_or_else(missing)? }))
 }
 
