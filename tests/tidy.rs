@@ -903,3 +903,20 @@ fn the_longest_files_are_told() {
     }
     assert!(total > 0, "there is source code");
 }
+
+/// What lines that begin with `begin` and end with `end` name first.
+fn named(path: &str, begin: &str, end: &str) -> Vec<String> {
+    let text = text(path).unwrap();
+    let lines = text.lines().map(str::trim).filter(|line| line.ends_with(end));
+    lines.filter_map(|line| Some(line.strip_prefix(begin)?.split('"').next()?.to_string())).collect()
+}
+
+#[test]
+fn the_page_of_models_names_every_class_and_every_architecture() {
+    let page = text("docs/guide/models.md").unwrap();
+    let classes = named("crates/model/src/config/family.rs", "architecture: \"", ",");
+    let gguf = named("crates/checkpoint/src/gguf/config.rs", "(\"", "ForCausalLM\"),");
+    assert!(classes.len() >= 40 && gguf.len() >= 25, "the tables are where they were: {classes:?} {gguf:?}");
+    let missing = classes.into_iter().chain(gguf).filter(|name| !page.contains(&format!("`{name}`")));
+    assert_none("docs/guide/models.md names what loads", missing.collect());
+}
