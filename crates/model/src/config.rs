@@ -496,6 +496,10 @@ fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String,
 fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits) -> Result<(), LoadError> {
     // Gemma 4 says which part of a text with images looks both ways.
     let of_images = fields.get("use_bidirectional_attention").is_some_and(|says| says == "vision");
+    if let Some(says) = fields.text_or_flag("use_bidirectional_attention")?.filter(|says| *says != "vision") {
+        let problem = format!("{} is not supported; attention looks back only", quoted(says));
+        return Err(fields.error("use_bidirectional_attention", problem));
+    }
     let both_ways = (!of_images).then_some(("use_bidirectional_attention", false));
     for (name, usual) in both_ways.into_iter().chain([("is_causal", true)]) {
         if fields.flag(name, usual)? != usual {

@@ -1111,7 +1111,19 @@ fn layers_that_cannot_be_are_refused() {
         (json!({"per_layer_config": {"3": {"head_dim": 40}}}), "per_layer_config.3.head_dim: heads of width 40"),
         (json!({"num_global_key_value_heads": 3, "attention_k_eq_v": true}), "num_global_key_value_heads: 3 for 4"),
         (json!({"vocab_size_per_layer_input": 7}), "vocab_size_per_layer_input: 7 is less than vocab_size"),
-        (json!({"use_bidirectional_attention": "all"}), "use_bidirectional_attention: "),
+        (json!({"use_bidirectional_attention": "all"}), "use_bidirectional_attention: \"all\" is not supported"),
+        (
+            json!({"per_layer_config": {"1": {"head_dim": 128}, "3": {"head_dim": 64}}}),
+            "heads of width 128 and 64; one",
+        ),
+        (
+            json!({"num_kv_shared_layers": 2, "per_layer_config": {
+                "1": {"head_dim": 128}, "3": {"head_dim": 128, "num_key_value_heads": 1}}}),
+            "num_kv_shared_layers: layer 3 has 1 key heads of width 128, and layer 1, whose keys it reads, 2 of width 128",
+        ),
+        (json!({"per_layer_config": {"0": {"head_dim": 128}}}), "per_layer_config.\"0\": is no layer that sees all"),
+        (json!({"per_layer_config": {"9": {"head_dim": 128}}}), "per_layer_config.\"9\": is no layer that sees all"),
+        (json!({"per_layer_config": {"3": {"sliding_window": 2}}}), "per_layer_config.3.\"sliding_window\": differs"),
     ] {
         let error = four_layers(&changes).expect_err("refused");
         assert!(error.contains(expected), "{changes}: {error}");

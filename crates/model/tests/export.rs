@@ -629,7 +629,11 @@ fn models_whose_layers_share_keys_are_not_written() {
         let checkpoint = committed(name);
         let refused = Export::open(&checkpoint, Format::Safetensors, WeightClass::Int8);
         let error = refused.err().expect("no such model is written").to_string();
-        assert_eq!(error, "gemma4_text: layers that share keys or have inputs of their own are not written");
+        assert_eq!(
+            error,
+            "gemma4_text: layers whose values are keys, that read others' keys or have inputs of their own are \
+                    not written"
+        );
     }
 }
 

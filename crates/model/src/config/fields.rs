@@ -65,6 +65,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A text where the field may be a flag too, which is read as one.
+    pub(crate) fn text_or_flag(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
+        if matches!(self.get(name), Some(Value::Bool(_))) { Ok(None) } else { self.text(name) }
+    }
+
     pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, LoadError> {
         match self.get(name) {
             None => Ok(default),

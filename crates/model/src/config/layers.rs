@@ -405,6 +405,17 @@ pub(super) fn layers(
         let problem = format!("layer {index} is to read the keys of an earlier one of its kind, and there is none");
         return Err(fields.error(SHARED, problem));
     }
+    for index in first_shared..num_layers {
+        let keys = |layer: usize| (layers[layer].heads.num_kv_heads, layers[layer].heads.head_dim);
+        if let Some(source) = source(&layers, index).filter(|&source| keys(source) != keys(index)) {
+            let ((heads, width), (own_heads, own_width)) = (keys(source), keys(index));
+            let problem = format!(
+                "layer {index} has {own_heads} key heads of width {own_width}, and layer {source}, whose keys it reads, \
+                 {heads} of width {width}"
+            );
+            return Err(fields.error(SHARED, problem));
+        }
+    }
     cache::place(&mut layers, source);
     Ok(layers)
 }
@@ -426,6 +437,9 @@ fn shared_layers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Res
 fn set_heads(fields: &Fields<'_>, layers: &mut [LayerConfig]) -> Result<(), LoadError> {
     let values_are_keys = fields.flag("attention_k_eq_v", false)?;
     let listed = fields.object("per_layer_config")?;
+    if let Some(listed) = &listed {
+        check_listed(listed, layers)?;
+    }
     let head_dim = fields.optional_size("global_head_dim", 1024)?.unwrap_or(512);
     let kv_heads = fields.optional_size("num_global_key_value_heads", 1024)?.filter(|_| values_are_keys);
     for (index, layer) in layers.iter_mut().enumerate().filter(|(_, layer)| layer.window.is_none()) {
@@ -448,6 +462,32 @@ fn set_heads(fields: &Fields<'_>, layers: &mut [LayerConfig]) -> Result<(), Load
             return Err(place.error(names[1], problem));
         }
         (layer.heads.head_dim, layer.heads.num_kv_heads) = (head_dim, num_kv_heads);
+    }
+    // They turn alike.
+    let mut widths = layers.iter().filter(|layer| layer.window.is_none()).map(|layer| layer.heads.head_dim);
+    if let Some(first) = widths.next()
+        && let Some(other) = widths.find(|width| *width != first)
+    {
+        let problem = format!("layers that see all have heads of width {first} and {other}; one width is supported");
+        return Err(fields.error("layer_types", problem));
+    }
+    Ok(())
+}
+
+/// Fields of single layers say what their heads are, where they see all, and nothing else.
+fn check_listed(listed: &Fields<'_>, layers: &[LayerConfig]) -> Result<(), LoadError> {
+    for name in listed.map.keys() {
+        let layer = name.parse().ok().and_then(|index: usize| layers.get(index));
+        if layer.is_none_or(|layer| layer.window.is_some()) {
+            return Err(
+                listed.error(&quoted(name), "is no layer that sees all; others have no fields of their own here")
+            );
+        }
+        let own = listed.object(name)?;
+        let known = |field: &&String| !["head_dim", "num_key_value_heads"].contains(&field.as_str());
+        if let Some((own, field)) = own.as_ref().and_then(|own| Some((own, own.map.keys().find(known)?))) {
+            return Err(own.error(&quoted(field), "differs between layers, which is not supported"));
+        }
     }
     Ok(())
 }

@@ -172,8 +172,10 @@ impl<'c> Export<'c> {
         let config = ModelConfig::load(checkpoint)?;
         let uneven = |layer: &LayerConfig| layer.heads.queries_only || layer.values_are_keys;
         if config.layer_input.is_some() || config.layers.iter().any(uneven) {
-            let problem =
-                format!("{}: layers that share keys or have inputs of their own are not written", config.family);
+            let problem = format!(
+                "{}: layers whose values are keys, that read others' keys or have inputs of their own are not written",
+                config.family
+            );
             return Err(ExportError::Refused(problem));
         }
         let weights = Weights::open(checkpoint)?;
