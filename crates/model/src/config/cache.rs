@@ -72,7 +72,7 @@ pub(super) fn place(layers: &mut [LayerConfig], source: impl Fn(&[LayerConfig], 
     }
 }
 
-/// The shape of a cache of these layers; `cached` of those that own keys and values say how many of a group are kept.
+/// The shape of a cache of these layers: a group has as many as its places say.
 pub(super) fn shape(layers: &[LayerConfig], (dtype, blocks, block_size): (KvDtype, usize, usize)) -> CacheShape {
     let mut groups: Vec<KvShape> = Vec::new();
     for LayerConfig { heads, cache, .. } in layers.iter().filter(|layer| layer.mixer.has_keys()) {
