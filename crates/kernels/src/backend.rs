@@ -20,8 +20,8 @@ use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
 use crate::states::StateSpan;
 use crate::{
-    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, Mamba,
-    Norm, Out, RopeTable,
+    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, GatedConvolution, HeadColumns, HeadLayout,
+    HeadNorms, Latents, Mamba, Norm, Out, RopeTable,
 };
 use std::ops::Range;
 
@@ -165,7 +165,7 @@ pub trait Backend: Device {
     );
 
     /// Attention of every row of the step; keys and values come from the cache only. `qkv`: the queries come first
-    /// in each row, the rest is not read. `out`: `[rows, layout.q_width()]`.
+    /// in each row, the rest is not read. `out`: `[rows, layout.out_width()]`.
     fn attend(
         &self,
         step: &Self::Step<'_>,
@@ -173,6 +173,28 @@ pub trait Backend: Device {
         qkv: &Self::Rows,
         kv: &Self::KvCache,
         out: &mut Self::Rows,
+    );
+
+    /// Norms and rotates the keys of latent attention and writes them to the cache, and completes its queries, for every
+    /// row of the step: see [`Latents`] and [`LatentRows`](crate::LatentRows). Keys become undefined.
+    fn store_latents(
+        &self,
+        step: &Self::Step<'_>,
+        how: Latents<'_, Self::Vector>,
+        queries: &Self::Rows,
+        keys_and_absorbed: (&mut Self::Rows, &mut Self::Rows),
+        kv: &mut Self::KvCache,
+    );
+
+    /// A product for each head: `out = x w^T` of its own numbers of the first `rows`, which are the first `in_features`
+    /// of its columns of `x`, to the first `out_features` of those of `out`; other numbers stay. All matrices have one
+    /// shape and class. Activations are converted head by head, as [`linear`](Backend::linear) converts rows.
+    fn linear_by_head(
+        &self,
+        x: (&Self::Rows, HeadColumns),
+        rows: usize,
+        matrices: &[Self::Matrix],
+        out: (&mut Self::Rows, HeadColumns),
     );
 
     /// A depthwise causal convolution of every row of the step, in place, see [`Convolution`]. Reads the states before

@@ -20,8 +20,8 @@ use crate::quant::{
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{LostCpuTime, NodeChoice, Pool, ThreadError, default_threads};
 use crate::{
-    Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, Routing, attention, layer_norm,
-    pointwise, routing,
+    Activation, Attention, HeadColumns, HeadLayout, HostBackend, LatentRows, Latents, Norm, Out, RotateAndStore,
+    Routing, attention, latent, layer_norm, pointwise, routing,
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -264,6 +264,15 @@ impl HostBackend for Cpu {
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {
         pointwise::rotate_and_store(Some(&self.pool), self.isa, args, kv);
+    }
+
+    fn store_latents(&self, how: Latents<'_>, rows: LatentRows<'_>, slots: &[u32], kv: &mut KvCache) {
+        latent::store_latents(Some(&self.pool), self.isa, how, rows, (kv, slots));
+    }
+
+    fn linear_by_head(&self, x: (&[f32], HeadColumns), matrices: &[PackedMatrix], out: (&mut [f32], HeadColumns)) {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        gemm::linear_by_head(&self.pool, self.proofs, &mut scratch, x, matrices, out);
     }
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {

@@ -16,6 +16,7 @@ use crate::delta_rule::{self, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
+use crate::latent;
 use crate::limits;
 use crate::limits::MeasureError;
 use crate::low_rank::{Group, LowRankShape, LowRankSource};
@@ -29,8 +30,8 @@ use crate::simd::{self, Kernel, LANES, Simd, dispatch};
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::{Pool, default_threads};
 use crate::{
-    Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Norm, Out, RotateAndStore, Routing,
-    layer_norm, routing,
+    Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, LatentRows, Latents, Norm, Out,
+    RotateAndStore, Routing, layer_norm, routing,
 };
 use std::ops::Range;
 
@@ -71,10 +72,10 @@ pub struct Float32Cache {
 impl Float32Cache {
     /// Elements of one token in one layer.
     fn token_len(&self) -> usize {
-        2 * self.shape.num_kv_heads * self.shape.head_dim
+        self.shape.num_kv_heads * self.shape.stored()
     }
 
-    /// Index of the keys of a token; its values follow.
+    /// Index of the keys of a token; its values follow, but those of latent attention, which are in the keys.
     fn token_at(&self, layer: usize, slot: usize) -> usize {
         (layer * self.shape.blocks * self.shape.block_size + slot) * self.token_len()
     }
@@ -196,7 +197,7 @@ impl Device for Float32 {
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<Float32Cache, OutOfMemory> {
-        let numbers = [shape.layers, shape.blocks, shape.block_size, 2, shape.num_kv_heads, shape.head_dim];
+        let numbers = [shape.layers, shape.blocks, shape.block_size, shape.num_kv_heads, shape.stored()];
         let len = numbers.iter().try_fold(1usize, |len, &n| len.checked_mul(n));
         Ok(Float32Cache { shape, data: Buffer::zeroed(len.ok_or(OutOfMemory { bytes: usize::MAX })?)? })
     }
@@ -359,11 +360,21 @@ impl HostBackend for Float32 {
         }
     }
 
+    fn store_latents(&self, how: Latents<'_>, rows: LatentRows<'_>, slots: &[u32], kv: &mut Float32Cache) {
+        let (layer, width) = (how.layer, how.shape.layout().head_dim);
+        let at: Vec<usize> = slots.iter().map(|&slot| kv.token_at(layer, slot as usize)).collect();
+        let data = Shared::new(&mut kv.data);
+        latent::latents(Some(&self.pool), self.isa, how, rows, &|row, key| {
+            // SAFETY: each row has a slot of its own.
+            unsafe { data.part(at[row]..at[row] + width) }.copy_from_slice(key);
+        });
+    }
+
     fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
         let Attention { qkv, layout, rule, sinks, spans, layer } = args;
         let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
         assert!(head_dim <= MAX_HEAD_DIM, "{layout:?}");
-        let (width, block_size) = (layout.q_width(), kv.shape.block_size);
+        let (value_dim, block_size) = (layout.value_dim(), kv.shape.block_size);
         let out = Shared::new(out);
         for span in spans {
             self.pool.tasks(span.num_rows * num_heads, &|task| {
@@ -374,12 +385,15 @@ impl HostBackend for Float32 {
                 let token = |position: usize| {
                     let slot = span.blocks[position / block_size] as usize * block_size + position % block_size;
                     let token = &kv.data[kv.token_at(layer, slot)..][..kv.token_len()];
-                    let (keys, values) = token.split_at(token.len() / 2);
-                    (&keys[kv_head * head_dim..][..head_dim], &values[kv_head * head_dim..][..head_dim])
+                    let (keys, values) = match layout.latent {
+                        Some(_) => (token, token),
+                        None => token.split_at(token.len() / 2),
+                    };
+                    (&keys[kv_head * head_dim..][..head_dim], &values[kv_head * head_dim..][..value_dim])
                 };
-                let to = (span.first_row + row) * width + head * head_dim;
+                let to = ((span.first_row + row) * num_heads + head) * value_dim;
                 // SAFETY: each row and head is one task's.
-                let out = unsafe { out.part(to..to + head_dim) };
+                let out = unsafe { out.part(to..to + value_dim) };
                 let seen = rule.seen(position, span.start + span.num_rows);
                 let sink = sinks.map(|sinks| sinks[head]);
                 dispatch(self.isa, AttendRow { query: &qkv[at..][..head_dim], rule, sink, seen, token, out });

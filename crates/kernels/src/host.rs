@@ -2,13 +2,15 @@
 
 use crate::backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 use crate::device::Device;
+use crate::latent::by_head;
 use crate::low_rank::Group;
 use crate::mem::{Buffer, OutOfMemory};
+use crate::quant::MatrixShape;
 use crate::routing::{Routes, RoutingRule};
 use crate::states::StateSpan;
 use crate::{
-    Activation, Attention, Convolution, DeltaRule, GatedConvolution, HeadLayout, Mamba, Norm, Out, RotateAndStore,
-    Routing,
+    Activation, Attention, Convolution, DeltaRule, GatedConvolution, HeadColumns, HeadLayout, LatentRows, Latents,
+    Mamba, Norm, Out, RotateAndStore, Routing,
 };
 use std::ops::Range;
 
@@ -44,8 +46,26 @@ pub trait HostBackend: Device {
     /// See [`RotateAndStore`].
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Self::KvCache);
 
-    /// Attention of every row over the cache. `out`: `[rows, layout.q_width()]`.
+    /// Attention of every row over the cache. `out`: `[rows, layout.out_width()]`.
     fn attend(&self, args: Attention<'_>, kv: &Self::KvCache, out: &mut [f32]);
+
+    /// See [`Latents`]. `slots`: as those of [`RotateAndStore`].
+    fn store_latents(&self, how: Latents<'_>, rows: LatentRows<'_>, slots: &[u32], kv: &mut Self::KvCache);
+
+    /// See [`Backend::linear_by_head`]. `x`, `out`: rows of the columns' widths.
+    fn linear_by_head(&self, x: (&[f32], HeadColumns), matrices: &[Self::Matrix], out: (&mut [f32], HeadColumns)) {
+        let ((x, from), (out, to)) = (x, out);
+        let MatrixShape { out_features, in_features } = self.shape(&matrices[0]);
+        let rows = x.len() / from.width;
+        let (mut heads, mut y) = (vec![0.0; matrices.len() * rows * in_features], vec![0.0; rows * out_features]);
+        by_head(x, from, in_features, &mut heads);
+        for ((head, matrix), x) in matrices.iter().enumerate().zip(heads.chunks_exact(rows * in_features)) {
+            self.linear(x, matrix, None, Out::Store(&mut y));
+            for (out, y) in out.chunks_exact_mut(to.width).zip(y.chunks_exact(out_features)) {
+                out[head * to.stride..][..out_features].copy_from_slice(y);
+            }
+        }
+    }
 
     /// See [`Convolution`]. `rows`: `[rows, row_width]`.
     fn convolve(&self, how: Convolution<'_>, spans: &[StateSpan<'_>], rows: &mut [f32], states: &mut Self::States);
@@ -207,9 +227,35 @@ impl<H: HostBackend> Backend for H {
     ) {
         let AttentionLayer { layout, rule, sinks, layer } = how;
         let (rows, spans) = (step.positions.len(), step.spans);
-        let (qkv, out) = (&qkv[..rows * layout.qkv_width()], &mut out[..rows * layout.q_width()]);
+        let (qkv, out) = (&qkv[..rows * layout.qkv_width()], &mut out[..rows * layout.out_width()]);
         let sinks = sinks.map(|sinks| &sinks[..]);
         HostBackend::attend(self, Attention { qkv, layout, rule, sinks, spans, layer }, kv, out);
+    }
+
+    fn store_latents(
+        &self,
+        step: &StepArrays<'_>,
+        how: Latents<'_>,
+        queries: &Buffer<f32>,
+        (keys, absorbed): (&mut Buffer<f32>, &mut Buffer<f32>),
+        kv: &mut Self::KvCache,
+    ) {
+        let (&StepArrays { positions, slots, .. }, layout) = (step, how.shape.layout());
+        let rows = positions.len();
+        let (queries, keys) = (&queries[..rows * how.shape.query_width()], &mut keys[..rows * layout.head_dim]);
+        let absorbed = &mut absorbed[..rows * layout.q_width()];
+        HostBackend::store_latents(self, how, LatentRows { queries, keys, absorbed, positions }, slots, kv);
+    }
+
+    fn linear_by_head(
+        &self,
+        (x, from): (&Buffer<f32>, HeadColumns),
+        rows: usize,
+        matrices: &[Self::Matrix],
+        (out, to): (&mut Buffer<f32>, HeadColumns),
+    ) {
+        let (x, out) = (&x[..rows * from.width], &mut out[..rows * to.width]);
+        HostBackend::linear_by_head(self, (x, from), matrices, (out, to));
     }
 
     fn convolve(

@@ -91,12 +91,29 @@ pub struct KvShape {
     pub num_kv_heads: usize,
     /// Width of a head; a multiple of 16.
     pub head_dim: usize,
+    /// See [`HeadLayout::latent`](crate::HeadLayout::latent).
+    pub latent: Option<usize>,
 }
 
 impl KvShape {
+    /// Width of a value.
+    pub fn value_dim(&self) -> usize {
+        self.latent.unwrap_or(self.head_dim)
+    }
+
+    /// Numbers of one head of one token that are stored: those of its key, and of its value where that is another.
+    pub fn stored(&self) -> usize {
+        self.head_dim + if self.latent.is_some() { 0 } else { self.head_dim }
+    }
+
+    /// Numbers that are rotated together in an int8 cache: as many of keys as of values.
+    pub(crate) fn run(&self) -> usize {
+        run_of(self.head_dim).min(run_of(self.value_dim()))
+    }
+
     /// Bytes of one head of one token, key and value.
     fn token_bytes(&self) -> usize {
-        2 * self.head_dim * self.dtype.size() + self.dtype.scale_bytes()
+        self.stored() * self.dtype.size() + self.dtype.scale_bytes()
     }
 
     /// Bytes of one block of one layer.
@@ -124,14 +141,15 @@ impl KvShape {
         (layer * self.blocks + block) * self.layer_block_bytes() + kv_head * self.block_size * self.token_bytes()
     }
 
-    /// Byte offset of the values of a head of a block.
+    /// Byte offset of the values of a head of a block: those of latent attention are in the keys.
     pub(crate) fn values_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
-        self.keys_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
+        let keys = self.keys_at(layer, block, kv_head);
+        if self.latent.is_some() { keys } else { keys + self.block_size * self.head_dim * self.dtype.size() }
     }
 
     /// Byte offset of the key scales of a head of a block; the value scales follow. Only int8 has them.
     pub(crate) fn scales_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
-        self.values_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
+        self.keys_at(layer, block, kv_head) + self.block_size * self.stored() * self.dtype.size()
     }
 
     /// Byte offset of element `d` of a key.
@@ -144,6 +162,9 @@ impl KvShape {
 
     /// Byte offset of element `d` of a value.
     fn value_at(&self, place: KvPlace, d: usize) -> usize {
+        if self.latent.is_some() {
+            return self.key_at(place, d);
+        }
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
         let (size, p) = (self.dtype.size(), self.dtype.per_lane());
         let page = self.values_at(place.layer, block, place.kv_head) + token / VALUE_PAGE * self.page_bytes();
@@ -232,6 +253,7 @@ impl KvCache {
     pub fn on(nodes: &Nodes, shape: KvShape) -> Result<KvCache, OutOfMemory> {
         assert!(shape.block_size > 0 && shape.block_size.is_multiple_of(VALUE_PAGE), "{shape:?}");
         assert!(shape.head_dim > 0 && shape.head_dim.is_multiple_of(16), "{shape:?}");
+        assert!((1..=shape.head_dim).contains(&shape.value_dim()) && shape.value_dim().is_multiple_of(16), "{shape:?}");
         let part = |node: usize| {
             let heads = nodes.part(shape.num_kv_heads, node);
             let own = KvShape { num_kv_heads: heads.len(), ..shape };
@@ -273,7 +295,7 @@ impl KvCache {
 
     /// Element `d` of a head, rotated back, from its stored integers.
     fn gathered(&self, d: usize, int: impl Fn(usize) -> i8) -> i32 {
-        let run = run_of(self.shape.head_dim);
+        let run = self.shape.run();
         let first = d / run * run;
         gathered_int((first..first + run).map(int), d)
     }
@@ -318,8 +340,9 @@ impl KvCache {
         f32::from_ne_bytes(self.bytes(place, |shape, place| shape.scale_at(place) + further * size_of::<f32>()))
     }
 
-    /// Stores one head of one token. `key`, `value`: `[head_dim]`.
+    /// Stores one head of one token. `key`, `value`: `[head_dim]`; of latent attention the value is empty.
     pub fn store(&mut self, place: KvPlace, key: &[f32], value: &[f32]) {
+        let run = self.shape.run();
         match self.shape.dtype {
             KvDtype::Bf16 => {
                 let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
@@ -332,7 +355,7 @@ impl KvCache {
                 let spread = |head: &[f32]| {
                     let mut numbers = [0.0; MAX_HEAD_DIM];
                     numbers[..head.len()].copy_from_slice(head);
-                    spread(&mut numbers[..head.len()]);
+                    spread(&mut numbers[..head.len()], run);
                     numbers
                 };
                 let (spread_key, spread_value) = (spread(key), spread(value));
@@ -408,7 +431,7 @@ fn part_of(parts: &[KvPart], kv_head: usize) -> &KvPart {
 }
 
 /// Maximum head width, for buffers of fixed size.
-pub(crate) const MAX_HEAD_DIM: usize = 512;
+pub(crate) const MAX_HEAD_DIM: usize = 576;
 
 /// Stores tokens from several threads. Stores are relaxed atomics (plain moves on every CPU), so two rows with the same
 /// slot, which the caller must not pass, give a wrong answer but not undefined behaviour. For the lifetime of a writer
@@ -420,21 +443,28 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    pub(crate) fn dtype(&self) -> KvDtype {
-        self.shape.dtype
+    pub(crate) fn shape(&self) -> KvShape {
+        self.shape
     }
 
-    /// Stores one head of one token, given as bf16 bits. `key`, `value`: `[head_dim]`.
+    /// Stores one head of one token, given as bf16 bits. `key`, `value`: `[head_dim]`; of latent attention the value is
+    /// empty, and one that is not finite becomes zeros with NaN in the rest of the key.
     pub(crate) fn store_bf16(&self, place: KvPlace, key: &[u16], value: &[u16]) {
+        const NAN_PAIR: u32 = 0x7fc0_7fc0;
         self.shape.check(place);
         let part = part_of(self.parts, place.kv_head);
         let (shape, place, data) = (&part.shape, part.within(place), part.data.start());
-        assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));
+        assert_eq!((key.len(), key.len() + value.len()), (shape.head_dim, shape.stored()));
         assert_eq!(shape.dtype, KvDtype::Bf16);
-        let finite = value.iter().all(|bits| bits & 0x7f80 != 0x7f80);
+        let latent = shape.latent.unwrap_or(0);
+        let finite = value.iter().chain(&key[..latent]).all(|bits| bits & 0x7f80 != 0x7f80);
         let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
         for (i, pair) in key.as_chunks::<2>().0.iter().enumerate() {
-            let pair = if finite { pair[0] as u32 | (pair[1] as u32) << 16 } else { 0x7fc0_7fc0 };
+            let pair = match finite {
+                true => pair[0] as u32 | (pair[1] as u32) << 16,
+                false if 2 * i < latent => 0,
+                false => NAN_PAIR,
+            };
             // SAFETY: `check` and the lengths keep the place inside the part; it is a multiple of 4.
             unsafe { AtomicU32::from_ptr(data.add(keys + i * LINE).cast()) }.store(pair, Relaxed);
         }
@@ -448,21 +478,25 @@ impl Writer<'_> {
         }
     }
 
-    /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`, rotated.
+    /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`, rotated; of latent attention the value is empty,
+    /// and has the scale of the key.
     #[inline(always)]
     pub(crate) fn store_int8(&self, place: KvPlace, key: &[f32], value: &[f32]) {
         self.shape.check(place);
         let part = part_of(self.parts, place.kv_head);
         let (shape, place, data) = (&part.shape, part.within(place), part.data.start());
-        assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));
+        assert_eq!((key.len(), key.len() + value.len()), (shape.head_dim, shape.stored()));
         assert_eq!(shape.dtype, KvDtype::Int8);
         let (mut key_ints, mut value_ints) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
         let (key_scale, _) = quantize_row(key, &mut key_ints[..key.len()]);
-        let (value_scale, _) = quantize_row(value, &mut value_ints[..value.len()]);
+        let value_scale = match shape.latent {
+            Some(_) => key_scale,
+            None => quantize_row(value, &mut value_ints[..value.len()]).0,
+        };
         // A non-finite value was quantized to zeros with scale NaN: the NaN moves to the key's scale.
         let (key_scale, value_scale) = if value_scale.is_nan() { (f32::NAN, 0.0) } else { (key_scale, value_scale) };
         // A power of two: rotating back with the same steps multiplies by it.
-        let run = run_of(shape.head_dim) as f32;
+        let run = shape.run() as f32;
         let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
         for (i, quad) in key_ints[..key.len()].as_chunks::<4>().0.iter().enumerate() {
             let quad = u32::from_ne_bytes(quad.map(|x| x as u8));

@@ -34,6 +34,7 @@ pub mod gemm;
 pub mod host;
 pub mod isa;
 pub mod kv_cache;
+pub mod latent;
 pub mod layer_norm;
 pub mod limits;
 pub mod low_rank;
@@ -64,6 +65,7 @@ pub use float32::Float32;
 pub use host::HostBackend;
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvDtype, KvShape};
+pub use latent::{HeadColumns, LatentRows, LatentShape, Latents};
 pub use layer_norm::Norm;
 pub use limits::{Certainty, Doubt};
 pub use low_rank::{LowRank, LowRankShape, LowRankSource};
@@ -94,12 +96,15 @@ pub struct HeadLayout {
     pub gated: bool,
     /// A row has no keys and values: the layer reads those that another one stored (Gemma 3n: Gemma Team, 2025).
     pub queries_only: bool,
+    /// A value is the first numbers of its key, this many, a multiple of 16, and is not stored again: latent attention
+    /// (DeepSeek-AI, 2024). The keys of such a layer are no part of the fused row. `None`: values are as wide as keys.
+    pub latent: Option<usize>,
 }
 
 impl HeadLayout {
     /// Width of a fused q/k/v row.
     pub fn qkv_width(&self) -> usize {
-        self.keys_at() + 2 * self.kv_width()
+        self.keys_at() + if self.latent.is_some() { 0 } else { 2 * self.kv_width() }
     }
 
     /// Width of a row's keys, and of its values.
@@ -112,9 +117,19 @@ impl HeadLayout {
         if self.gated { 2 * self.q_width() } else { self.q_width() }
     }
 
-    /// Width of the attention's output row.
+    /// Width of a row's queries.
     pub fn q_width(&self) -> usize {
         self.num_heads * self.head_dim
+    }
+
+    /// Width of a value of one head.
+    pub fn value_dim(&self) -> usize {
+        self.latent.unwrap_or(self.head_dim)
+    }
+
+    /// Width of the attention's output row.
+    pub fn out_width(&self) -> usize {
+        self.num_heads * self.value_dim()
     }
 }
 

@@ -93,7 +93,7 @@ pub(crate) trait RowOps: Copy {
     /// Rounds to bf16.
     fn to_bf16(self, x: &[f32], out: &mut [u16]);
     /// [`spread::spread`].
-    fn spread(self, head: &mut [f32]);
+    fn spread(self, head: &mut [f32], run: usize);
 }
 
 #[derive(Clone, Copy)]
@@ -157,8 +157,8 @@ impl RowOps for Plain {
         }
     }
 
-    fn spread(self, head: &mut [f32]) {
-        spread::spread(head);
+    fn spread(self, head: &mut [f32], run: usize) {
+        spread::spread(head, run);
     }
 }
 
@@ -281,8 +281,8 @@ impl<S: Simd> RowOps for Vectors<S> {
     }
 
     #[inline(always)]
-    fn spread(self, head: &mut [f32]) {
-        spread::spread_lanes(self.0, head);
+    fn spread(self, head: &mut [f32], run: usize) {
+        spread::spread_lanes(self.0, head, run);
     }
 }
 
@@ -723,7 +723,7 @@ impl RotateRow<'_> {
             ops.rotate(&mut turned[..rotary_dim], cos, sin);
             v_norm.apply(ops, kv_head, value, value_normed);
             let place = KvPlace { layer: self.layer, slot: self.slot, kv_head };
-            match self.cache.dtype() {
+            match self.cache.shape().dtype {
                 KvDtype::Bf16 => {
                     let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
                     ops.to_bf16(turned, &mut key_bits[..head_dim]);
@@ -731,8 +731,8 @@ impl RotateRow<'_> {
                     self.cache.store_bf16(place, &key_bits[..head_dim], &value_bits[..head_dim]);
                 }
                 KvDtype::Int8 => {
-                    ops.spread(turned);
-                    ops.spread(value_normed);
+                    ops.spread(turned, self.cache.shape().run());
+                    ops.spread(value_normed, self.cache.shape().run());
                     self.cache.store_int8(place, turned, value_normed);
                 }
             }

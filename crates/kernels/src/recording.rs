@@ -17,7 +17,7 @@ use crate::mem::OutOfMemory;
 use crate::pointwise::gated;
 use crate::quant::{BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use crate::states::{StateShape, StateSpan, States};
-use crate::{Activation, Attention, HeadLayout, HostBackend, Norm, Out, RotateAndStore, Routing};
+use crate::{Activation, Attention, HeadLayout, HostBackend, LatentRows, Latents, Norm, Out, RotateAndStore, Routing};
 
 /// Source of a matrix.
 #[derive(Clone, Copy)]
@@ -236,6 +236,10 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {
         self.exact.rotate_and_store(args, kv);
+    }
+
+    fn store_latents(&self, how: Latents<'_>, rows: LatentRows<'_>, slots: &[u32], kv: &mut Float32Cache) {
+        self.exact.store_latents(how, rows, slots, kv);
     }
 
     fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {

@@ -18,8 +18,8 @@ use crate::quant::{
 use crate::states::{StateShape, StateSpan, States};
 use crate::threads::Pool;
 use crate::{
-    Activation, Attention, HeadLayout, HostBackend, Isa, Norm, Out, RotateAndStore, Routing, attention, cpu,
-    layer_norm, pointwise, routing,
+    Activation, Attention, HeadLayout, HostBackend, Isa, LatentRows, Latents, Norm, Out, RotateAndStore, Routing,
+    attention, cpu, latent, layer_norm, pointwise, routing,
 };
 
 /// The backend of the definitions.
@@ -193,6 +193,10 @@ impl HostBackend for Reference {
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {
         pointwise::rotate_and_store(None, Isa::Scalar, args, kv);
+    }
+
+    fn store_latents(&self, how: Latents<'_>, rows: LatentRows<'_>, slots: &[u32], kv: &mut KvCache) {
+        latent::store_latents(None, Isa::Scalar, how, rows, (kv, slots));
     }
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {

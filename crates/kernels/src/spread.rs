@@ -2,7 +2,8 @@
 //! Ashkboos et al., 2024). The dot product of two rotated heads is that of the original heads.
 //!
 //! ```text
-//! run          elements rotated together: the largest power of two that divides the head's width, 16 to 512
+//! run          elements rotated together: the largest power of two that divides the head's width, 16 to 512 (of latent
+//!              attention the value's width too)
 //! spread       each element times +1 or -1, then butterflies at distances 1, 2, 4 .. of a run   (a, b) -> (a + b, a - b)
 //! gathered     the same steps, then the signs: returns the head times the run length, so stored scales are divided by it
 //! ```
@@ -42,24 +43,22 @@ pub(crate) fn gathered_int(run: impl ExactSizeIterator<Item = i8>, d: usize) -> 
     if SIGNS[d] < 0.0 { -sum } else { sum }
 }
 
-pub(crate) fn spread(head: &mut [f32]) {
-    turn_signs(head);
-    butterflies(head);
+pub(crate) fn spread(head: &mut [f32], run: usize) {
+    turn_signs(head, run);
+    butterflies(head, run);
 }
 
 /// Rotates back: the original head times the run length.
-pub(crate) fn gather(head: &mut [f32]) {
-    butterflies(head);
-    turn_signs(head);
+pub(crate) fn gather(head: &mut [f32], run: usize) {
+    butterflies(head, run);
+    turn_signs(head, run);
 }
 
-fn turn_signs(head: &mut [f32]) {
-    let len = run_of(head.len());
-    head.iter_mut().enumerate().for_each(|(i, x)| *x *= SIGNS[i % len]);
+fn turn_signs(head: &mut [f32], run: usize) {
+    head.iter_mut().enumerate().for_each(|(i, x)| *x *= SIGNS[i % run]);
 }
 
-fn butterflies(head: &mut [f32]) {
-    let len = run_of(head.len());
+fn butterflies(head: &mut [f32], len: usize) {
     for run in head.chunks_exact_mut(len) {
         let mut distance = 1;
         while distance < len {
@@ -74,21 +73,21 @@ fn butterflies(head: &mut [f32]) {
 
 /// [`spread`] with vectors. `head`: a multiple of 16 numbers.
 #[inline(always)]
-pub(crate) fn spread_lanes<S: Simd>(s: S, head: &mut [f32]) {
-    turn_sign_lanes(s, head);
-    butterfly_lanes(s, head);
+pub(crate) fn spread_lanes<S: Simd>(s: S, head: &mut [f32], run: usize) {
+    turn_sign_lanes(s, head, run);
+    butterfly_lanes(s, head, run);
 }
 
 /// [`gather`] with vectors. `head`: a multiple of 16 numbers.
 #[inline(always)]
-pub(crate) fn gather_lanes<S: Simd>(s: S, head: &mut [f32]) {
-    butterfly_lanes(s, head);
-    turn_sign_lanes(s, head);
+pub(crate) fn gather_lanes<S: Simd>(s: S, head: &mut [f32], run: usize) {
+    butterfly_lanes(s, head, run);
+    turn_sign_lanes(s, head, run);
 }
 
 #[inline(always)]
-fn turn_sign_lanes<S: Simd>(s: S, head: &mut [f32]) {
-    let per_run = run_of(head.len()) / LANES;
+fn turn_sign_lanes<S: Simd>(s: S, head: &mut [f32], run: usize) {
+    let per_run = run / LANES;
     let (chunks, signs) = (head.as_chunks_mut::<LANES>().0, SIGNS.as_chunks::<LANES>().0);
     for (i, chunk) in chunks.iter_mut().enumerate() {
         // SAFETY: both are 16 numbers.
@@ -97,8 +96,8 @@ fn turn_sign_lanes<S: Simd>(s: S, head: &mut [f32]) {
 }
 
 #[inline(always)]
-fn butterfly_lanes<S: Simd>(s: S, head: &mut [f32]) {
-    let per_run = run_of(head.len()) / LANES;
+fn butterfly_lanes<S: Simd>(s: S, head: &mut [f32], run: usize) {
+    let per_run = run / LANES;
     let chunks = head.as_chunks_mut::<LANES>().0;
     for chunk in chunks.iter_mut() {
         // SAFETY: a chunk is 16 numbers.

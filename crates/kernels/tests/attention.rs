@@ -23,6 +23,7 @@ struct Shape {
     num_heads: usize,
     num_kv_heads: usize,
     head_dim: usize,
+    latent: Option<usize>,
     block_size: usize,
     dtype: KvDtype,
     arithmetic: AccumulationOrder,
@@ -33,13 +34,19 @@ const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_siz
         num_heads,
         num_kv_heads,
         head_dim,
+        latent: None,
         block_size,
         dtype: KvDtype::Bf16,
         arithmetic: AccumulationOrder::Vdpbf16,
     }
 }
 
-const SHAPES: [Shape; 12] = [
+/// Heads that share a key, of which a part is their value.
+const fn latent(num_heads: usize, head_dim: usize, latent: usize) -> Shape {
+    Shape { latent: Some(latent), ..shape(num_heads, 1, head_dim, 32) }
+}
+
+const SHAPES: [Shape; 15] = [
     shape(1, 1, 32, 32),
     shape(4, 2, 64, 32),
     shape(14, 2, 64, 64),
@@ -52,6 +59,9 @@ const SHAPES: [Shape; 12] = [
     shape(5, 1, 80, 32),
     shape(2, 2, 16, 32),  // half a step is all
     shape(4, 1, 512, 32), // Gemma 4's full layers
+    latent(18, 576, 512), // DeepSeek's
+    latent(3, 32, 16),    // whose values are less than is rotated together
+    latent(5, 112, 96),
 ];
 
 impl Shape {
@@ -66,8 +76,8 @@ impl Shape {
     }
 
     fn cache(self, layers: usize, blocks: usize) -> KvShape {
-        let Shape { num_kv_heads, head_dim, block_size, dtype, .. } = self;
-        KvShape { dtype, layers, blocks, block_size, num_kv_heads, head_dim }
+        let Shape { num_kv_heads, head_dim, latent, block_size, dtype, .. } = self;
+        KvShape { dtype, layers, blocks, block_size, num_kv_heads, head_dim, latent }
     }
 }
 
@@ -141,15 +151,16 @@ struct Step {
 
 impl Step {
     fn new(shape: Shape, batch: &[Rows<'_>], seed: u64) -> Step {
-        let Shape { num_heads, num_kv_heads, head_dim, block_size, .. } = shape;
-        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false, queries_only: false };
+        let Shape { num_heads, num_kv_heads, head_dim, latent, block_size, .. } = shape;
+        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, latent, ..HeadLayout::default() };
+        let value_dim = if latent.is_some() { 0 } else { head_dim };
         let mut random = Dice::new(seed);
         let needed = |rows: &Rows<'_>| (rows.start + rows.rows).div_ceil(block_size);
         let blocks = batch.iter().map(needed).sum::<usize>() + 3;
         let mut kv = KvCache::new(shape.cache(LAYERS, blocks)).unwrap();
         for slot in 0..blocks * block_size {
             for kv_head in 0..num_kv_heads {
-                let (mut key, mut value) = (numbers(&mut random, head_dim), numbers(&mut random, head_dim));
+                let (mut key, mut value) = (numbers(&mut random, head_dim), numbers(&mut random, value_dim));
                 key.iter_mut().chain(&mut value).for_each(|x| *x *= 1e4);
                 kv.store(KvPlace { layer: LAYER, slot, kv_head }, &key, &value);
             }
@@ -163,13 +174,14 @@ impl Step {
                 for kv_head in 0..num_kv_heads {
                     let head = kv_head * head_dim..(kv_head + 1) * head_dim;
                     let (key, value) = (&rows.sequence.keys[token], &rows.sequence.values[token]);
-                    kv.store(KvPlace { layer: LAYER, slot, kv_head }, &key[head.clone()], &value[head]);
+                    let value = &value[head.start..][..value_dim];
+                    kv.store(KvPlace { layer: LAYER, slot, kv_head }, &key[head], value);
                 }
             }
             spans.push((qkv.len() / layout.qkv_width(), rows.rows, rows.start));
             for query in &rows.sequence.queries[rows.start..rows.start + rows.rows] {
                 qkv.extend_from_slice(query);
-                qkv.extend(std::iter::repeat_n(f32::NAN, 2 * num_kv_heads * head_dim)); // must not be read
+                qkv.extend(std::iter::repeat_n(f32::NAN, 2 * num_kv_heads * value_dim)); // must not be read
             }
             tables.push(table);
         }
@@ -212,9 +224,9 @@ impl Under<'_> {
             .map(|(&(first_row, num_rows, start), blocks)| AttentionSpan { first_row, num_rows, start, blocks })
             .collect();
         let rows = qkv.len() / layout.qkv_width();
-        let mut out = vec![f32::NAN; rows * layout.q_width()];
+        let mut out = vec![f32::NAN; rows * layout.out_width()];
         attend(Attention { qkv, layout: *layout, rule: self.rule, sinks, spans: &spans, layer: LAYER }, &mut out);
-        out.chunks_exact(layout.q_width()).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
+        out.chunks_exact(layout.out_width()).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
     }
 }
 
@@ -338,7 +350,7 @@ fn amx_returns_the_bits_of_the_definition() {
 fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
     let shape = Shape { dtype: KvDtype::Bf16, ..shape(16, 1, 32, 32) };
     let kv = KvCache::new(shape.cache(1, 1)).unwrap();
-    let layout = HeadLayout { num_heads: 16, num_kv_heads: 1, head_dim: 32, gated: false, queries_only: false };
+    let layout = HeadLayout { num_heads: 16, num_kv_heads: 1, head_dim: 32, ..HeadLayout::default() };
     let qkv = vec![0.5; layout.qkv_width()];
     let span = |first_row, num_rows, start| AttentionSpan { first_row, num_rows, start, blocks: &[0] };
     let wrapping = [
@@ -363,7 +375,9 @@ fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
 fn the_definition_is_softmax_attention() {
     // Weights of bf16 are rounded to 8 bits each: the error of a weighted mean of values up to 3 stays below 1 %. Those
     // of int8 have 14 bits of the largest. Keys and values are taken as the cache rounded them.
-    for (shape, tolerance) in SHAPES[1].each().into_iter().zip([0.01, 0.01, 1e-3]) {
+    let shapes =
+        [SHAPES[1], latent(2, 112, 96)].into_iter().flat_map(|shape| shape.each().into_iter().zip([0.01, 0.01, 1e-3]));
+    for (shape, tolerance) in shapes {
         let sequence = Sequence::new(shape, 7, 700);
         for (start, rows) in [(0, 5), (253, 6), (699, 1)] {
             let batch = [Rows { sequence: &sequence, start, rows }];
@@ -420,7 +434,7 @@ fn exact_row(shape: Shape, under: Under<'_>, query: &[f32], seen: Range<usize>) 
         let max = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
-        out.extend((0..head_dim).map(|d| -> f64 {
+        out.extend((0..shape.latent.unwrap_or(head_dim)).map(|d| -> f64 {
             let value = |(i, weight): (usize, &f64)| weight / sum * step.kv.value(place(first + i), d) as f64;
             weights.iter().enumerate().map(value).sum()
         }));
@@ -631,20 +645,28 @@ fn a_row_does_not_depend_on_its_neighbours() {
 
 #[test]
 fn poison_stays_with_rows_that_see_it() {
-    for shape in SHAPES[4].each() {
+    for shape in [SHAPES[4], latent(5, 112, 96)].into_iter().flat_map(Shape::each) {
         let sequence = Sequence::new(shape, 19, 100);
         let rows = |sequence: &Sequence| Step::new(shape, &[Rows { sequence, start: 90, rows: 5 }], 1);
         let want = definition(&rows(&sequence));
         for (what, bad) in [("a value", f32::INFINITY), ("a value", f32::NAN), ("a key", f32::NAN)] {
             let mut sick = sequence.clone();
-            (if what == "a key" { &mut sick.keys } else { &mut sick.values })[93][5] = bad;
+            match (what, shape.latent) {
+                ("a key", Some(latent)) => sick.keys[93][latent + 5] = bad,
+                ("a key", None) | (_, Some(_)) => sick.keys[93][5] = bad,
+                (_, None) => sick.values[93][5] = bad,
+            }
             let mut poisoned = rows(&sick);
             // Behind the last row, in its block: what a failed sequence may have left there.
-            let slot = poisoned.tables[0][1] as usize * shape.block_size + 95 % shape.block_size;
+            let slot = poisoned.tables[0][95 / shape.block_size] as usize * shape.block_size + 95 % shape.block_size;
             let nan = vec![f32::NAN; shape.head_dim];
-            poisoned.kv.store(KvPlace { layer: LAYER, slot, kv_head: 0 }, &nan, &nan);
+            poisoned.kv.store(
+                KvPlace { layer: LAYER, slot, kv_head: 0 },
+                &nan,
+                if shape.latent.is_some() { &[] } else { &nan },
+            );
             every_path(&poisoned, |isa, threads, got| {
-                let path = format!("{what} {bad}, {:?}, {isa:?}, {threads} threads", shape.dtype);
+                let path = format!("{what} {bad}, {:?}, {isa:?}, {threads} threads", shape);
                 assert!(got[..3] == want[..3], "{path}: rows before token 93");
                 let nan = got[3..].iter().flatten().all(|&bits| f32::from_bits(bits).is_nan());
                 assert!(nan, "{path}: rows from token 93 on");
@@ -663,7 +685,15 @@ fn poison_stays_with_rows_that_see_it() {
 
 #[test]
 fn an_int8_cache_keeps_each_spread_head_of_a_token_to_half_a_step() {
-    let shape = KvShape { dtype: KvDtype::Int8, layers: 1, blocks: 2, block_size: 32, num_kv_heads: 2, head_dim: 80 };
+    let shape = KvShape {
+        dtype: KvDtype::Int8,
+        layers: 1,
+        blocks: 2,
+        block_size: 32,
+        num_kv_heads: 2,
+        head_dim: 80,
+        latent: None,
+    };
     assert_eq!(shape.block_bytes(), 32 * 2 * (2 * 80 + 8));
     let mut kv = KvCache::new(shape).unwrap();
     let mut random = Dice::new(3);
@@ -696,7 +726,8 @@ fn an_int8_cache_keeps_each_spread_head_of_a_token_to_half_a_step() {
 #[test]
 fn the_cache_keeps_what_was_stored_and_copies_blocks() {
     for (dtype, token_bytes) in [(KvDtype::Bf16, 2 * 48 * 2), (KvDtype::Int8, 2 * 48 + 8)] {
-        let shape = KvShape { dtype, layers: 3, blocks: 4, block_size: 64, num_kv_heads: 2, head_dim: 48 };
+        let shape =
+            KvShape { dtype, layers: 3, blocks: 4, block_size: 64, num_kv_heads: 2, head_dim: 48, latent: None };
         assert_eq!(shape.block_bytes(), 3 * 64 * 2 * token_bytes);
         assert_eq!(shape.bytes(), 4 * shape.block_bytes());
         let mut kv = KvCache::new(shape).unwrap();
@@ -747,7 +778,8 @@ fn the_cache_keeps_what_was_stored_and_copies_blocks() {
 #[test]
 fn a_block_has_the_same_bytes_on_any_number_of_memory_nodes() {
     for dtype in KvDtype::ALL {
-        let shape = KvShape { dtype, layers: 2, blocks: 3, block_size: 32, num_kv_heads: 3, head_dim: 32 };
+        let shape =
+            KvShape { dtype, layers: 2, blocks: 3, block_size: 32, num_kv_heads: 3, head_dim: 32, latent: None };
         let caches = [(1, 1), (2, 2), (3, 3), (5, 4)].map(|(threads, nodes)| {
             let pool = Pool::on(threads, NodeChoice::Imagined(nodes)).unwrap();
             let mut kv = KvCache::on(pool.nodes(), shape).unwrap();

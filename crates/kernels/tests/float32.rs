@@ -89,6 +89,7 @@ fn attended(
         block_size: 32,
         num_kv_heads: layout.num_kv_heads,
         head_dim: layout.head_dim,
+        latent: None,
     };
     let mut kv = backend.kv_cache(shape).unwrap();
     let blocks = [3, 1, 2];
@@ -165,18 +166,14 @@ fn attended_exactly(layout: HeadLayout, (rule, sinks): (AttentionRule, Option<&[
 fn attention_is_right_and_the_same_everywhere() {
     let of_width = AttentionRule::of_width;
     let table = [
+        (HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, ..HeadLayout::default() }, of_width(16), None),
         (
-            HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false },
-            of_width(16),
-            None,
-        ),
-        (
-            HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80, gated: false, queries_only: false },
+            HeadLayout { num_heads: 4, num_kv_heads: 2, head_dim: 80, ..HeadLayout::default() },
             AttentionRule { window: Some(7), ..of_width(80) },
             Some(&[5.0, -5.0, 0.5, 20.0][..]),
         ),
         (
-            HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, gated: false, queries_only: false },
+            HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, ..HeadLayout::default() },
             AttentionRule { softcap: Some(2.0), scale: 1.0, window: None, both_ways: false },
             None,
         ),
@@ -200,7 +197,7 @@ fn attention_is_right_and_the_same_everywhere() {
 
 #[test]
 fn attention_both_ways_is_right() {
-    let layout = HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 32, gated: false, queries_only: false };
+    let layout = HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 32, ..HeadLayout::default() };
     for window in [None, Some(1), Some(9)] {
         let rule = AttentionRule { window, both_ways: true, ..AttentionRule::of_width(32) };
         let qkv = numbers(&mut Dice::new(9), 70 * layout.qkv_width());

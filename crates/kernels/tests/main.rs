@@ -6,6 +6,7 @@ mod attention;
 mod common;
 mod feedback;
 mod float32;
+mod latent;
 mod low_rank;
 mod paths;
 mod plain;

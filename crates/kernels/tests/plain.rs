@@ -52,13 +52,14 @@ fn low_rank_products_of_two_groups() {
 #[test]
 fn rows_are_rotated_stored_and_attended_to() {
     const LAYOUT: HeadLayout =
-        HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false };
+        HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false, latent: None };
     const TOKENS: usize = 34; // more than a page
     const ATTENDED: usize = 3;
     let rope = RopeTable::new(16, 10_000.0, &RopeScaling::None, 64).unwrap();
     let pool = Pool::new(threads()).unwrap();
     for dtype in [KvDtype::Bf16, KvDtype::Int8] {
-        let shape = KvShape { dtype, layers: 1, blocks: 2, block_size: 32, num_kv_heads: 1, head_dim: 16 };
+        let shape =
+            KvShape { dtype, layers: 1, blocks: 2, block_size: 32, num_kv_heads: 1, head_dim: 16, latent: None };
         let (mut kv, mut qkv) = (KvCache::new(shape).unwrap(), values(&mut Dice::new(1), TOKENS * LAYOUT.qkv_width()));
         let (positions, slots): (Vec<u32>, Vec<u32>) = (0..TOKENS as u32).map(|token| (token, token)).unzip();
         let args = RotateAndStore {

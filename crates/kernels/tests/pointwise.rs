@@ -252,7 +252,7 @@ const TOLERANCE: f64 = 6e-4;
 
 impl Batch {
     fn new((num_heads, num_kv_heads, head_dim, rotary_dim, norms, dtype): Heads, rows: usize) -> Batch {
-        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gated: false, queries_only: false };
+        let layout = HeadLayout { num_heads, num_kv_heads, head_dim, ..HeadLayout::default() };
         let weights = |heads: usize| if norms == Norms::WholeWidth { heads * head_dim } else { head_dim };
         let table = || RopeTable::new(rotary_dim, 10_000.0, &RopeScaling::None, 500).unwrap();
         Batch {
@@ -265,7 +265,7 @@ impl Batch {
             positions: (0..rows as u32).map(|row| row * 37 % 500).collect(),
             slots: (0..rows as u32).map(|row| row * 29 % 256).collect(),
             rope: (rotary_dim > 0).then(table),
-            shape: KvShape { dtype, layers: 2, blocks: 4, block_size: 64, num_kv_heads, head_dim },
+            shape: KvShape { dtype, layers: 2, blocks: 4, block_size: 64, num_kv_heads, head_dim, latent: None },
         }
     }
 
@@ -448,6 +448,7 @@ fn tiny_keys_and_values_become_zero_in_the_cache() {
         block_size: 32,
         num_kv_heads: 1,
         head_dim: 16,
+        latent: None,
     })
     .unwrap();
     let place = KvPlace { layer: 0, slot: 3, kv_head: 0 };

@@ -524,7 +524,7 @@ fn a_convolution_between_gates_is_close_to_f64() {
 
 #[test]
 fn gates_have_one_set_of_bits() {
-    let layout = HeadLayout { num_heads: 3, num_kv_heads: 1, head_dim: 48, gated: true, queries_only: false };
+    let layout = HeadLayout { num_heads: 3, num_kv_heads: 1, head_dim: 48, gated: true, ..HeadLayout::default() };
     for rows in [1, 5, 70] {
         let (qkv, x) = (numbers(1, rows * layout.qkv_width()), numbers(2, rows * layout.q_width()));
         every_path(&format!("{rows} rows"), |pool, isa| {

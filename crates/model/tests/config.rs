@@ -736,7 +736,7 @@ fn layers_have_a_state_or_keys_and_values() {
     assert_eq!(config.state_numbers(), 3 * (2 * (2 * 32 + 288) + 6 * 16 * 48));
     assert_eq!(config.cache_shape(KvDtype::Bf16, 1, 32).groups[0].layers, 1, "one layer has keys and values");
     assert_eq!(config.attention_flops(10), 4 * 4 * 256 * 10);
-    let layout = HeadLayout { num_heads: 4, num_kv_heads: 4, head_dim: 256, gated: true, queries_only: false };
+    let layout = HeadLayout { num_heads: 4, num_kv_heads: 4, head_dim: 256, gated: true, ..HeadLayout::default() };
     assert_eq!((config.layers[0].heads, layout.qkv_width()), (layout, 4 * 4 * 256), "queries, gates, keys and values");
     assert_eq!(of_family(Family::Llama, json!({})).state_numbers(), 0);
 

@@ -71,7 +71,7 @@ impl Case {
 
     fn layout(&self) -> HeadLayout {
         let &Case([num_heads, num_kv_heads, head_dim], ..) = self;
-        HeadLayout { num_heads, num_kv_heads, head_dim, gated: false, queries_only: false }
+        HeadLayout { num_heads, num_kv_heads, head_dim, ..HeadLayout::default() }
     }
 
     fn blocks_each(&self) -> usize {
@@ -82,7 +82,8 @@ impl Case {
     fn cache(&self, dtype: KvDtype) -> Result<(KvCache, KvShape), BenchError> {
         let HeadLayout { num_kv_heads, head_dim, .. } = self.layout();
         let blocks = self.blocks_each() * self.1;
-        let mut shape = KvShape { dtype, layers: 1, blocks, block_size: BLOCK_SIZE, num_kv_heads, head_dim };
+        let mut shape =
+            KvShape { dtype, layers: 1, blocks, block_size: BLOCK_SIZE, num_kv_heads, head_dim, latent: None };
         shape.layers = (CACHE_BYTES / shape.bytes()).clamp(1, 64);
         let mut kv = KvCache::new(shape)?;
         let head: Vec<f32> = (0..head_dim).map(|d| (d % 7) as f32 * 0.25 - 0.75).collect();

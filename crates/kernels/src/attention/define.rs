@@ -41,7 +41,7 @@ struct Row<'a> {
 
 /// `out`: `[head_dim]`.
 fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, row: &Row<'_>, out: &mut [f32]) {
-    let (head_dim, Row { query, seen, head }) = (out.len(), row);
+    let (value_dim, Row { query, seen, head }) = (out.len(), row);
     let split = |start: usize| {
         let seen = seen.start.saturating_sub(start)..(seen.end - start).min(SPLIT);
         split(call, blocks, kv_head, query, start, seen)
@@ -49,16 +49,16 @@ fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, row: &Row<'_>, ou
     let first_split = seen.start / SPLIT * SPLIT;
     let mut total = split(first_split);
     for start in (first_split + SPLIT..seen.end).step_by(SPLIT) {
-        fold(&mut total, &split(start), head_dim);
+        fold(&mut total, &split(start), value_dim);
     }
     if let Some(sinks) = call.args.sinks {
-        fold(&mut total, &Partial { max: sinks[*head], sum: 1.0, values: [0.0; MAX_HEAD_DIM] }, head_dim);
+        fold(&mut total, &Partial { max: sinks[*head], sum: 1.0, values: [0.0; MAX_HEAD_DIM] }, value_dim);
     }
     for (out, value) in out.iter_mut().zip(total.values) {
         *out = value / total.sum;
     }
     if call.kv.shape().dtype == KvDtype::Int8 {
-        gather(out);
+        gather(out, call.kv.shape().run());
     }
 }
 
@@ -102,7 +102,7 @@ fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
     }
 
     let mut values = [0.0; MAX_HEAD_DIM];
-    for (d, value) in values[..head_dim].iter_mut().enumerate() {
+    for (d, value) in values[..call.args.layout.value_dim()].iter_mut().enumerate() {
         // A masked value is never read; the product with weight 0 would be 0 for any finite value.
         let seen_value = |j| if seen.contains(&j) { kv.value(place(j), d) } else { 0.0 };
         *value = call.arithmetic.dot(seen.end, |j| weights[j], seen_value);
@@ -115,7 +115,7 @@ fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
     let (mut spread_query, mut ints) = ([0.0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
     let spread_query = &mut spread_query[..head_dim];
     spread_query.copy_from_slice(query);
-    spread(spread_query);
+    spread(spread_query, kv.shape().run());
     let (query_scale, _) = quantize_row(spread_query, &mut ints[..head_dim]);
     let query_scale = query_scale * call.args.rule.scale;
     let (scores, max) = scores(call, &seen, |j| {
@@ -135,7 +135,7 @@ fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
     let factor = if most > 0.0 { MAX_WEIGHT / most } else { 0.0 };
 
     let mut values = [0.0; MAX_HEAD_DIM];
-    for (d, value) in values[..head_dim].iter_mut().enumerate() {
+    for (d, value) in values[..call.args.layout.value_dim()].iter_mut().enumerate() {
         let product = |j: usize| {
             let (high, low) = weight_digits(weights[j] * factor);
             (i32::from(high) * 128 + i32::from(low)) * i32::from(kv.value_int(place(j), d))
@@ -146,12 +146,12 @@ fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
 }
 
 /// Joins the next split.
-fn fold(total: &mut Partial, next: &Partial, head_dim: usize) {
+fn fold(total: &mut Partial, next: &Partial, value_dim: usize) {
     let max = if total.max > next.max { total.max } else { next.max };
     let (keep, join) = (exp(total.max - max), exp(next.max - max));
     total.max = max;
     total.sum = total.sum.mul_add(keep, next.sum * join);
-    for (value, &next) in total.values[..head_dim].iter_mut().zip(&next.values) {
+    for (value, &next) in total.values[..value_dim].iter_mut().zip(&next.values) {
         *value = value.mul_add(keep, next * join);
     }
 }

@@ -9,7 +9,7 @@
 //! No sum can overflow 32 bits: 256 terms of `127 * 127`, and `(128 + 1)` times that for both digits together.
 
 use super::SPLIT;
-use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
+use super::tile::{Page, Pages, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
 use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
 use crate::quant::quantize_row;
 use crate::simd::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights, with_rows};
@@ -53,7 +53,7 @@ impl<S: Simd> Work<'_, S> {
         let spread_query = &mut spread_query[..self.call.args.layout.head_dim];
         for row in 0..self.rows() {
             spread_query.copy_from_slice(self.query(row));
-            spread_lanes(self.simd, spread_query);
+            spread_lanes(self.simd, spread_query, self.call.kv.shape().run());
             let (scale, sum) = quantize_row(spread_query, &mut ints.queries[row][..spread_query.len()]);
             (ints.scales[row], ints.sums[row]) = (scale * self.call.args.rule.scale, sum);
         }
@@ -61,16 +61,17 @@ impl<S: Simd> Work<'_, S> {
 
     /// [`Work::split`] for an int8 cache.
     #[inline(always)]
-    pub(super) fn int8_split(&self, scratch: &mut Scratch, start: usize, pages: &Range<usize>, at: &[Page]) {
+    pub(super) fn int8_split(&self, scratch: &mut Scratch, start: usize, pages: &Range<usize>, at: &mut Pages) {
         for page in pages.clone() {
             self.int8_scores(scratch, page, at[page], self.after_keys(at, pages, page));
         }
         for row in 0..self.rows() {
             self.int8_softmax(scratch, row, inside(&self.seen(row), start), pages, at);
         }
-        let head_dim = self.call.args.layout.head_dim;
+        self.values_of_keys::<4>(scratch, pages, at);
+        let width = self.call.args.layout.value_dim();
         for row in &mut scratch.split.values[..self.rows()] {
-            row[..head_dim].fill(0.0);
+            row[..width].fill(0.0);
         }
         for page in pages.clone() {
             self.int8_values(scratch, page, at[page], self.after_values(at, pages, page));
@@ -78,7 +79,7 @@ impl<S: Simd> Work<'_, S> {
         let s = self.simd;
         for row in 0..self.rows() {
             let scale = s.splat(scratch.ints.weight_scales[row]);
-            for values in scratch.split.values[row][..head_dim].as_chunks_mut::<LANES>().0 {
+            for values in scratch.split.values[row][..width].as_chunks_mut::<LANES>().0 {
                 // SAFETY: a chunk is 16 numbers, and they are integers until here.
                 unsafe {
                     let sums = s.load_ints(values.as_ptr().cast());
@@ -219,7 +220,7 @@ impl<S: Simd> Work<'_, S> {
         let s = self.simd;
         let Scratch { ints, split, .. } = scratch;
         let [high_digits, low_digits] = &ints.digits;
-        for column in 0..self.call.args.layout.head_dim / LANES {
+        for column in 0..self.call.args.layout.value_dim() / LANES {
             let to: [*mut i32; R] =
                 std::array::from_fn(|r| split.values[first + r][column * LANES..][..LANES].as_mut_ptr().cast());
             // SAFETY: (here and below) `to` are 16 numbers each, as wide as integers.

@@ -32,6 +32,8 @@
 //! reason 32 positions that are all masked, before a window or after the row, may be omitted from a split. A split of
 //! which a row sees nothing is omitted from its fold: the first visible split begins it.
 //!
+//! With latent attention the value of a token is the first numbers of its key, as the cache has them.
+//!
 //! A head's sink is folded after the last split, as one of its own: `m` is the sink, `l = 1`, `o = 0`.
 
 mod define;
@@ -88,7 +90,9 @@ impl Call<'_> {
                 native::narrow(self.isa).map_or(Unit::Vectors, |proof| Unit::Pairs(AttentionPairs::new(proof)))
             }
             AccumulationOrder::Amx => {
-                let possible = rows >= self.tiles_from_rows && self.args.layout.head_dim.is_multiple_of(32);
+                let HeadLayout { head_dim, .. } = self.args.layout;
+                let whole = head_dim.is_multiple_of(32) && self.args.layout.value_dim().is_multiple_of(32);
+                let possible = rows >= self.tiles_from_rows && whole;
                 let tiles = self.tiles.filter(|_| possible);
                 tiles.map_or(Unit::Vectors, |proof| Unit::Tiles(AttentionTiles::configure(proof, rows)))
             }
@@ -102,10 +106,10 @@ impl Call<'_> {
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // as `Shared::part`
     unsafe fn out(&self, row: usize, head: usize) -> &mut [f32] {
-        let HeadLayout { head_dim, .. } = self.args.layout;
-        let at = row * self.args.layout.q_width() + head * head_dim;
+        let HeadLayout { num_heads, .. } = self.args.layout;
+        let (at, width) = (row * num_heads + head, self.args.layout.value_dim());
         // SAFETY: by the caller's word.
-        unsafe { self.out.part(at..at + head_dim) }
+        unsafe { self.out.part(at * width..(at + 1) * width) }
     }
 }
 
@@ -283,11 +287,11 @@ fn check(call: &Call<'_>) {
     let Call { args: Attention { qkv, layout, rule, sinks, spans, layer }, kv, out, .. } = call;
     let shape = kv.shape();
     let rows = qkv.len() / layout.qkv_width();
-    let heads = (layout.num_kv_heads, layout.head_dim);
-    assert_eq!(heads, (shape.num_kv_heads, shape.head_dim), "cache shape does not match the model");
+    let heads = (layout.num_kv_heads, layout.head_dim, layout.latent);
+    assert_eq!(heads, (shape.num_kv_heads, shape.head_dim, shape.latent), "cache shape does not match the model");
     assert!(layout.num_heads.is_multiple_of(layout.num_kv_heads), "{layout:?}");
     assert!(layout.head_dim <= MAX_HEAD_DIM, "{layout:?}");
-    assert_eq!((qkv.len(), out.len()), (rows * layout.qkv_width(), rows * layout.q_width()));
+    assert_eq!((qkv.len(), out.len()), (rows * layout.qkv_width(), rows * layout.out_width()));
     assert!(rule.window != Some(0) && rule.scale > 0.0 && rule.softcap.is_none_or(|cap| cap > 0.0), "{rule:?}");
     assert!(sinks.is_none_or(|sinks| sinks.len() == layout.num_heads), "no sink for each of {layout:?}");
     assert!(*layer < shape.layers, "layer {layer} of {}", shape.layers);

@@ -3,7 +3,7 @@
 //! hence the same bits.
 //!
 //! ```text
-//! partials  f32 [splits, rows, head_dim + 16]: values, maximum, sum
+//! partials  f32 [splits, rows, width of a value + 16]: values, maximum, sum
 //! ```
 
 use super::tile::{Folded, Scratch, Tile, Work, partial_len, with_scratch};
@@ -35,16 +35,16 @@ impl Kernel for Piece<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Piece { call, tile, splits, partials, scratch } = self;
-        let (head_dim, len) = (call.args.layout.head_dim, partial_len(call.args.layout.head_dim));
+        let (width, len) = (call.args.layout.value_dim(), partial_len(call.args.layout.value_dim()));
         let unit = call.unit(tile.rows.len());
         let work = Work { simd, unit: &unit, call, tile };
         work.load_queries(scratch);
         for (split, partials) in splits.zip(partials.chunks_exact_mut(work.rows() * len)) {
             work.split(scratch, (tile.splits().start + split) * SPLIT);
             for (row, partial) in partials.chunks_exact_mut(len).enumerate() {
-                partial[..head_dim].copy_from_slice(&scratch.split.values[row][..head_dim]);
-                partial[head_dim] = scratch.split.max[row];
-                partial[head_dim + 1] = scratch.split.sum[row];
+                partial[..width].copy_from_slice(&scratch.split.values[row][..width]);
+                partial[width] = scratch.split.max[row];
+                partial[width + 1] = scratch.split.sum[row];
             }
         }
     }
@@ -72,11 +72,11 @@ impl Kernel for Fold<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Fold { call, tile, partials, scratch } = self;
-        let (head_dim, len) = (call.args.layout.head_dim, partial_len(call.args.layout.head_dim));
+        let (width, len) = (call.args.layout.value_dim(), partial_len(call.args.layout.value_dim()));
         let work = Work { simd, unit: &Unit::Vectors, call, tile };
         for (split, partials) in tile.splits().zip(partials.chunks_exact(work.rows() * len)) {
             for (row, partial) in partials.chunks_exact(len).enumerate() {
-                let next = Folded { max: partial[head_dim], sum: partial[head_dim + 1], values: &partial[..head_dim] };
+                let next = Folded { max: partial[width], sum: partial[width + 1], values: &partial[..width] };
                 work.fold_row(&mut scratch.total, row, split * SPLIT, next);
             }
         }

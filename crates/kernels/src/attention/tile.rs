@@ -13,6 +13,7 @@ use super::{Call, SPLIT, Unit};
 use crate::AttentionSpan;
 use crate::accumulation_order::AccumulationOrder;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
+use crate::mem::Buffer;
 use crate::simd::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights, with_rows};
 use crate::spread::gather_lanes;
 use std::cell::RefCell;
@@ -31,9 +32,12 @@ const PAGES: usize = SPLIT / VALUE_PAGE;
 /// Maximum prefetch distance in pages.
 const MAX_AHEAD: usize = 4;
 
-/// Elements of a row's partial result of one split.
-pub(super) fn partial_len(head_dim: usize) -> usize {
-    head_dim + LANES
+/// Addresses of the pages of a split, and of those that are prefetched behind them.
+pub(super) type Pages = [Page; PAGES + MAX_AHEAD];
+
+/// Elements of a row's partial result of one split, for values of this width.
+pub(super) fn partial_len(width: usize) -> usize {
+    width + LANES
 }
 
 /// Rows of one span that share a kv head.
@@ -68,7 +72,7 @@ impl Tile {
 
     /// Elements of the partial results of one split.
     pub(super) fn partials_len(&self, call: &Call<'_>) -> usize {
-        self.rows.len() * partial_len(call.args.layout.head_dim)
+        self.rows.len() * partial_len(call.args.layout.value_dim())
     }
 
     /// Cost in scores; a tile of one row still reads all keys, which costs as much as computing with several.
@@ -88,6 +92,8 @@ pub(super) struct Scratch {
     bf16: [[[u16; STRIDE]; ROWS]; 2],
     /// Replaces queries, scores and weights for an int8 cache.
     pub(super) ints: Ints,
+    /// Of latent attention: the values of a split, in the order of a page of values.
+    latents: Buffer<u8>,
     /// Results of a split.
     pub(super) split: Sums,
     /// Results so far.
@@ -114,6 +120,7 @@ thread_local! {
         scores: [[0.0; STRIDE]; ROWS],
         bf16: [[[0; STRIDE]; ROWS]; 2],
         ints: Ints::zeroed(),
+        latents: Buffer::default(),
         split: Sums::zeroed(),
         total: Sums::zeroed(),
     }));
@@ -192,9 +199,9 @@ impl<S: Simd> Work<'_, S> {
         let seen = inside(&self.tile.seen, start);
         let pages = seen.start / VALUE_PAGE..seen.end.div_ceil(VALUE_PAGE);
         let columns = pages.start * VALUE_PAGE..pages.end * VALUE_PAGE;
-        let at = self.pages(start, &pages);
+        let mut at = self.pages(start, &pages);
         if self.call.kv.shape().dtype == KvDtype::Int8 {
-            return self.int8_split(scratch, start, &pages, &at);
+            return self.int8_split(scratch, start, &pages, &mut at);
         }
         self.scores(scratch, &at, &pages);
         for row in 0..self.rows() {
@@ -209,6 +216,7 @@ impl<S: Simd> Work<'_, S> {
                 self.narrow(&scratch.scores[row][columns.clone()], &mut scratch.bf16[1][row][columns]);
             }
         }
+        self.values_of_keys::<2>(scratch, &pages, &mut at);
         self.values(scratch, &at, &pages);
     }
 
@@ -235,7 +243,7 @@ impl<S: Simd> Work<'_, S> {
 
     /// Addresses of the pages of a split and of the pages that follow them (the last one repeated at the end).
     #[inline(always)]
-    fn pages(&self, start: usize, pages: &Range<usize>) -> [Page; PAGES + MAX_AHEAD] {
+    fn pages(&self, start: usize, pages: &Range<usize>) -> Pages {
         // The part of the cache with this head: on a machine with several memory nodes, that of one of them.
         let part = self.call.kv.part(self.tile.kv_head);
         let (shape, kv_head, data) = (part.shape(), part.head(self.tile.kv_head), part.data());
@@ -259,6 +267,21 @@ impl<S: Simd> Work<'_, S> {
             }
         }
         at
+    }
+
+    /// Latent attention: transposes the first numbers of a split's keys, of which a lane has `P`, to pages of values.
+    #[inline(always)]
+    pub(super) fn values_of_keys<const P: usize>(&self, scratch: &mut Scratch, pages: &Range<usize>, at: &mut Pages) {
+        let shape = self.call.kv.shape();
+        let Some(width) = shape.latent else { return };
+        let bytes = width * VALUE_PAGE * size_of::<u32>() / P;
+        scratch.latents.reserve(pages.len() * bytes).expect("memory for the values of a split");
+        for (to, at) in scratch.latents.chunks_exact_mut(bytes).zip(&mut at[pages.clone()]) {
+            // SAFETY: the keys of a page of the cache, which nothing writes during attention.
+            let keys = unsafe { std::slice::from_raw_parts(at.keys, shape.page_bytes()) };
+            transpose::<P>(keys, (shape.head_dim, width), to);
+            at.values = to.as_ptr();
+        }
     }
 
     /// `scores = q k^T * scale` for whole pages.
@@ -359,26 +382,26 @@ impl<S: Simd> Work<'_, S> {
     /// `values = p v`.
     #[inline(always)]
     fn values(&self, scratch: &mut Scratch, at: &[Page], pages: &Range<usize>) {
-        let head_dim = self.call.args.layout.head_dim;
+        let width = self.call.args.layout.value_dim();
         if let Unit::Tiles(tiles) = self.unit {
-            for first in (0..head_dim).step_by(64) {
+            for first in (0..width).step_by(64) {
                 let weights = scratch.bf16[1].as_ptr().cast::<u16>().wrapping_add(pages.start * VALUE_PAGE);
                 let to = scratch.split.values.as_mut_ptr().cast::<f32>();
-                let (inside, wide) = (first * VALUE_PAGE * size_of::<u16>(), head_dim - first >= 64);
-                // SAFETY: as below; heads are a multiple of 32 wide, and there is a page.
+                let (inside, wide) = (first * VALUE_PAGE * size_of::<u16>(), width - first >= 64);
+                // SAFETY: as below; values are a multiple of 32 wide, and there is a page.
                 unsafe { tiles.values(weights, &at[pages.clone()], inside, wide, to.add(first)) };
             }
             return;
         }
         for row in &mut scratch.split.values[..self.rows()] {
-            row[..head_dim].fill(0.0);
+            row[..width].fill(0.0);
         }
         for page in pages.clone() {
             let (lines, ahead) = (at[page].values, self.after_values(at, pages, page));
-            let (rows, columns, first) = (self.rows(), head_dim / LANES, page * VALUE_PAGE);
+            let (rows, columns, first) = (self.rows(), width / LANES, page * VALUE_PAGE);
             let to = scratch.split.values.as_mut_ptr().cast::<f32>();
-            // SAFETY: a page of values is `head_dim / 16` columns of 16 lines; weights have STRIDE numbers per row, 32
-            // of them for this page; values have `head_dim` of STRIDE.
+            // SAFETY: a page of values is `width / 16` columns of 16 lines; weights have STRIDE numbers per row, 32 of
+            // them for this page; values have `width` of STRIDE.
             unsafe {
                 if let Unit::Pairs(unit) = self.unit {
                     let weights = scratch.bf16[1].as_ptr().cast::<u16>().wrapping_add(first);
@@ -395,10 +418,10 @@ impl<S: Simd> Work<'_, S> {
     /// Adds `scratch.split`, the split at `start`, to `scratch.total`.
     #[inline(always)]
     pub(super) fn fold(&self, scratch: &mut Scratch, start: usize) {
-        let head_dim = self.call.args.layout.head_dim;
+        let width = self.call.args.layout.value_dim();
         let Scratch { split, total, .. } = scratch;
         for row in 0..self.rows() {
-            let next = Folded { max: split.max[row], sum: split.sum[row], values: &split.values[row][..head_dim] };
+            let next = Folded { max: split.max[row], sum: split.sum[row], values: &split.values[row][..width] };
             self.fold_row(total, row, start, next);
         }
     }
@@ -420,7 +443,7 @@ impl<S: Simd> Work<'_, S> {
         for row in 0..self.rows() {
             let (batch_row, head) = self.row(row);
             if let Some(sinks) = self.call.args.sinks {
-                let values = &NO_VALUE[..self.call.args.layout.head_dim];
+                let values = &NO_VALUE[..self.call.args.layout.value_dim()];
                 total.fold_row(s, row, false, Folded { max: sinks[head], sum: 1.0, values });
             }
             // SAFETY: each row and head is in one tile, and one task finishes a tile.
@@ -432,7 +455,39 @@ impl<S: Simd> Work<'_, S> {
                 unsafe { s.store(s.div(s.load(from.as_ptr()), sum), to.as_mut_ptr()) };
             }
             if self.call.kv.shape().dtype == KvDtype::Int8 {
-                gather_lanes(s, out);
+                gather_lanes(s, out, self.call.kv.shape().run());
+            }
+        }
+    }
+}
+
+/// The first numbers of a page of keys of `head_dim` numbers, `width` of them, in the order of a page of values. A lane
+/// holds `P` numbers.
+#[inline(always)]
+fn transpose<const P: usize>(keys: &[u8], (head_dim, width): (usize, usize), values: &mut [u8]) {
+    let lines = LANES / P;
+    for group in 0..VALUE_PAGE / KEY_GROUP {
+        for column in 0..width / LANES {
+            let from = &keys[(group * head_dim / P + column * lines) * LINE..][..lines * LINE];
+            let to = &mut values[(column * VALUE_PAGE / P + group * lines) * LINE..][..lines * LINE];
+            // Squares of P tokens and P numbers are turned by themselves, and change places.
+            for (line, from) in from.chunks_exact(LINE).enumerate() {
+                match P {
+                    2 => {
+                        for (square, from) in from.as_chunks::<8>().0.iter().enumerate() {
+                            let x = u64::from_ne_bytes(*from);
+                            let kept = x & 0xffff_0000_0000_ffff;
+                            let turned = kept | (x & 0xffff_0000) << 16 | (x >> 16) & 0xffff_0000;
+                            to[square * LINE + line * 8..][..8].copy_from_slice(&turned.to_ne_bytes());
+                        }
+                    }
+                    _ => {
+                        for (square, from) in from.as_chunks::<16>().0.iter().enumerate() {
+                            let turned: [u8; 16] = std::array::from_fn(|i| from[i % 4 * 4 + i / 4]);
+                            to[square * LINE + line * 16..][..16].copy_from_slice(&turned);
+                        }
+                    }
+                }
             }
         }
     }

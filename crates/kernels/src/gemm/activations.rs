@@ -23,6 +23,8 @@ pub(crate) struct Scratch {
     counts: Buffer<u32>,
     /// By thread: the largest magnitude of each quad of a row.
     peaks: Buffer<u16>,
+    /// Rows of heads, head by head, as they were.
+    pub(super) heads: Buffer<f32>,
 }
 
 #[derive(Clone, Copy)]
@@ -39,6 +41,19 @@ pub(crate) struct Activations<'a> {
 }
 
 impl Activations<'_> {
+    /// Those of some rows.
+    pub(crate) fn part(&self, rows: Range<usize>) -> Self {
+        let scaled = if self.scaled { rows.clone() } else { 0..0 };
+        let lists = PLANES * self.capacity;
+        Activations {
+            bytes: &self.bytes[rows.start * self.stride..rows.end * self.stride],
+            scales: &self.scales[scaled.clone()],
+            outliers: &self.outliers[scaled.start * lists..scaled.end * lists],
+            counts: &self.counts[scaled.start * PLANES..scaled.end * PLANES],
+            ..*self
+        }
+    }
+
     /// Address of a row.
     pub(crate) fn row(&self, row: usize) -> *const u8 {
         self.bytes[row * self.stride..].as_ptr()

@@ -29,13 +29,14 @@ mod scalar;
 use activations::Lists;
 pub(crate) use activations::{Activations, Scratch};
 
-use crate::Out;
 use crate::accumulation_order::AccumulationOrder;
 use crate::arch::native::{self, prefetch};
 use crate::isa::{Isa, TilesProof};
+use crate::latent::by_head;
 use crate::pointwise::{self, Activation};
 use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
+use crate::{HeadColumns, Out};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -413,6 +414,62 @@ pub(crate) fn linear(
     });
 }
 
+/// A product for each head: see [`Backend::linear_by_head`](crate::Backend::linear_by_head). Two fork-joins for all heads
+/// together; heads, and panels of their rows, are claimed by free threads.
+///
+/// Panics when shapes disagree, and when matrices differ in shape or class.
+pub(crate) fn linear_by_head(
+    pool: &Pool,
+    proofs: Proofs,
+    scratch: &mut Scratch,
+    (x, from): (&[f32], HeadColumns),
+    matrices: &[PackedMatrix],
+    (out, to): (&mut [f32], HeadColumns),
+) {
+    let (shape, kind) = (matrices[0].shape(), Kind::of(&matrices[0], proofs.arithmetic));
+    let (rows, heads) = (x.len() / from.width, matrices.len());
+    assert!(shape.in_features <= from.stride && shape.out_features <= to.stride, "{shape:?} of {from:?}, {to:?}");
+    assert_eq!((heads * from.stride, heads * to.stride), (from.width, to.width), "{heads} heads");
+    assert_eq!((x.len(), out.len()), (rows * from.width, rows * to.width), "x and out are rows");
+    let class = matrices[0].class();
+    assert!(matrices.iter().all(|w| w.shape() == shape && w.class() == class && w.blocks().is_none()), "{shape:?}");
+    if rows == 0 {
+        return;
+    }
+    let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
+    let format = if tiles.is_some() && class == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
+    let mut gathered = std::mem::take(&mut scratch.heads);
+    gathered.reserve(heads * rows * shape.in_features).expect("memory for the activations of all heads");
+    let x_by_head = &mut gathered[..heads * rows * shape.in_features];
+    by_head(x, from, shape.in_features, x_by_head);
+    let activations = scratch.prepare(pool, path, format, x_by_head, shape.in_features);
+    let panel_rows = match tiles {
+        Some(proof) => native::tile_panel_rows(proof, class, shape.in_features),
+        None => PANEL_ROWS,
+    };
+    let (panels, out) = (rows.div_ceil(panel_rows), OutPointer(out.as_mut_ptr()));
+    pool.tasks(heads * panels, &|task| {
+        let (head, panel) = (task / panels, task % panels);
+        let product = Product {
+            w: &matrices[head],
+            groups: None,
+            path,
+            activations: activations.part(head * rows..(head + 1) * rows),
+            bias: None,
+            // SAFETY: the head's columns are within a row.
+            out: unsafe { out.from(head * to.stride) },
+            width: to.width,
+            then: Then::Store,
+        };
+        let (rows, pairs) = (share(rows, panels, panel), 0..matrices[head].pairs());
+        match tiles {
+            Some(proof) => native::tile_panel(proof, &product, rows, pairs),
+            None => product.panel(rows, pairs),
+        }
+    });
+    scratch.heads = gathered;
+}
+
 /// The matrix unit, if this product should use it. With fewer rows the vector units keep up with memory. (The thresholds for int8
 /// and bf16 were measured on Sapphire Rapids, that for int4 is computed.)
 fn tiles_for(proofs: Proofs, kind: Kind, rows: usize) -> Option<TilesProof> {
@@ -430,8 +487,17 @@ fn tiles_for(proofs: Proofs, kind: Kind, rows: usize) -> Option<TilesProof> {
 /// Output pointer. Panels write disjoint parts.
 #[derive(Clone, Copy)]
 struct OutPointer(*mut f32);
-// SAFETY: `linear` borrows the output alone and each element belongs to exactly one panel.
+// SAFETY: a product borrows the output alone and each element belongs to exactly one panel.
 unsafe impl Sync for OutPointer {}
+
+impl OutPointer {
+    /// # Safety
+    /// There are as many elements.
+    unsafe fn from(self, at: usize) -> OutPointer {
+        // SAFETY: the caller's promise.
+        OutPointer(unsafe { self.0.add(at) })
+    }
+}
 
 /// One call of [`linear`] with its activations converted.
 pub(crate) struct Product<'a> {
