@@ -412,6 +412,50 @@ CASES = {
         first_k_dense_replace=1, num_nextn_predict_layers=1, rope_theta=10000.0, rope_scaling=None,
         torch_dtype="bfloat16",
     ),
+    # Latents of three lines, heads whose parts fill none, a norm between the two products of queries, eps that is not that
+    # of latents; experts in groups behind one dense layer, a bias for their choice; YaRN that scales scores; transformers 4.
+    "deepseek-v3": case(
+        "DeepseekV3ForCausalLM", "deepseek_v3", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=48, qk_nope_head_dim=12, qk_rope_head_dim=16, v_head_dim=10,
+        rms_norm_eps=1e-2, tie_word_embeddings=False, attention_bias=False, n_routed_experts=8, n_shared_experts=2,
+        num_experts_per_tok=3, n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=1.75,
+        first_k_dense_replace=1, num_nextn_predict_layers=0, scoring_func="sigmoid", topk_method="noaux_tc",
+        rope_theta=10000.0, torch_dtype="bfloat16",
+        rope_scaling={"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 32,
+                      "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
+    # Queries of the layer's input; experts by shares in the groups of the best; transformers 4.
+    "deepseek-v2": case(
+        "DeepseekV2ForCausalLM", "deepseek_v2", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=32,
+        v_head_dim=24, rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=False, n_routed_experts=8,
+        n_shared_experts=1, num_experts_per_tok=3, n_group=4, topk_group=2, topk_method="group_limited_greedy",
+        norm_topk_prob=False, routed_scaling_factor=4.0, first_k_dense_replace=1, rope_theta=10000.0,
+        rope_scaling=None, torch_dtype="bfloat16",
+    ),
+    # Values wider than keys; the last layer dense; transformers 5.
+    "glm4-moe-lite": case(
+        "Glm4MoeLiteForCausalLM", "glm4_moe_lite", torch.bfloat16,
+        hidden_size=48, intermediate_size=64, moe_intermediate_size=24, num_hidden_layers=3, num_attention_heads=3,
+        num_key_value_heads=3, q_lora_rank=40, kv_lora_rank=64, qk_nope_head_dim=20, qk_rope_head_dim=16,
+        v_head_dim=36, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=False, n_routed_experts=8,
+        n_shared_experts=1, num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True,
+        routed_scaling_factor=1.8, mlp_layer_types=["dense", "sparse", "sparse"], dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    # Queries that grow with their positions; experts by shares over the chosen, one of every token; transformers 5.
+    "mistral4": case(
+        "Mistral4ForCausalLM", "mistral4", torch.bfloat16, fused_experts=True,
+        hidden_size=32, moe_intermediate_size=24, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=24,
+        kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, head_dim=32, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, n_group=1,
+        topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.0, first_k_dense_replace=0, dtype="bfloat16",
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
+                         "original_max_position_embeddings": 8, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+                         "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.25, "partial_rotary_factor": 0.5},
+    ),
     # Mamba-2 in the first and the last layer too, its states wider than its heads, which share B and C by twos; experts
     # and one of every token; attention without rotation; four multipliers; transformers 4.
     "granite-hybrid": case(
@@ -454,7 +498,7 @@ def random_weights(config, spec, rng):
     """Weights with which activations stay near one and attention is neither flat nor a single token."""
     with torch.device("meta"):
         shapes = {name: tuple(t.shape) for name, t in
-                  transformers.AutoModelForCausalLM.from_config(config).state_dict().items()}
+                  model_class(config)._from_config(config).state_dict().items()}
     if config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
     weights = {}
@@ -585,6 +629,13 @@ def choice_margin(config, bias, logits):
     """By how much the worst chosen expert is before the best other one, and the worst kept group before the next, in
     standard deviations."""
     k, scores = chosen_experts(config), logits
+    if bias is None and getattr(config, "topk_method", None) == "group_limited_greedy":
+        in_groups = scores.view(config.n_group, -1)
+        best = in_groups.max(-1).values.sort(descending=True)
+        kept, ranked = best.indices[:config.topk_group], best.values
+        margin = float((ranked[config.topk_group - 1] - ranked[config.topk_group]) / scores.std())
+        ranked = in_groups[kept].flatten().sort(descending=True).values
+        return min(margin, float((ranked[k - 1] - ranked[k]) / scores.std()))
     if bias is None:
         ranked = scores.sort(descending=True).values
         return float((ranked[k - 1] - ranked[k]) / scores.std())
@@ -638,6 +689,11 @@ def draw_by_token(model, narrow, rng, length, num_rows):
     return tokens, logits_of(model, tokens)[length - num_rows:]
 
 
+def model_class(config):
+    """Some are in no list of the library's."""
+    return getattr(transformers, config.architectures[0])
+
+
 def make_case(directory, name, spec):
     seed = int.from_bytes(name.encode(), "little") % 2**32
     rng = numpy.random.default_rng(seed)
@@ -647,8 +703,11 @@ def make_case(directory, name, spec):
     write_weights(directory, random_weights(config, spec, rng), spec["shards"])
 
     def load(dtype):
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, attn_implementation="eager").to(dtype).eval()
+        model, report = model_class(config).from_pretrained(
+            directory, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+        if report["missing_keys"]:
+            raise SystemExit(f"{name} is without {sorted(report['missing_keys'])}")
+        return model.to(dtype).eval()
 
     model = load(torch.float32)
     has_states = "linear_attention" in (getattr(config, "layer_types", None) or [])

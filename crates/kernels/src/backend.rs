@@ -23,6 +23,7 @@ use crate::{
     Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, GatedConvolution, HeadColumns, HeadLayout,
     HeadNorms, Latents, Mamba, Norm, Out, RopeTable,
 };
+use std::borrow::Borrow;
 use std::ops::Range;
 
 /// Inputs of a step, in flat arrays. All but `spans`, `states`, `wanted` and `listed` have one element per
@@ -193,7 +194,7 @@ pub trait Backend: Device {
         &self,
         x: (&Self::Rows, HeadColumns),
         rows: usize,
-        matrices: &[Self::Matrix],
+        matrices: &[impl Borrow<Self::Matrix> + Sync],
         out: (&mut Self::Rows, HeadColumns),
     );
 

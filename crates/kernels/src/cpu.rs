@@ -23,6 +23,7 @@ use crate::{
     Activation, Attention, HeadColumns, HeadLayout, HostBackend, LatentRows, Latents, Norm, Out, RotateAndStore,
     Routing, attention, latent, layer_norm, pointwise, routing,
 };
+use std::borrow::Borrow;
 use std::sync::{Mutex, PoisonError};
 
 /// Settings of a [`Cpu`]. No field but `accumulation_order` changes the bits.
@@ -270,7 +271,12 @@ impl HostBackend for Cpu {
         latent::store_latents(Some(&self.pool), self.isa, how, rows, (kv, slots));
     }
 
-    fn linear_by_head(&self, x: (&[f32], HeadColumns), matrices: &[PackedMatrix], out: (&mut [f32], HeadColumns)) {
+    fn linear_by_head(
+        &self,
+        x: (&[f32], HeadColumns),
+        matrices: &[impl Borrow<PackedMatrix> + Sync],
+        out: (&mut [f32], HeadColumns),
+    ) {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         gemm::linear_by_head(&self.pool, self.proofs, &mut scratch, x, matrices, out);
     }

@@ -12,6 +12,7 @@ use crate::{
     Activation, Attention, Convolution, DeltaRule, GatedConvolution, HeadColumns, HeadLayout, LatentRows, Latents,
     Mamba, Norm, Out, RotateAndStore, Routing,
 };
+use std::borrow::Borrow;
 use std::ops::Range;
 
 /// The operations of [`Backend`] on slices, whose lengths determine the number of rows. Each computes immediately.
@@ -53,14 +54,19 @@ pub trait HostBackend: Device {
     fn store_latents(&self, how: Latents<'_>, rows: LatentRows<'_>, slots: &[u32], kv: &mut Self::KvCache);
 
     /// See [`Backend::linear_by_head`]. `x`, `out`: rows of the columns' widths.
-    fn linear_by_head(&self, x: (&[f32], HeadColumns), matrices: &[Self::Matrix], out: (&mut [f32], HeadColumns)) {
+    fn linear_by_head(
+        &self,
+        x: (&[f32], HeadColumns),
+        matrices: &[impl Borrow<Self::Matrix> + Sync],
+        out: (&mut [f32], HeadColumns),
+    ) {
         let ((x, from), (out, to)) = (x, out);
-        let MatrixShape { out_features, in_features } = self.shape(&matrices[0]);
+        let MatrixShape { out_features, in_features } = self.shape(matrices[0].borrow());
         let rows = x.len() / from.width;
         let (mut heads, mut y) = (vec![0.0; matrices.len() * rows * in_features], vec![0.0; rows * out_features]);
         by_head(x, from, in_features, &mut heads);
         for ((head, matrix), x) in matrices.iter().enumerate().zip(heads.chunks_exact(rows * in_features)) {
-            self.linear(x, matrix, None, Out::Store(&mut y));
+            self.linear(x, matrix.borrow(), None, Out::Store(&mut y));
             for (out, y) in out.chunks_exact_mut(to.width).zip(y.chunks_exact(out_features)) {
                 out[head * to.stride..][..out_features].copy_from_slice(y);
             }
@@ -251,7 +257,7 @@ impl<H: HostBackend> Backend for H {
         &self,
         (x, from): (&Buffer<f32>, HeadColumns),
         rows: usize,
-        matrices: &[Self::Matrix],
+        matrices: &[impl Borrow<Self::Matrix> + Sync],
         (out, to): (&mut Buffer<f32>, HeadColumns),
     ) {
         let (x, out) = (&x[..rows * from.width], &mut out[..rows * to.width]);

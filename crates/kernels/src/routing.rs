@@ -38,6 +38,16 @@ pub struct RoutingRule {
 pub enum Scores {
     /// Its share in the softmax over all experts. The choice is by logits.
     Softmax,
+    /// The same, times a factor, and a row goes to some groups of experts only: those with the best single ones
+    /// (DeepSeek-V2: DeepSeek-AI, 2024).
+    GroupedSoftmax {
+        /// Groups of experts, all of a size; divides their number.
+        groups: usize,
+        /// How many groups a row may go to. They hold `top_k` experts or more.
+        kept_groups: usize,
+        /// Multiplies weights.
+        factor: f32,
+    },
     /// `1 / (1 + exp(-logit))`. The choice is by these, and by the bias of [`Routing`].
     Sigmoid {
         /// Groups of experts, all of a size; divides their number. In each there are two experts or more, if there are
@@ -84,7 +94,18 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
             match rule.scores {
                 Scores::Softmax => {
                     for (logits, (chosen, weights)) in rows.zip(results) {
-                        route_row(logits, rule, chosen, weights);
+                        choose_of(|| ranks_of(logits), chosen);
+                        weigh_shares(logits, (rule.over_chosen, 1.0), chosen, weights);
+                    }
+                }
+                Scores::GroupedSoftmax { groups, kept_groups, factor } => {
+                    let mut ranks = [0; MAX_EXPERTS];
+                    let ranks = &mut ranks[..num_experts];
+                    for (logits, (chosen, weights)) in rows.zip(results) {
+                        ranks.iter_mut().zip(ranks_of(logits)).for_each(|(rank, of)| *rank = of);
+                        keep_groups(ranks, (groups, kept_groups), |best, _| ranked(best));
+                        choose(ranks, chosen);
+                        weigh_shares(logits, (rule.over_chosen, factor), chosen, weights);
                     }
                 }
                 Scores::Sigmoid { groups, kept_groups, sum_eps, factor } => {
@@ -92,7 +113,7 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
                     let ranks = &mut ranks[..num_experts];
                     for (logits, (chosen, weights)) in rows.zip(results) {
                         rank_sigmoids(logits, bias, ranks);
-                        keep_groups(ranks, groups, kept_groups);
+                        keep_groups(ranks, (groups, kept_groups), |best, second| ranked(best) + ranked(second));
                         choose(ranks, chosen);
                         let sum_eps = if rule.over_chosen { Some(sum_eps) } else { None };
                         weigh_sigmoids(logits, (sum_eps, factor), chosen, weights);
@@ -117,14 +138,14 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
     }
 
     let Routing { num_experts, rule: RoutingRule { top_k, scores, .. }, bias } = how;
-    if let Scores::Sigmoid { groups, kept_groups, .. } = scores {
+    if let Scores::Sigmoid { groups, kept_groups, .. } | Scores::GroupedSoftmax { groups, kept_groups, .. } = scores {
         let size = num_experts.checked_div(groups).unwrap_or(0);
         assert!(num_experts <= MAX_EXPERTS && size * groups == num_experts, "{num_experts} experts in {groups} groups");
-        assert!(groups == 1 || size > 1, "a group of {size}");
+        assert!(groups == 1 || size > 1 || !matches!(scores, Scores::Sigmoid { .. }), "a group of {size}");
         assert!((1..=groups).contains(&kept_groups) && kept_groups * size >= top_k, "{kept_groups} of {groups} groups");
     }
     assert!(
-        bias.is_none_or(|bias| bias.len() == num_experts && scores != Scores::Softmax),
+        bias.is_none_or(|bias| bias.len() == num_experts && matches!(scores, Scores::Sigmoid { .. })),
         "the bias is [num_experts]"
     );
     assert!((1..=num_experts).contains(&top_k), "{top_k} of {num_experts} experts");
@@ -142,21 +163,26 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
     });
 }
 
-/// See [`route`].
+/// Ranks of the experts by logit.
 #[inline(always)]
-fn route_row(logits: &[f32], rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
-    choose_of(|| logits.iter().zip(0u32..).map(|(&logit, expert)| rank(logit, expert)), chosen);
+fn ranks_of(logits: &[f32]) -> impl Iterator<Item = u64> {
+    logits.iter().zip(0u32..).map(|(&logit, expert)| rank(logit, expert))
+}
+
+/// Shares in the softmax, over the chosen or all, times a factor.
+#[inline(always)]
+fn weigh_shares(logits: &[f32], (over_chosen, factor): (bool, f32), chosen: &[u32], weights: &mut [f32]) {
     let largest = logits[chosen[0] as usize];
     let mut sum = 0.0;
-    for (weight, &expert) in weights.iter_mut().zip(&*chosen) {
+    for (weight, &expert) in weights.iter_mut().zip(chosen) {
         *weight = exp(logits[expert as usize] - largest);
         sum += *weight;
     }
-    if !rule.over_chosen {
+    if !over_chosen {
         sum = logits.iter().map(|&logit| exp(logit - largest)).fold(0.0, |sum, x| sum + x);
     }
     for weight in weights {
-        *weight /= sum;
+        *weight = *weight / sum * factor;
     }
 }
 
@@ -189,29 +215,30 @@ fn rank_sigmoids(logits: &[f32], bias: Option<&[f32]>, ranks: &mut [u64]) {
     }
 }
 
-/// Takes the experts of all other groups out of the choice: their rank is 0.
+/// Takes the experts of all groups but some out of the choice: their rank is 0. A group counts as `score` says of the
+/// ranks of its best two experts.
 #[inline(always)]
-fn keep_groups(ranks: &mut [u64], groups: usize, kept: usize) {
+fn keep_groups(ranks: &mut [u64], (groups, kept): (usize, usize), score: impl Fn(u64, u64) -> f32) {
     if kept == groups {
         return;
     }
     let size = ranks.len() / groups;
-    let mut by_sum = [0; MAX_EXPERTS];
-    let by_sum = &mut by_sum[..groups];
-    for (group, (by_sum, ranks)) in by_sum.iter_mut().zip(ranks.chunks_exact(size)).enumerate() {
+    let mut scores = [0; MAX_EXPERTS];
+    let scores = &mut scores[..groups];
+    for (group, (of_group, ranks)) in scores.iter_mut().zip(ranks.chunks_exact(size)).enumerate() {
         let (mut best, mut second) = (0, 0);
         for &rank in ranks {
             second = second.max(rank.min(best));
             best = best.max(rank);
         }
-        *by_sum = rank(ranked(best) + ranked(second), group as u32);
+        *of_group = rank(score(best, second), group as u32);
     }
     let mut above = u64::MAX;
     for _ in 0..kept {
-        above = by_sum.iter().copied().filter(|&rank| rank < above).max().unwrap_or(0);
+        above = scores.iter().copied().filter(|&rank| rank < above).max().unwrap_or(0);
     }
-    for (ranks, &by_sum) in ranks.chunks_exact_mut(size).zip(&*by_sum) {
-        if by_sum < above {
+    for (ranks, &of_group) in ranks.chunks_exact_mut(size).zip(&*scores) {
+        if of_group < above {
             ranks.fill(0);
         }
     }

@@ -21,13 +21,14 @@ pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, Pooling, PositionTable};
 pub use family::{Family, HeadNorm, NormPlacement};
 pub use layers::{
-    DeltaConfig, ExpertConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig, ShortConvolutionConfig,
+    DeltaConfig, ExpertConfig, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
+    ShortConvolutionConfig,
 };
 pub use rope::RopeConfig;
 
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
-use family::{AttentionBias, Factors, Traits};
+use family::{AttentionBias, Factors, MixerFields, Traits};
 use fields::{Fields, parse_object, quoted};
 use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, WeightClass};
 use protocol::sampling::{SamplingParams, options};
@@ -61,7 +62,7 @@ pub struct ModelConfig {
     pub num_heads: usize,
     /// Key/value heads; divides `num_heads` (grouped-query attention: Ainslie et al., 2023).
     pub num_kv_heads: usize,
-    /// Width of a head; a multiple of 16, at most 512.
+    /// Width of a head; a multiple of 16, at most 512. Of latent attention, of the key that its heads share: at most 576.
     pub head_dim: usize,
     /// Rows of the embedding: token ids are below it.
     pub vocab_size: usize,
@@ -197,7 +198,7 @@ impl ModelConfig {
     /// Numbers of a layer's rows between its first and its last product.
     pub fn mixer_widths(&self, layer: usize) -> MixerWidths {
         let heads = self.layers[layer].heads;
-        let of_heads = || MixerWidths { row: heads.qkv_width(), gates: 0, out: heads.q_width() };
+        let of_heads = || MixerWidths { row: heads.qkv_width(), gates: 0, out: heads.out_width() };
         self.layers[layer].mixer.widths().unwrap_or_else(of_heads)
     }
 
@@ -223,12 +224,22 @@ impl ModelConfig {
         let hidden_size = fields.size("hidden_size", MAX_WIDTH)?;
         let num_layers = fields.size("num_hidden_layers", 1024)?;
         let num_heads = fields.size("num_attention_heads", 1024)?;
-        let num_kv_heads = fields.optional_size("num_key_value_heads", 1024)?.unwrap_or(num_heads);
+        let latent = match traits.mixers {
+            MixerFields::Latent => Some(LatentConfig::read(&fields, num_heads)?),
+            _ => None,
+        };
+        let num_kv_heads = match latent {
+            Some(_) => 1,
+            None => fields.optional_size("num_key_value_heads", 1024)?.unwrap_or(num_heads),
+        };
         if num_heads % num_kv_heads != 0 {
             let problem = format!("{num_kv_heads} does not divide num_attention_heads = {num_heads}");
             return Err(fields.error("num_key_value_heads", problem));
         }
-        let head_dim = head_dim(&fields, traits, hidden_size, num_heads)?;
+        let head_dim = match latent {
+            Some(latent) => latent.shape.layout().head_dim,
+            None => head_dim(&fields, traits, hidden_size, num_heads)?,
+        };
         let max_position_embeddings = fields.size("max_position_embeddings", 1 << 27)?;
         let (qkv_bias, o_bias) = match traits.attention_bias {
             AttentionBias::Never => (false, false),
@@ -240,14 +251,20 @@ impl ModelConfig {
                 (fields.flag("attention_bias", true)?, fields.flag("attention_out_bias", false)?)
             }
         };
-        let multipliers = Multipliers::read(&fields, traits, hidden_size, head_dim)?;
+        // Scores are those of the heads' own keys, wherever they are computed.
+        let scored = latent.map_or(head_dim, |LatentConfig { shape, .. }| shape.plain + shape.turning);
+        let multipliers = Multipliers::read(&fields, traits, hidden_size, scored)?;
         let experts = ExpertConfig::read(&fields, traits)?;
         let gated = traits.attention_gate;
-        let heads = HeadLayout { num_heads, num_kv_heads, head_dim, gated, queries_only: false };
+        let own = || HeadLayout { num_heads, num_kv_heads, head_dim, gated, ..HeadLayout::default() };
+        let heads = latent.map_or_else(own, |latent| latent.shape.layout());
         let mut layers = layers::layers(&fields, traits, num_layers, heads)?;
         let widths = |windowed| layers.iter().filter(move |layer: &&LayerConfig| layer.window.is_some() == windowed);
         let head_dim_of = |windowed| widths(windowed).next().map_or(head_dim, |layer| layer.heads.head_dim);
-        let head_dims = (head_dim_of(false), head_dim_of(true));
+        let head_dims = match latent {
+            Some(latent) => (latent.shape.turning, 0),
+            None => (head_dim_of(false), head_dim_of(true)),
+        };
         let (ropes, context_limit) = rope::ropes(&fields, traits, head_dims, max_position_embeddings)?;
         // Where all layers have experts, no field says how wide another MLP would be.
         let only_experts =
@@ -263,7 +280,7 @@ impl ModelConfig {
         };
         layers::set_mlp_widths(&fields, &mut layers, intermediate_size)?;
         let activation = activation(&fields, traits)?;
-        if activation != Activation::Silu && layers.iter().any(|layer| layer.mixer != Mixer::Attention) {
+        if activation != Activation::Silu && layers.iter().any(|layer| !layer.mixer.has_keys()) {
             return Err(fields.error("hidden_act", "models with states have silu only"));
         }
 
@@ -290,7 +307,10 @@ impl ModelConfig {
                 false => traits.head_norm,
             },
             activation,
-            attention_scale: multipliers.attention_scale,
+            attention_scale: match latent {
+                Some(_) => multipliers.attention_scale * rope::score_factor(&fields)?,
+                None => multipliers.attention_scale,
+            },
             attention_softcap: multipliers.attention_softcap,
             embedding_multiplier: multipliers.embedding,
             residual_multiplier: multipliers.residual,
@@ -328,6 +348,14 @@ impl ModelConfig {
     /// Numbers (float32) of the states that a sequence has in all layers. 0: every layer's memory is keys and values.
     pub fn state_numbers(&self) -> usize {
         self.layers.iter().map(|layer| layer.mixer.state_numbers()).sum()
+    }
+
+    /// A layer's latent attention.
+    pub(crate) fn latent(&self, layer: usize) -> Option<LatentConfig> {
+        match self.layers[layer].mixer {
+            Mixer::Latent(latent) => Some(latent),
+            _ => None,
+        }
     }
 
     /// The heads of the layers of attention.
@@ -390,7 +418,8 @@ impl ModelConfig {
         let hidden = self.hidden_size as u64;
         let mixer = |layer: usize| {
             let MixerWidths { row, gates, out } = self.mixer_widths(layer);
-            hidden * (row + gates + out) as u64
+            let inner = self.latent(layer).map_or(0, |latent| latent.inner_parameters());
+            hidden * (row + gates + out) as u64 + inner as u64
         };
         let dense = |layer: &LayerConfig| self.mlp_matrices() * hidden * layer.mlp_width as u64;
         let mlp = |layer: &LayerConfig| match self.experts.as_ref().filter(|_| layer.has_experts) {
@@ -441,7 +470,8 @@ impl ModelConfig {
 
     /// Multiplications and additions of attention for one token that sees `context_len` tokens, all layers.
     pub fn attention_flops(&self, context_len: usize) -> u64 {
-        4 * self.attention_heads().map(|heads| heads.q_width() as u64).sum::<u64>() * context_len as u64
+        let width = |heads: HeadLayout| (heads.q_width() + heads.out_width()) as u64;
+        2 * self.attention_heads().map(width).sum::<u64>() * context_len as u64
     }
 
     /// Multiplications and additions of the states of one token, all layers.

@@ -5,13 +5,14 @@
 //! delta rule     [q | k | v | z], [b | a]             convolution                                S = decay S + k d^T
 //! Mamba-2        [x | B | C | z], [dt]                convolution                            S = decay S + B (dt x)^T
 //! convolution    [b | c | u]                          a short convolution of b u, times c
+//! latent         [q] or what makes q, [latent | k]    queries, rotation, keys to the cache       attend, values
 //! ```
 //! Each kind has its own part of a layer's weights and its own memory of a sequence.
 
-use crate::config::{CacheLayer, DeltaConfig, HeadNorm, MambaConfig, ShortConvolutionConfig};
+use crate::config::{CacheLayer, DeltaConfig, HeadNorm, LatentConfig, MambaConfig, ShortConvolutionConfig};
 use kernels::{
-    AttentionLayer, AttentionRule, Backend, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms,
-    Mamba as MambaRule, RopeTable, Rotation,
+    AttentionLayer, AttentionRule, Backend, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, Latents,
+    Mamba as MambaRule, Out, OutOfMemory, RopeTable, Rotation,
 };
 
 /// What a layer has between its two products.
@@ -20,6 +21,7 @@ pub(crate) enum Mixer<B: Backend> {
     Delta(Delta<B>),
     Mamba(Mamba<B>),
     ShortConvolution(ShortConvolution<B>),
+    Latent(Latent<B>),
 }
 
 /// Where in a step, in the cache and in a slot of states a layer's mixer is.
@@ -48,14 +50,39 @@ pub(crate) struct Memory<'a, B: Backend> {
     pub(crate) states: &'a mut B::States,
 }
 
+/// Rows of the largest step between the products of latent attention, see [`LatentConfig::between`].
+pub(crate) struct LatentScratch<B: Backend> {
+    queries: B::Rows,
+    absorbed: B::Rows,
+    /// Also what queries are made of, behind its norm.
+    sums: B::Rows,
+}
+
+impl<B: Backend> LatentScratch<B> {
+    /// For the widest of some layers; `None` where there are none.
+    pub(crate) fn new(
+        backend: &B,
+        layers: impl Iterator<Item = LatentConfig>,
+        max_rows: usize,
+    ) -> Result<Option<LatentScratch<B>>, OutOfMemory> {
+        let widths = layers.map(|latent| {
+            let [queries, absorbed, sums] = latent.between();
+            [queries, absorbed, sums.max(latent.query_rank.unwrap_or(0))]
+        });
+        let Some(widths) = widths.reduce(|a, b| std::array::from_fn(|i| a[i].max(b[i]))) else { return Ok(None) };
+        let [queries, absorbed, sums] = widths.map(|width| backend.rows(max_rows, width));
+        Ok(Some(LatentScratch { queries: queries?, absorbed: absorbed?, sums: sums? }))
+    }
+}
+
 impl<B: Backend> Mixer<B> {
     /// From the rows of the first product, and of [`gates`](Self::gates), which become undefined, to the input of the
-    /// last product.
+    /// last product. A model with latent attention has scratch for it.
     pub(crate) fn apply(
         &self,
         backend: &B,
         place: &MixerPlace<'_, '_, B>,
-        (rows, gates): (&mut B::Rows, &mut B::Rows),
+        (rows, gates, latents): (&mut B::Rows, &mut B::Rows, &mut Option<LatentScratch<B>>),
         memory: &mut Memory<'_, B>,
         out: &mut B::Rows,
     ) {
@@ -66,6 +93,9 @@ impl<B: Backend> Mixer<B> {
             Mixer::Delta(delta) => delta.apply(backend, place, (rows, gates), memory.states, out),
             Mixer::Mamba(mamba) => mamba.apply(backend, place, (rows, gates), memory.states, out),
             Mixer::ShortConvolution(convolution) => convolution.apply(backend, place, rows, memory.states, out),
+            Mixer::Latent(latent) => {
+                latent.apply(backend, place, (rows, gates, latents), &mut memory.kv[place.cache.group], out)
+            }
         }
     }
 
@@ -74,6 +104,7 @@ impl<B: Backend> Mixer<B> {
         match self {
             Mixer::Delta(delta) => Some(&delta.gates),
             Mixer::Mamba(mamba) => Some(&mamba.steps),
+            Mixer::Latent(latent) => Some(&latent.keys),
             Mixer::Attention(_) | Mixer::ShortConvolution(_) => None,
         }
     }
@@ -82,6 +113,7 @@ impl<B: Backend> Mixer<B> {
         match self {
             Mixer::Delta(delta) => Some(&mut delta.gates),
             Mixer::Mamba(mamba) => Some(&mut mamba.steps),
+            Mixer::Latent(latent) => Some(&mut latent.keys),
             Mixer::Attention(_) | Mixer::ShortConvolution(_) => None,
         }
     }
@@ -93,9 +125,14 @@ impl<B: Backend> Mixer<B> {
             Mixer::Delta(Delta { conv, rates, dt_bias, norm, .. }) => vec![conv, rates, dt_bias, norm],
             Mixer::Mamba(mamba) => mamba.vectors(),
             Mixer::ShortConvolution(convolution) => convolution.vectors(),
+            Mixer::Latent(latent) => latent.vectors(),
+        };
+        let inner = match self {
+            Mixer::Latent(latent) => latent.matrices().map(|matrix| backend.matrix_bytes(matrix)).sum(),
+            _ => 0,
         };
         let gates = self.gates().map_or(0, |gates| backend.matrix_bytes(gates));
-        gates + vectors.into_iter().map(|vector| backend.vector_bytes(vector)).sum::<usize>()
+        gates + inner + vectors.into_iter().map(|vector| backend.vector_bytes(vector)).sum::<usize>()
     }
 }
 
@@ -252,5 +289,66 @@ impl<B: Backend> ShortConvolution<B> {
 
     fn vectors(&self) -> Vec<&B::Vector> {
         [&self.weight].into_iter().chain(&self.bias).collect()
+    }
+}
+
+/// Latent attention: see [`kernels::latent`].
+pub(crate) struct Latent<B: Backend> {
+    pub(crate) config: LatentConfig,
+    /// The norm of what queries are made of, `[query_rank]`, and their product, `[query_width, query_rank]`.
+    pub(crate) queries: Option<(B::Vector, B::Matrix)>,
+    /// `[rank + turning, hidden_size]`.
+    pub(crate) keys: B::Matrix,
+    /// `[rank]`.
+    pub(crate) key_norm: B::Vector,
+    /// `[rank, plain]` of each head.
+    pub(crate) absorb: Vec<B::Matrix>,
+    /// `[value, rank]` of each head.
+    pub(crate) expand: Vec<B::Matrix>,
+}
+
+/// Under the root of the norms of latents, whatever the configuration says of other norms: as transformers has it.
+const LATENT_EPS: f32 = 1e-6;
+
+impl<B: Backend> Latent<B> {
+    fn apply(
+        &self,
+        backend: &B,
+        place: &MixerPlace<'_, '_, B>,
+        (rows, keys, scratch): (&mut B::Rows, &mut B::Rows, &mut Option<LatentScratch<B>>),
+        kv: &mut B::KvCache,
+        out: &mut B::Rows,
+    ) {
+        let &MixerPlace { step, rows: count, layout, rule, rope, cache, .. } = place;
+        let (LatentConfig { shape, .. }, layer) = (self.config, cache.layer);
+        let (Some(LatentScratch { queries, absorbed, sums }), Some(rope)) = (scratch, rope) else {
+            unreachable!("a model with latent attention has scratch and a rotation for it")
+        };
+        let queries = match &self.queries {
+            None => rows,
+            Some((norm, product)) => {
+                backend.rms_norm(rows, 0..count, norm, LATENT_EPS, sums);
+                backend.linear(sums, count, product, None, Out::Store(queries));
+                queries
+            }
+        };
+        let [from, to] = shape.absorbed();
+        backend.linear_by_head((queries, from), count, &self.absorb, (absorbed, to));
+        let how = Latents { shape, norm: &self.key_norm, eps: LATENT_EPS, rope, layer };
+        backend.store_latents(step, how, queries, (keys, absorbed), kv);
+        if place.needs_out {
+            backend.attend(step, AttentionLayer { layout, rule, sinks: None, layer }, absorbed, kv, sums);
+            let [from, to] = shape.expanded();
+            backend.linear_by_head((sums, from), count, &self.expand, (out, to));
+        }
+    }
+
+    fn vectors(&self) -> Vec<&B::Vector> {
+        self.queries.iter().map(|(norm, _)| norm).chain([&self.key_norm]).collect()
+    }
+
+    fn matrices(&self) -> impl Iterator<Item = &B::Matrix> {
+        let queries = self.queries.iter().map(|(_, product)| product);
+        queries.chain(&self.absorb).chain(&self.expand)
     }
 }

@@ -10,14 +10,14 @@
 //! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
 
 use checkpoint::LoadError;
-use kernels::{DeltaShape, MatrixShape, OutputNorm, PackedMatrix, WeightClass};
+use kernels::{DeltaShape, LatentShape, MatrixShape, OutputNorm, PackedMatrix, WeightClass};
 use roofline::embedding_class;
 use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::config::{
-    self, DeltaConfig, ExpertConfig, Family, Head, HeadNorm, LayerConfig, LayerInputConfig, MambaConfig, ModelConfig,
-    NormPlacement, SharedExpertConfig, ShortConvolutionConfig,
+    self, DeltaConfig, ExpertConfig, Family, Head, HeadNorm, LatentConfig, LayerConfig, LayerInputConfig, MambaConfig,
+    ModelConfig, NormPlacement, SharedExpertConfig, ShortConvolutionConfig,
 };
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 
@@ -145,6 +145,7 @@ pub(crate) enum Mixer {
     Delta(Box<Delta>),
     Mamba(Box<Mamba>),
     ShortConvolution(ShortConvolutionConfig, Filter),
+    Latent(Box<Latent>),
 }
 
 impl Mixer {
@@ -153,6 +154,7 @@ impl Mixer {
         match self {
             Mixer::Delta(delta) => Some(&delta.gates),
             Mixer::Mamba(mamba) => Some(&mamba.steps),
+            Mixer::Latent(latent) => Some(&latent.keys),
             Mixer::Attention(_) | Mixer::ShortConvolution(..) => None,
         }
     }
@@ -162,7 +164,18 @@ impl Mixer {
             Mixer::Delta(delta) => Some(&delta.conv),
             Mixer::Mamba(mamba) => Some(&mamba.conv),
             Mixer::ShortConvolution(_, filter) => Some(filter),
-            Mixer::Attention(_) => None,
+            Mixer::Attention(_) | Mixer::Latent(_) => None,
+        }
+    }
+
+    /// Matrices between the layer's products of its input and its last.
+    fn inner(&self) -> Vec<&Linear> {
+        match self {
+            Mixer::Latent(latent) => {
+                let queries = latent.queries.iter().map(|(_, queries, _)| queries);
+                queries.chain(&latent.absorb).chain(&latent.expand).collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -179,8 +192,26 @@ impl Mixer {
                 [rates.vector(), dt_bias, skip].into_iter().chain(norm).collect()
             }
             Mixer::ShortConvolution(..) => Vec::new(),
+            Mixer::Latent(latent) => latent.queries.iter().map(|(norm, ..)| norm).chain([&latent.key_norm]).collect(),
         }
     }
+}
+
+/// What a layer of latent attention has besides its first and its last product.
+#[derive(Debug)]
+pub(crate) struct Latent {
+    pub(crate) config: LatentConfig,
+    /// The norm of what queries are made of, and their product; `None`: the first product makes them.
+    pub(crate) queries: Option<(Vector, Linear, RowOrder)>,
+    /// `[rank + turning, hidden_size]`.
+    pub(crate) keys: Linear,
+    pub(crate) keys_order: RowOrder,
+    /// `[rank]`.
+    pub(crate) key_norm: Vector,
+    /// `[rank, plain]` of each head.
+    pub(crate) absorb: Vec<Linear>,
+    /// `[value, rank]` of each head.
+    pub(crate) expand: Vec<Linear>,
 }
 
 #[derive(Debug)]
@@ -307,6 +338,7 @@ impl Layer {
     fn matrices(&self) -> Vec<&Linear> {
         let mut matrices = vec![&self.qkv];
         matrices.extend(self.mixer.gates());
+        matrices.extend(self.mixer.inner());
         matrices.push(&self.o);
         match &self.feed {
             Feed::Dense(mlp) => matrices.extend([&mlp.gate_up, &mlp.down]),
@@ -320,6 +352,19 @@ impl Layer {
         }
         matrices.extend(self.input.iter().flat_map(|input| [&input.gate, &input.out]));
         matrices
+    }
+
+    /// The class of a matrix in a model of `class`.
+    fn class_of(&self, linear: &Linear, class: WeightClass) -> WeightClass {
+        let by_head = match &self.mixer {
+            Mixer::Latent(latent) => latent.absorb.iter().chain(&latent.expand).any(|of| std::ptr::eq(of, linear)),
+            _ => false,
+        };
+        match self.is_kept_wide(linear) {
+            true => WeightClass::Bf16,
+            false if by_head => class_by_head(class),
+            false => class,
+        }
     }
 
     /// Matrices of a few rows that decide much: they are bf16 in every class. A wrong choice of experts costs more than
@@ -443,7 +488,9 @@ impl Names {
         match family {
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
             Family::GptOss => &OF_GPT_OSS,
-            Family::Glm4Moe => &OF_GLM4,
+            Family::Glm4Moe | Family::Glm4MoeLite | Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Mistral4 => {
+                &OF_GLM4
+            }
             Family::Gemma4 => &OF_GEMMA4,
             Family::GraniteMoe | Family::GraniteHybrid => &OF_GRANITE,
             _ => &USUAL,
@@ -532,8 +579,8 @@ pub(crate) struct Tensors<'c> {
     input_linear: bool,
     /// What is stored of Mamba-2 and linear attention are rates and not their logarithms: GGUF.
     stored_rates: bool,
-    /// Queries, keys and values of linear attention are one tensor, z another, also where transformers has them key head
-    /// by key head: GGUF.
+    /// Of linear attention, queries, keys and values are one tensor, z another, also where transformers has them key head
+    /// by key head; of latent attention, what makes keys is one, transposed, and what makes values another: GGUF.
     apart: bool,
 }
 
@@ -581,7 +628,7 @@ impl<'c> Tensors<'c> {
         };
         let stored_rates =
             of(mamba, &format!("mamba.{STORED_RATES}")) || of(delta, &format!("linear_attn.{STORED_RATES}"));
-        let apart = of(delta, "linear_attn.in_proj_qkv.weight");
+        let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(Some(0), "self_attn.k_b_proj.weight");
         Tensors { config, prefix, head, names, experts, input_linear, stored_rates, apart }
     }
 
@@ -648,6 +695,7 @@ impl<'c> Tensors<'c> {
             config::Mixer::Delta(delta) => self.linear_attention(delta, &name),
             config::Mixer::Mamba(mamba) => self.mamba(mamba, &name),
             config::Mixer::ShortConvolution(convolution) => short_convolution(convolution, hidden, &name),
+            config::Mixer::Latent(latent) => self.latent(latent, &name),
         };
         let input = config.layer_input.map(|LayerInputConfig { width, .. }| LayerInput {
             gate: Linear::whole(&[(name("per_layer_input_gate"), width)], hidden, false),
@@ -690,6 +738,65 @@ impl<'c> Tensors<'c> {
             qkv_order: if heads.gated { grouped } else { RowOrder::AsStored },
             mixer: Mixer::Attention(Attention { head_norms, sinks }),
             o: Linear::whole(&[(name(self.names.o), hidden)], heads.q_width(), config.o_bias),
+        }
+    }
+
+    fn latent(&self, config: LatentConfig, name: &dyn Fn(&str) -> String) -> Between {
+        let (LatentConfig { shape, query_rank, neighbours }, hidden) = (config, self.config.hidden_size);
+        let LatentShape { num_heads, rank, plain, turning, value } = shape;
+        let name = |part: &str| name(&format!("self_attn.{part}"));
+        let whole = |part: &str, rows, in_features| Linear::whole(&[(name(part), rows)], in_features, false);
+        let norm = |part: &str, len| Vector { name: name(&format!("{part}.weight")), len };
+        let halved = |width| match neighbours {
+            true => RowOrder::HalvedTails { width, tail: turning },
+            false => RowOrder::AsStored,
+        };
+        let (query_width, query_order) = (shape.query_width(), halved(plain + turning));
+        let (qkv, qkv_order, queries) = match query_rank {
+            None => (whole("q_proj", query_width, hidden), query_order, None),
+            Some(rank) => {
+                let queries = (norm("q_a_layernorm", rank), whole("q_b_proj", query_width, rank), query_order);
+                (whole("q_a_proj", rank, hidden), RowOrder::AsStored, Some(queries))
+            }
+        };
+        // Of each head the rows that make its keys, then those that make its values.
+        let part = |rows: Range<usize>, transposed| Linear {
+            in_features: if transposed { rows.len() } else { rank },
+            parts: vec![TensorSlice {
+                name: name("kv_b_proj.weight"),
+                shape: vec![num_heads * (plain + value), rank],
+                rows,
+                transposed,
+            }],
+            biases: Vec::new(),
+        };
+        let heads = || (0..num_heads).map(|head| (head, head * (plain + value)));
+        let (absorb, expand) = match self.apart {
+            true => heads()
+                .map(|(head, _)| {
+                    let stacked = |part: &str, rows, in_features| {
+                        Linear::stacked(name(part), (head, num_heads), rows, in_features)
+                    };
+                    (stacked("k_b_proj.weight", rank, plain), stacked("v_b_proj.weight", value, rank))
+                })
+                .unzip(),
+            false => {
+                heads().map(|(_, at)| (part(at..at + plain, true), part(at + plain..at + plain + value, false))).unzip()
+            }
+        };
+        Between {
+            qkv,
+            qkv_order,
+            mixer: Mixer::Latent(Box::new(Latent {
+                config,
+                queries,
+                keys: whole("kv_a_proj_with_mqa", rank + turning, hidden),
+                keys_order: halved(rank + turning),
+                key_norm: norm("kv_a_layernorm", rank),
+                absorb,
+                expand,
+            })),
+            o: Linear::whole(&[(name("o_proj"), hidden)], num_heads * value, false),
         }
     }
 
@@ -972,6 +1079,11 @@ impl<'c> Tensors<'c> {
     }
 }
 
+/// The class of matrices of single heads: with 4 bits their few inputs would be a group or two.
+pub(crate) fn class_by_head(class: WeightClass) -> WeightClass {
+    if class == WeightClass::Int4 { WeightClass::Int8 } else { class }
+}
+
 /// A layer's part between its first norm and what is added to the residual stream.
 struct Between {
     qkv: Linear,
@@ -1036,7 +1148,7 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
     for index in 0..config.num_layers {
         let layer = tensors.layer(index);
         for linear in layer.matrices() {
-            bytes += matrix(linear, if layer.is_kept_wide(linear) { WeightClass::Bf16 } else { class })?;
+            bytes += matrix(linear, layer.class_of(linear, class))?;
         }
         bytes += layer.vectors().into_iter().map(vector).sum::<u64>();
         // Numbers beside the layer are none of the backend's vectors; norms of values have ones for weights.

@@ -21,7 +21,9 @@ use crate::balance::balance;
 use crate::batch::Batch;
 use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormPlacement};
 use crate::experts::{BesideMlp, ExpertScratch, Experts, SharedExpert};
-use crate::mixers::{Attention, Delta, HeadWeights, Mamba, Memory, Mixer, MixerPlace, ShortConvolution};
+use crate::mixers::{
+    Attention, Delta, HeadWeights, Latent, LatentScratch, Mamba, Memory, Mixer, MixerPlace, ShortConvolution,
+};
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
@@ -192,6 +194,8 @@ pub(crate) struct Scratch<B: Backend> {
     /// `[max_rows, width]` of the widest input of a layer's output projection.
     attended: B::Rows,
     blocks: BlockScratch<B>,
+    /// Of models with latent attention.
+    latents: Option<LatentScratch<B>>,
     /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next
     /// pass.
     pub(crate) wanted_x: B::Rows,
@@ -264,6 +268,12 @@ impl<B: Backend> Scratch<B> {
             gates: rows(widest(|widths| widths.gates))?,
             attended: rows(attended)?,
             blocks,
+            latents: LatentScratch::new(
+                backend,
+                (0..config.num_layers).filter_map(|layer| config.latent(layer)),
+                max_rows,
+            )
+            .map_err(of_rows)?,
             wanted_x: rows(hidden)?,
             wanted_attended: rows(attended)?,
             spans: Vec::with_capacity(max_rows),
@@ -511,7 +521,8 @@ impl<B: Backend> Stack<B> {
         let &Pass { backend, config, .. } = pass;
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
         let hidden = config.hidden_size;
-        let Scratch { x, qkv, gates, attended, blocks, wanted_x, wanted_attended, lists, inputs, .. } = scratch;
+        let Scratch { x, qkv, gates, attended, blocks, latents, wanted_x, wanted_attended, lists, inputs, .. } =
+            scratch;
         let all_rows_until = taps.iter().map(|tap| tap.after).max().unwrap_or(0);
         // Where the next state begins in a slot, and whether the wanted rows go on alone, in `wanted_x`.
         let (mut state, mut alone) = (0, None);
@@ -548,7 +559,7 @@ impl<B: Backend> Stack<B> {
                 eps: config.rms_norm_eps,
                 needs_out,
             };
-            layer.mixer.apply(backend, &place, (qkv, gates), &mut memory, attended);
+            layer.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
             if !needs_out {
                 break;
             }
@@ -803,7 +814,7 @@ impl<B: Backend> Layer<B> {
         scratch: &mut Scratch<B>,
     ) {
         let &Pass { backend, config, .. } = pass;
-        let Scratch { qkv, gates, attended, blocks, .. } = scratch;
+        let Scratch { qkv, gates, attended, blocks, latents, .. } = scratch;
         let &Place { layout, rope, rule, positions, blocks: table } = place;
         let rows = positions.len();
         let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
@@ -830,7 +841,7 @@ impl<B: Backend> Layer<B> {
             eps: config.rms_norm_eps,
             needs_out: true,
         };
-        self.mixer.apply(backend, &place, (qkv, gates), &mut memory, attended);
+        self.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
         self.finish(pass, &at, (attended, rows), (blocks, &mut None), x);
     }
 
@@ -940,6 +951,7 @@ impl<B: Backend> Loader<'_, B> {
                 tensors::Mixer::Attention(attention) => Mixer::Attention(self.attention(attention, heads, rotary_dim)?),
                 tensors::Mixer::Delta(delta) => Mixer::Delta(self.delta(delta)?),
                 tensors::Mixer::Mamba(mamba) => Mixer::Mamba(self.mamba(mamba)?),
+                tensors::Mixer::Latent(latent) => Mixer::Latent(self.latent(latent)?),
                 tensors::Mixer::ShortConvolution(config, filter) => Mixer::ShortConvolution(ShortConvolution {
                     config: *config,
                     weight: self.taps(filter)?,
@@ -1043,6 +1055,23 @@ impl<B: Backend> Loader<'_, B> {
             // This norm is around one, whatever the others are.
             norm: self.as_stored(&delta.norm)?,
         })
+    }
+
+    fn latent(&mut self, latent: &tensors::Latent) -> Result<Latent<B>, LoadError> {
+        // All heads see tokens through these few numbers: they keep their bits in every class.
+        let keys = self.matrix_in_order(&latent.keys, WeightClass::Bf16, latent.keys_order)?;
+        let queries = match &latent.queries {
+            Some((norm, queries, order)) => {
+                Some((self.as_stored(norm)?, self.linear_in_order(queries, *order)?.matrix))
+            }
+            None => None,
+        };
+        let class = tensors::class_by_head(self.class);
+        let mut by_head = |heads: &[tensors::Linear]| -> Result<Vec<B::Matrix>, LoadError> {
+            heads.iter().map(|head| self.matrix(head, class)).collect()
+        };
+        let (absorb, expand) = (by_head(&latent.absorb)?, by_head(&latent.expand)?);
+        Ok(Latent { config: latent.config, queries, keys, key_norm: self.as_stored(&latent.key_norm)?, absorb, expand })
     }
 
     fn mamba(&mut self, mamba: &tensors::Mamba) -> Result<Mamba<B>, LoadError> {

@@ -83,6 +83,14 @@ pub enum RowOrder {
         /// Rows of each part; some may be 0.
         parts: [usize; 4],
     },
+    /// Groups of `width` rows, whose last `tail` rows are pairs: the first of all pairs, then the second. Numbers that turn
+    /// with their neighbours turn so with those half the tail away.
+    HalvedTails {
+        /// Rows of a group.
+        width: usize,
+        /// Rows of its pairs; even.
+        tail: usize,
+    },
 }
 
 impl RowOrder {
@@ -104,6 +112,13 @@ impl RowOrder {
                     (before, first) = (before + height, first - groups * height);
                 }
                 row
+            }
+            RowOrder::HalvedTails { width, tail } => {
+                let (group, of_group) = (row / width * width, row % width);
+                match of_group.checked_sub(width - tail) {
+                    None => row,
+                    Some(i) => group + width - tail + 2 * (i % (tail / 2)) + i / (tail / 2),
+                }
             }
         }
     }
@@ -367,6 +382,7 @@ impl Weights {
             RowOrder::GateUp => format!("{name}, gated"),
             RowOrder::GateUpPairs => format!("{name}, gated in pairs"),
             RowOrder::Grouped { groups, parts } => format!("{name}, {groups} groups of {parts:?}"),
+            RowOrder::HalvedTails { width, tail } => format!("{name}, the last {tail} of {width} halved"),
         };
         let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {

@@ -37,6 +37,7 @@ use crate::pointwise::{self, Activation};
 use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
 use crate::{HeadColumns, Out};
+use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -423,21 +424,26 @@ pub(crate) fn linear_by_head(
     proofs: Proofs,
     scratch: &mut Scratch,
     (x, from): (&[f32], HeadColumns),
-    matrices: &[PackedMatrix],
+    matrices: &[impl Borrow<PackedMatrix> + Sync],
     (out, to): (&mut [f32], HeadColumns),
 ) {
-    let (shape, kind) = (matrices[0].shape(), Kind::of(&matrices[0], proofs.arithmetic));
+    let (shape, class) = (matrices[0].borrow().shape(), matrices[0].borrow().class());
     let (rows, heads) = (x.len() / from.width, matrices.len());
     assert!(shape.in_features <= from.stride && shape.out_features <= to.stride, "{shape:?} of {from:?}, {to:?}");
     assert_eq!((heads * from.stride, heads * to.stride), (from.width, to.width), "{heads} heads");
     assert_eq!((x.len(), out.len()), (rows * from.width, rows * to.width), "x and out are rows");
-    let class = matrices[0].class();
-    assert!(matrices.iter().all(|w| w.shape() == shape && w.class() == class && w.blocks().is_none()), "{shape:?}");
     if rows == 0 {
         return;
     }
-    let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
-    let format = if tiles.is_some() && class == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
+    let path_of = |w: &PackedMatrix| {
+        let kind = Kind::of(w, proofs.arithmetic);
+        let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
+        let format = if tiles.is_some() && class == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
+        (path, tiles, format)
+    };
+    let (path, tiles, format) = path_of(matrices[0].borrow());
+    let is_like = |w: &PackedMatrix| w.shape() == shape && w.class() == class && path_of(w).2 == format;
+    assert!(matrices.iter().map(Borrow::borrow).all(is_like), "matrices unlike {shape:?}");
     let mut gathered = std::mem::take(&mut scratch.heads);
     gathered.reserve(heads * rows * shape.in_features).expect("memory for the activations of all heads");
     let x_by_head = &mut gathered[..heads * rows * shape.in_features];
@@ -450,9 +456,11 @@ pub(crate) fn linear_by_head(
     let (panels, out) = (rows.div_ceil(panel_rows), OutPointer(out.as_mut_ptr()));
     pool.tasks(heads * panels, &|task| {
         let (head, panel) = (task / panels, task % panels);
+        let w = matrices[head].borrow();
+        let (path, tiles, _) = path_of(w);
         let product = Product {
-            w: &matrices[head],
-            groups: None,
+            w,
+            groups: w.blocks().map(Groups::of),
             path,
             activations: activations.part(head * rows..(head + 1) * rows),
             bias: None,
@@ -461,7 +469,7 @@ pub(crate) fn linear_by_head(
             width: to.width,
             then: Then::Store,
         };
-        let (rows, pairs) = (share(rows, panels, panel), 0..matrices[head].pairs());
+        let (rows, pairs) = (share(rows, panels, panel), 0..w.pairs());
         match tiles {
             Some(proof) => native::tile_panel(proof, &product, rows, pairs),
             None => product.panel(rows, pairs),

@@ -1,7 +1,7 @@
 //! Where layers keep their keys and values.
 
 use super::LayerConfig;
-use kernels::{KvDtype, KvShape};
+use kernels::{HeadLayout, KvDtype, KvShape};
 
 /// Shape of a model's KV cache. Layers whose heads are alike lie together in a group; all groups have the same blocks,
 /// so that a block is a number of tokens, whatever the layers keep of one.
@@ -52,7 +52,7 @@ pub struct CacheLayer {
 /// `source`: the index of the layer that it reads.
 pub(super) fn place(layers: &mut [LayerConfig], source: impl Fn(&[LayerConfig], usize) -> Option<usize>) {
     // Heads of a group, and its layers so far.
-    let mut groups: Vec<((usize, usize), usize)> = Vec::new();
+    let mut groups: Vec<((usize, usize, Option<usize>), usize)> = Vec::new();
     for index in 0..layers.len() {
         if !layers[index].mixer.has_keys() {
             continue;
@@ -60,7 +60,8 @@ pub(super) fn place(layers: &mut [LayerConfig], source: impl Fn(&[LayerConfig], 
         layers[index].cache = match source(layers, index) {
             Some(source) => layers[source].cache,
             None => {
-                let heads = (layers[index].heads.num_kv_heads, layers[index].heads.head_dim);
+                let HeadLayout { num_kv_heads, head_dim, latent, .. } = layers[index].heads;
+                let heads = (num_kv_heads, head_dim, latent);
                 let group = groups.iter().position(|(of, _)| *of == heads).unwrap_or_else(|| {
                     groups.push((heads, 0));
                     groups.len() - 1
@@ -77,8 +78,8 @@ pub(super) fn shape(layers: &[LayerConfig], (dtype, blocks, block_size): (KvDtyp
     let mut groups: Vec<KvShape> = Vec::new();
     for LayerConfig { heads, cache, .. } in layers.iter().filter(|layer| layer.mixer.has_keys()) {
         if cache.group == groups.len() {
-            let (num_kv_heads, head_dim) = (heads.num_kv_heads, heads.head_dim);
-            groups.push(KvShape { dtype, layers: 0, blocks, block_size, num_kv_heads, head_dim });
+            let &HeadLayout { num_kv_heads, head_dim, latent, .. } = heads;
+            groups.push(KvShape { dtype, layers: 0, blocks, block_size, num_kv_heads, head_dim, latent });
         }
         groups[cache.group].layers = groups[cache.group].layers.max(cache.layer + 1);
     }

@@ -67,6 +67,14 @@ pub enum Family {
     Lfm2Moe,
     /// GLM-4.5: experts (GLM-4.5 Team, 2025).
     Glm4Moe,
+    /// DeepSeek-V2: latent attention and experts (DeepSeek-AI, 2024).
+    DeepSeekV2,
+    /// DeepSeek-V3 and R1, and Kimi K2, which is one (DeepSeek-AI, 2024; Kimi Team, 2025).
+    DeepSeekV3,
+    /// GLM-4.7-Flash: the same of another width (GLM Team, 2026).
+    Glm4MoeLite,
+    /// Mistral Small 4, its text part (Mistral AI, 2026).
+    Mistral4,
     /// Granite 3 with experts (Granite Team, 2024).
     GraniteMoe,
     /// Granite 4: Mamba-2 and attention, with experts or dense (IBM, 2025).
@@ -203,9 +211,23 @@ pub(super) enum ExpertFields {
     /// `moe_intermediate_size` wide, from layer `first_k_dense_replace` on, scores by sigmoid, in groups, a bias for the
     /// choice, and `n_shared_experts` more without a gate.
     Glm4,
+    /// `moe_intermediate_size` wide, from layer `first_k_dense_replace` on, or where `mlp_layer_types` says so, and
+    /// `n_shared_experts` more without a gate.
+    DeepSeek(Router),
     /// In every layer, `intermediate_size` wide, weights over the chosen, and one of `shared_intermediate_size` without a
     /// gate; with `num_local_experts` 0 that one alone.
     Granite,
+}
+
+/// How a family of DeepSeek's scores experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Router {
+    /// By sigmoid, with a bias for the choice, in groups.
+    Sigmoids,
+    /// By softmax, times a factor, in groups if `topk_method` says so.
+    Shares,
+    /// By softmax, weights over the chosen, times a factor.
+    NormedShares,
 }
 
 /// Which layers are not attention.
@@ -219,6 +241,8 @@ pub(super) enum MixerFields {
     Mamba,
     /// Short convolutions, by `layer_types`, or all but `full_attn_idxs`.
     ShortConvolutions,
+    /// Latent attention in all.
+    Latent,
 }
 
 /// What common fields are called.
@@ -590,7 +614,31 @@ const GRANITE_MOE: Traits = Traits {
     ..GRANITE
 };
 
-pub(super) const ARCHITECTURES: [Traits; 44] = [
+const DEEPSEEK_V3: Traits = Traits {
+    family: Family::DeepSeekV3,
+    architecture: "DeepseekV3ForCausalLM",
+    base: "DeepseekV3Model",
+    model_type: "deepseek_v3",
+    attention_bias: AttentionBias::Never,
+    mlp_bias: false,
+    experts: ExpertFields::DeepSeek(Router::Sigmoids),
+    mixers: MixerFields::Latent,
+    ..LLAMA
+};
+
+const MISTRAL4: Traits = Traits {
+    family: Family::Mistral4,
+    architecture: "Mistral4ForCausalLM",
+    base: "Mistral4Model",
+    model_type: "mistral4",
+    experts: ExpertFields::DeepSeek(Router::NormedShares),
+    growing_queries: true,
+    // Absent, transformers assumes one stretched 128 times.
+    rope_stated: true,
+    ..DEEPSEEK_V3
+};
+
+pub(super) const ARCHITECTURES: [Traits; 49] = [
     LLAMA,
     MISTRAL,
     // Its layers with a window are listed.
@@ -635,6 +683,16 @@ pub(super) const ARCHITECTURES: [Traits; 44] = [
         // A head that is stored is the head, also where no field says so.
         tied: true,
         ..MINISTRAL3
+    },
+    MISTRAL4,
+    // The same again.
+    Traits {
+        architecture: "Mistral3ForConditionalGeneration",
+        base: "Mistral3Model",
+        model_type: "mistral3",
+        text_part: Some(TextPart { model_type: MISTRAL4.model_type, assumed: &[] }),
+        tied: true,
+        ..MISTRAL4
     },
     QWEN2,
     // They see images, and are used for their text here: of a text alone, the three positions of a token are one.
@@ -907,6 +965,24 @@ pub(super) const ARCHITECTURES: [Traits; 44] = [
         computed_width: false,
         experts: ExpertFields::Lfm2,
         ..LFM2
+    },
+    Traits {
+        family: Family::DeepSeekV2,
+        architecture: "DeepseekV2ForCausalLM",
+        base: "DeepseekV2Model",
+        model_type: "deepseek_v2",
+        mlp_bias: true,
+        experts: ExpertFields::DeepSeek(Router::Shares),
+        ..DEEPSEEK_V3
+    },
+    DEEPSEEK_V3,
+    Traits {
+        family: Family::Glm4MoeLite,
+        architecture: "Glm4MoeLiteForCausalLM",
+        base: "Glm4MoeLiteModel",
+        model_type: "glm4_moe_lite",
+        eps: 1e-5,
+        ..DEEPSEEK_V3
     },
     Traits {
         family: Family::Glm4Moe,

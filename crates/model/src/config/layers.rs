@@ -1,12 +1,12 @@
 //! What differs from layer to layer: memory, windows, rotations, experts.
 
-use super::family::{DeltaProjections, ExpertFields, MixerFields, Traits, Windows};
+use super::family::{DeltaProjections, ExpertFields, MixerFields, Router, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
 use super::{CacheLayer, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_head_dim};
 use checkpoint::LoadError;
 use kernels::convolution::MAX_TAPS;
 use kernels::recurrence::MAX_WIDTH as MAX_HEAD;
-use kernels::{DeltaShape, HeadLayout, MambaShape, OutputNorm, RoutingRule, Scores};
+use kernels::{DeltaShape, HeadLayout, LatentShape, MambaShape, OutputNorm, RoutingRule, Scores};
 use serde_json::Value;
 
 /// The experts of a mixture: MLPs of which every token passes through a few.
@@ -49,6 +49,8 @@ pub enum Mixer {
     Mamba(MambaConfig),
     /// By the few rows before each: a short convolution between gates (LFM2: Liquid AI, 2025).
     ShortConvolution(ShortConvolutionConfig),
+    /// By a latent of each, of which all heads have their keys and values (DeepSeek-AI, 2024).
+    Latent(LatentConfig),
 }
 
 /// Numbers of a row in a layer between its first and its last product.
@@ -65,13 +67,13 @@ pub struct MixerWidths {
 impl Mixer {
     /// The layer has keys and values.
     pub fn has_keys(&self) -> bool {
-        *self == Mixer::Attention
+        matches!(self, Mixer::Attention | Mixer::Latent(_))
     }
 
     /// Numbers (float32) of a sequence's state in such a layer.
     pub fn state_numbers(&self) -> usize {
         match self {
-            Mixer::Attention => 0,
+            Mixer::Attention | Mixer::Latent(_) => 0,
             Mixer::Delta(delta) => delta.conv_numbers() + delta.shape.state_numbers(),
             Mixer::Mamba(mamba) => mamba.conv_numbers() + mamba.shape.state_numbers(),
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (taps - 1) * channels,
@@ -81,7 +83,7 @@ impl Mixer {
     /// Multiplications and additions of a token's states in such a layer.
     pub(super) fn state_flops(&self) -> usize {
         match self {
-            Mixer::Attention => 0,
+            Mixer::Attention | Mixer::Latent(_) => 0,
             // The decay, and three sums with a product each.
             Mixer::Delta(DeltaConfig { shape, taps, .. }) => 7 * shape.state_numbers() + 2 * taps * shape.channels(),
             // The same with one sum less.
@@ -90,7 +92,7 @@ impl Mixer {
         }
     }
 
-    /// Of a layer with a state; attention's follow from its heads.
+    /// Of all but attention, whose follow from its heads.
     pub(super) fn widths(&self) -> Option<MixerWidths> {
         match self {
             Mixer::Attention => None,
@@ -103,7 +105,63 @@ impl Mixer {
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, .. }) => {
                 Some(MixerWidths { row: 3 * channels, gates: 0, out: *channels })
             }
+            Mixer::Latent(LatentConfig { shape, query_rank, .. }) => Some(MixerWidths {
+                row: query_rank.unwrap_or(shape.query_width()),
+                gates: shape.layout().head_dim,
+                out: shape.num_heads * shape.value,
+            }),
         }
+    }
+}
+
+/// A layer of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentConfig {
+    /// Its widths.
+    pub shape: LatentShape,
+    /// Width of what queries are made of; `None`: they are made of the layer's input.
+    pub query_rank: Option<usize>,
+    /// Numbers turn with their neighbours, not with those half the width away.
+    pub neighbours: bool,
+}
+
+impl LatentConfig {
+    pub(super) fn read(fields: &Fields<'_>, num_heads: usize) -> Result<LatentConfig, LoadError> {
+        const BIAS: &str = "attention_bias";
+        if fields.flag(BIAS, false)? {
+            return Err(fields.error(BIAS, "true is not supported; latent attention has no biases here"));
+        }
+        let width = |name, most: usize| match fields.size(name, 1 << 20)? {
+            width if width.is_multiple_of(16) && width <= most => Ok(width),
+            width => Err(fields.error(name, format!("{width} is not supported; multiples of 16 up to {most} are"))),
+        };
+        let shape = LatentShape {
+            num_heads,
+            rank: width("kv_lora_rank", 512)?,
+            plain: fields.size("qk_nope_head_dim", 512)?,
+            turning: width("qk_rope_head_dim", 64)?,
+            value: fields.size("v_head_dim", 512)?,
+        };
+        for (name, width) in [("qk_nope_head_dim", shape.plain), ("v_head_dim", shape.value)] {
+            if num_heads * (width + shape.turning) > MAX_WIDTH {
+                let problem = format!("{num_heads} heads of {width} numbers are more than {MAX_WIDTH} wide");
+                return Err(fields.error(name, problem));
+            }
+        }
+        let query_rank = fields.optional_size("q_lora_rank", MAX_WIDTH)?;
+        Ok(LatentConfig { shape, query_rank, neighbours: fields.flag("rope_interleave", true)? })
+    }
+
+    /// Weights of the products between the layer's first and its last.
+    pub(super) fn inner_parameters(&self) -> usize {
+        let LatentShape { num_heads, rank, plain, value, .. } = self.shape;
+        self.query_rank.map_or(0, |rank| rank * self.shape.query_width()) + num_heads * (plain + value) * rank
+    }
+
+    /// Numbers of a row that lie between these products.
+    pub(crate) fn between(&self) -> [usize; 3] {
+        let layout = self.shape.layout();
+        [self.shape.query_width(), layout.q_width(), layout.out_width()]
     }
 }
 
@@ -263,7 +321,7 @@ impl ExpertConfig {
             return Ok(None);
         }
         let num_experts = match traits.experts {
-            ExpertFields::Glm4 => fields.size("n_routed_experts", MAX_EXPERTS)?,
+            ExpertFields::Glm4 | ExpertFields::DeepSeek(_) => fields.size("n_routed_experts", MAX_EXPERTS)?,
             // Transformers 5 writes the second name for what was the first.
             _ => match fields.optional_size("num_experts", MAX_EXPERTS)? {
                 Some(num_experts) => num_experts,
@@ -281,6 +339,8 @@ impl ExpertConfig {
             ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 => {
                 ("moe_intermediate_size", normed(true)?)
             }
+            ExpertFields::DeepSeek(Router::Shares) => ("moe_intermediate_size", false),
+            ExpertFields::DeepSeek(_) => ("moe_intermediate_size", normed(true)?),
             ExpertFields::Qwen35 | ExpertFields::Gemma4 => ("moe_intermediate_size", true),
             ExpertFields::Olmoe => ("intermediate_size", normed(false)?),
             ExpertFields::Mixtral | ExpertFields::Granite | ExpertFields::GptOss | ExpertFields::None => {
@@ -292,7 +352,10 @@ impl ExpertConfig {
             ExpertFields::Lfm2 => {
                 (sigmoid(fields, (num_experts, top_k), false)?, fields.flag("use_expert_bias", true)?)
             }
-            ExpertFields::Glm4 => (sigmoid(fields, (num_experts, top_k), true)?, true),
+            ExpertFields::Glm4 | ExpertFields::DeepSeek(Router::Sigmoids) => {
+                (sigmoid(fields, (num_experts, top_k), true)?, true)
+            }
+            ExpertFields::DeepSeek(router) => (shares(fields, (num_experts, top_k), router)?, false),
             _ => (Scores::Softmax, false),
         };
         let shared = match traits.experts {
@@ -300,14 +363,16 @@ impl ExpertConfig {
                 let width = fields.size("shared_expert_intermediate_size", MAX_WIDTH)?;
                 Some(SharedExpertConfig { width, gated: true })
             }
-            ExpertFields::Glm4 => match fields.optional_integer("n_shared_experts", 0..=64)?.unwrap_or(1) as usize {
-                0 => None,
-                count if count * intermediate_size > MAX_WIDTH => {
-                    let problem = format!("{count} of width {intermediate_size} are more than {MAX_WIDTH} wide");
-                    return Err(fields.error("n_shared_experts", problem));
+            ExpertFields::Glm4 | ExpertFields::DeepSeek(_) => {
+                match fields.optional_integer("n_shared_experts", 0..=64)?.unwrap_or(1) as usize {
+                    0 => None,
+                    count if count * intermediate_size > MAX_WIDTH => {
+                        let problem = format!("{count} of width {intermediate_size} are more than {MAX_WIDTH} wide");
+                        return Err(fields.error("n_shared_experts", problem));
+                    }
+                    count => Some(SharedExpertConfig { width: count * intermediate_size, gated: false }),
                 }
-                count => Some(SharedExpertConfig { width: count * intermediate_size, gated: false }),
-            },
+            }
             ExpertFields::Granite => match shared_width(fields)? {
                 0 => None,
                 width => Some(SharedExpertConfig { width, gated: false }),
@@ -340,18 +405,51 @@ fn sigmoid(fields: &Fields<'_>, (num_experts, top_k): (usize, usize), in_groups:
     if !in_groups {
         return Ok(Scores::Sigmoid { groups: 1, kept_groups: 1, sum_eps: 1e-6, factor });
     }
+    let (groups, kept_groups) = groups(fields, (num_experts, top_k), 2)?;
+    Ok(Scores::Sigmoid { groups, kept_groups, sum_eps: 1e-20, factor })
+}
+
+/// Groups of experts, and how many of them a row may go to. `least`: experts of one of several.
+fn groups(
+    fields: &Fields<'_>,
+    (num_experts, top_k): (usize, usize),
+    least: usize,
+) -> Result<(usize, usize), LoadError> {
     let groups = fields.optional_size("n_group", MAX_EXPERTS)?.unwrap_or(1);
     let kept_groups = fields.optional_size("topk_group", MAX_EXPERTS)?.unwrap_or(1);
     let size = num_experts / groups;
-    if size * groups != num_experts || (groups > 1 && size < 2) {
-        let problem = format!("{groups} groups of {num_experts} experts: each needs as many, and two or more");
+    if size * groups != num_experts || (groups > 1 && size < least) {
+        let problem = format!("{groups} groups of {num_experts} experts: each needs as many, and {least} or more");
         return Err(fields.error("n_group", problem));
     }
     if kept_groups > groups || kept_groups * size < top_k {
         let problem = format!("{kept_groups} of {groups} groups of {size} experts, for {top_k} experts of a token");
         return Err(fields.error("topk_group", problem));
     }
-    Ok(Scores::Sigmoid { groups, kept_groups, sum_eps: 1e-20, factor })
+    Ok((groups, kept_groups))
+}
+
+/// Shares in the softmax over all experts.
+fn shares(fields: &Fields<'_>, (num_experts, top_k): (usize, usize), router: Router) -> Result<Scores, LoadError> {
+    const METHOD: &str = "topk_method";
+    let factor = fields.optional_float("routed_scaling_factor", 1e-6..=1e6)?.unwrap_or(1.0) as f32;
+    let in_groups = match (router, fields.text(METHOD)?) {
+        (Router::Shares, Some("group_limited_greedy")) => true,
+        (Router::Shares, None | Some("greedy")) => false,
+        (Router::Shares, Some(other)) => {
+            let problem = format!("{} is not supported; greedy and group_limited_greedy are", quoted(other));
+            return Err(fields.error(METHOD, problem));
+        }
+        (_, _) => false,
+    };
+    let (groups, kept_groups) = if in_groups { groups(fields, (num_experts, top_k), 1)? } else { (1, 1) };
+    if router == Router::NormedShares && fields.optional_size("n_group", MAX_EXPERTS)?.unwrap_or(1) > 1 {
+        return Err(fields.error("n_group", "groups of experts are not supported here; one is"));
+    }
+    match (groups, factor) {
+        (1, 1.0) => Ok(Scores::Softmax),
+        _ => Ok(Scores::GroupedSoftmax { groups, kept_groups, factor }),
+    }
 }
 
 /// Most experts of a layer; the largest models have 384.
@@ -377,7 +475,7 @@ pub(super) fn layers(
     let mut layers: Vec<LayerConfig> = layers
         .map(|(((rotated, windowed), has_experts), mixer)| {
             let rotated = rotated && (windowed || window.is_none() || !traits.unrotated_beside_windows);
-            let rotated = rotated && mixer == Mixer::Attention;
+            let rotated = rotated && mixer.has_keys();
             LayerConfig {
                 mixer,
                 window: window.filter(|_| windowed),
@@ -535,6 +633,10 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
     let full = ("full_attention", Mixer::Attention);
     let mixers: Vec<Mixer> = match traits.mixers {
         MixerFields::Attention => return Ok(vec![Mixer::Attention; num_layers]),
+        MixerFields::Latent => {
+            let latent = LatentConfig::read(fields, fields.size("num_attention_heads", 1024)?)?;
+            return Ok(vec![Mixer::Latent(latent); num_layers]);
+        }
         MixerFields::Delta(projections) => {
             let delta = Mixer::Delta(DeltaConfig::read(fields, projections)?);
             match listed(fields, num_layers, &[full, ("linear_attention", delta)])? {
@@ -686,18 +788,28 @@ fn layer_types(fields: &Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool
 
 /// `[num_layers]`: what the names in `layer_types` stand for; `None` where there is no list.
 fn listed<T: Copy>(fields: &Fields<'_>, num_layers: usize, known: &[(&str, T)]) -> Result<Option<Vec<T>>, LoadError> {
-    let Some(types) = fields.list("layer_types")? else { return Ok(None) };
+    listed_in(fields, "layer_types", num_layers, known)
+}
+
+/// The same of another list.
+fn listed_in<T: Copy>(
+    fields: &Fields<'_>,
+    field: &str,
+    num_layers: usize,
+    known: &[(&str, T)],
+) -> Result<Option<Vec<T>>, LoadError> {
+    let Some(types) = fields.list(field)? else { return Ok(None) };
     let listed = types.iter().map(|layer_type| match layer_type.as_str() {
-        None => Err(fields.error("layer_types", format!("expected names, found {}", kind(layer_type)))),
+        None => Err(fields.error(field, format!("expected names, found {}", kind(layer_type)))),
         Some(name) => match known.iter().find(|(known, _)| *known == name) {
             Some((_, meaning)) => Ok(*meaning),
-            None => Err(fields.error("layer_types", format!("{} is not supported", quoted(name)))),
+            None => Err(fields.error(field, format!("{} is not supported", quoted(name)))),
         },
     });
     let listed: Vec<T> = listed.collect::<Result<_, _>>()?;
     if listed.len() != num_layers {
         let problem = format!("{} entries for num_hidden_layers = {num_layers}", listed.len());
-        return Err(fields.error("layer_types", problem));
+        return Err(fields.error(field, problem));
     }
     Ok(Some(listed))
 }
@@ -712,6 +824,16 @@ fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Resu
         ExpertFields::Qwen | ExpertFields::Qwen2Moe | ExpertFields::Qwen3Next => {}
         ExpertFields::Lfm2 => return from("num_dense_layers", 2),
         ExpertFields::Glm4 => return from("first_k_dense_replace", 1),
+        ExpertFields::DeepSeek(_) => {
+            const TYPES: &str = "mlp_layer_types";
+            return match listed_in(fields, TYPES, num_layers, &[("dense", false), ("sparse", true)])? {
+                Some(listed) => Ok(listed),
+                None => match fields.get("first_k_dense_replace") {
+                    Some(_) => from("first_k_dense_replace", 0),
+                    None => Err(fields.error("first_k_dense_replace", "missing, and mlp_layer_types too")),
+                },
+            };
+        }
         ExpertFields::Granite | ExpertFields::Gemma4 => return Ok(vec![has_experts(fields, traits)?; num_layers]),
         _ => return Ok(vec![traits.experts != ExpertFields::None; num_layers]),
     }

@@ -1,6 +1,6 @@
 //! Rotary positions: both spellings of their fields. Definitions follow `modeling_rope_utils.py` of transformers 5.
 
-use super::family::Traits;
+use super::family::{MixerFields, Traits};
 use super::fields::{Fields, quoted};
 use checkpoint::LoadError;
 use kernels::rope::yarn_attention_factor as attention_factor_of_scales;
@@ -34,6 +34,25 @@ impl RopeConfig {
     }
 }
 
+/// The fields of a rotation. Of both, transformers takes the older name.
+fn stated<'f>(fields: &'f Fields<'_>) -> Result<Option<Fields<'f>>, LoadError> {
+    match fields.object("rope_scaling")?.filter(|rope| !rope.map.is_empty()) {
+        Some(rope) => Ok(Some(rope)),
+        None => fields.object("rope_parameters"),
+    }
+}
+
+/// What multiplies scores of latent attention where a rotation is stretched: the square of `0.1 mscale_all_dim ln(factor) +
+/// 1` (DeepSeek-AI, 2024).
+pub(super) fn score_factor(fields: &Fields<'_>) -> Result<f32, LoadError> {
+    let Some(rope) = stated(fields)? else { return Ok(1.0) };
+    let kind = rope.text("rope_type")?.or(rope.text("type")?);
+    let scale = rope.optional_float("mscale_all_dim", 0.0..=1e3)?.unwrap_or(0.0);
+    let factor = rope.optional_float("factor", FACTOR)?.unwrap_or(1.0);
+    let root = if kind.is_none_or(|kind| kind == "default") { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+    Ok((root * root) as f32)
+}
+
 /// The rotations that layers refer to, and the positions that make sense with them.
 pub(super) fn ropes(
     fields: &Fields<'_>,
@@ -42,11 +61,7 @@ pub(super) fn ropes(
     (head_dim, local_head_dim): (usize, usize),
     max_position_embeddings: usize,
 ) -> Result<(Vec<RopeConfig>, usize), LoadError> {
-    // Of both, transformers takes the older name.
-    let rope = match fields.object("rope_scaling")?.filter(|rope| !rope.map.is_empty()) {
-        Some(rope) => Some(rope),
-        None => fields.object("rope_parameters")?,
-    };
+    let rope = stated(fields)?;
     if rope.is_none() && traits.rope_stated {
         let problem = "missing; state the rotation, {\"rope_type\": \"default\"} for one that is not stretched";
         return Err(fields.error("rope_parameters", problem));
@@ -101,7 +116,11 @@ fn read(
     if let Some(scaling) = proportional(traits, rope.as_ref(), head_dim)? {
         return Ok((RopeConfig { theta, scaling, rotary_dim: head_dim, growth: None }, max_position_embeddings));
     }
-    let rotary_dim = rotary_dim(fields, traits, rope.as_ref(), head_dim)?;
+    let rotary_dim = match traits.mixers {
+        // A width of its own, whatever share of a head it is said to be.
+        MixerFields::Latent => head_dim,
+        _ => rotary_dim(fields, traits, rope.as_ref(), head_dim)?,
+    };
     let growth = rope.as_ref().filter(|_| traits.growing_queries).map(|rope| growth(fields, rope)).transpose()?;
     let plain = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim, growth: growth.flatten() };
     let Some(rope) = rope else { return Ok((plain, max_position_embeddings)) };

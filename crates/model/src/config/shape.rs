@@ -3,7 +3,7 @@
 use kernels::KvDtype;
 use roofline::{Mixture, ModelShape};
 
-use super::{ExpertConfig, ModelConfig};
+use super::{ExpertConfig, MixerWidths, ModelConfig};
 
 impl ModelConfig {
     /// What planning needs to know of it.
@@ -19,14 +19,17 @@ impl ModelConfig {
         let experts = self.experts.filter(|_| with_experts > 0);
         let each = |experts: ExpertConfig| 3 * experts.num_experts * experts.intermediate_size * self.hidden_size;
         // The residual stream, a block's input and output, queries, keys and values, what attention gives, the MLP.
-        let mixers = (0..self.num_layers).map(|layer| self.mixer_widths(layer));
-        let mixer = mixers.map(|widths| widths.row + widths.out).max().unwrap_or(0);
+        let mixer = |layer: usize| {
+            let MixerWidths { row, out, .. } = self.mixer_widths(layer);
+            row + out + self.latent(layer).map_or(0, |latent| latent.between().iter().sum())
+        };
+        let mixer = (0..self.num_layers).map(mixer).max().unwrap_or(0);
         // Of each row the inputs of all layers lie ready, twice.
         let inputs = self.layer_input.map_or(0, |input| (2 * self.num_layers + 1) * input.width);
         let widths = 3 * self.hidden_size + mixer + 3 * self.widest_mlp() + inputs;
         let cache = self.cache_shape(KvDtype::Bf16, 1, 32).groups;
         let kv_heads: usize = cache.iter().map(|group| group.layers * group.num_kv_heads).sum();
-        let kv_values: usize = cache.iter().map(|group| 2 * group.layers * group.num_kv_heads * group.head_dim).sum();
+        let kv_values: usize = cache.iter().map(|group| group.layers * group.num_kv_heads * group.stored()).sum();
         ModelShape {
             layer_parameters: self.layer_parameters(),
             active_parameters: self.active_layer_parameters(),

@@ -170,10 +170,12 @@ impl<'c> Export<'c> {
         }
         check_fields(checkpoint)?;
         let config = ModelConfig::load(checkpoint)?;
-        let uneven = |layer: &LayerConfig| layer.heads.queries_only || layer.values_are_keys;
+        let uneven =
+            |layer: &LayerConfig| layer.heads.queries_only || layer.values_are_keys || layer.heads.latent.is_some();
         if config.layer_input.is_some() || config.layers.iter().any(uneven) {
             let problem = format!(
-                "{}: layers whose values are keys, that read others' keys or have inputs of their own are not written",
+                "{}: layers with latent attention, whose values are keys, that read others' keys or have inputs of \
+                 their own are not written",
                 config.family
             );
             return Err(ExportError::Refused(problem));

@@ -13,11 +13,12 @@
 use kernels::limits::MeasureError;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
-    DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadLayout, HeadNorms, Image, Int4Source,
-    Int8Source, KvCache, KvShape, LowRank, LowRankShape, LowRankSource, Mamba, MatrixShape, Norm, Out, OutOfMemory,
-    PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StateSave, StateShape, StateSpan, States,
-    StepArrays, WeightClass,
+    DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadColumns, HeadLayout, HeadNorms, Image,
+    Int4Source, Int8Source, KvCache, KvShape, Latents, LowRank, LowRankShape, LowRankSource, Mamba, MatrixShape, Norm,
+    Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StateSave, StateShape,
+    StateSpan, States, StepArrays, WeightClass,
 };
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -419,6 +420,50 @@ impl Backend for Remote {
                 let sinks = sinks.map(|sinks| &*arena.vectors[&sinks]);
                 let how = AttentionLayer { layout, rule, sinks, layer };
                 arena.steps[&step].with(|step| reference.attend(step, how, qkv, kv, out));
+            });
+        });
+    }
+
+    fn store_latents(
+        &self,
+        step: &Place,
+        how: Latents<'_, Place>,
+        queries: &Place,
+        (keys, absorbed): (&mut Place, &mut Place),
+        kv: &mut RemoteCache,
+    ) {
+        let Latents { shape, norm, eps, rope, layer } = how;
+        let Ok(rope) = rope.try_map(|numbers| Ok::<_, Infallible>(numbers.0));
+        let norm = norm.0;
+        let (step, queries, keys, absorbed, kv) = (step.0, queries.0, keys.0, absorbed.0, kv.0);
+        self.ask(move |reference, arena| {
+            let mut cache = arena.caches.remove(&kv).unwrap();
+            arena.change(absorbed, |arena, absorbed| {
+                arena.change(keys, |arena, keys| {
+                    let rope = rope.try_map(|place| reference.vector(&arena.vectors[place])).unwrap();
+                    let how = Latents { shape, norm: &*arena.vectors[&norm], eps, rope: &rope, layer };
+                    let queries = &arena.rows[&queries];
+                    arena.steps[&step].with(|step| {
+                        Backend::store_latents(reference, step, how, queries, (keys, absorbed), &mut cache);
+                    });
+                });
+            });
+            arena.caches.insert(kv, cache);
+        });
+    }
+
+    fn linear_by_head(
+        &self,
+        (x, from): (&Place, HeadColumns),
+        rows: usize,
+        matrices: &[impl Borrow<Arc<PackedMatrix>> + Sync],
+        (out, to): (&mut Place, HeadColumns),
+    ) {
+        let (x, out) = (x.0, out.0);
+        let matrices: Vec<Arc<PackedMatrix>> = matrices.iter().map(|matrix| matrix.borrow().clone()).collect();
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                Backend::linear_by_head(reference, (&arena.rows[&x], from), rows, &matrices, (out, to));
             });
         });
     }
