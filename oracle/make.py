@@ -423,7 +423,7 @@ CASES = {
         first_k_dense_replace=1, num_nextn_predict_layers=0, scoring_func="sigmoid", topk_method="noaux_tc",
         rope_theta=10000.0, torch_dtype="bfloat16",
         rope_scaling={"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 32,
-                      "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.7},
+                      "beta_slow": 1, "mscale": 0.4, "mscale_all_dim": 0.4},
     ),
     # Queries of the layer's input; experts by shares in the groups of the best; transformers 4.
     "deepseek-v2": case(

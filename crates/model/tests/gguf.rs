@@ -261,6 +261,8 @@ fn converted_families_give_the_logits_of_their_directories() {
         converted_cases.push(name);
     }
     for name in [
+        "deepseek-v2",
+        "deepseek-v3",
         "exaone4",
         "gemma",
         "gemma2",
@@ -271,6 +273,7 @@ fn converted_families_give_the_logits_of_their_directories() {
         "gpt-oss",
         "gpt-oss-mxfp4",
         "glm4-moe",
+        "glm4-moe-lite",
         "granite",
         "granite-hybrid",
         "granite-hybrid-dense",
@@ -281,6 +284,7 @@ fn converted_families_give_the_logits_of_their_directories() {
         "llama2",
         "llama3",
         "ministral3",
+        "mistral4",
         "mixtral",
         "olmo2",
         "olmo3",
@@ -356,6 +360,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Lfm2ForCausalLM" => "lfm2",
         "Lfm2MoeForCausalLM" => "lfm2moe",
         "Glm4MoeForCausalLM" => "glm4moe",
+        "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "Glm4MoeLiteForCausalLM" => "deepseek2",
+        "Mistral4ForCausalLM" => "mistral4",
         "GraniteMoeForCausalLM" => "granitemoe",
         "GraniteMoeHybridForCausalLM" => "granitehybrid",
         "Ministral3ForCausalLM" => "mistral3",
@@ -368,7 +374,15 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     let number = |field: &str| config[field].as_u64().map(|number| number as u32);
     let (heads, hidden) = (number("num_attention_heads").unwrap(), number("hidden_size").unwrap());
     let head_dim = number("head_dim").unwrap_or(hidden / heads);
-    let wide = widest_heads(config).unwrap_or(head_dim);
+    // Of latent attention: rank and numbers that turn, the latter of which old files say nothing.
+    let latent = number("kv_lora_rank").zip(number("qk_rope_head_dim"));
+    let is_old = latent.is_some() && number("q_lora_rank").is_none();
+    let [plain, value] = ["qk_nope_head_dim", "v_head_dim"].map(|field| number(field).unwrap_or(0));
+    let wide = match latent {
+        Some((_, turning)) if is_old => plain + turning,
+        Some((rank, turning)) => rank + turning,
+        None => widest_heads(config).unwrap_or(head_dim),
+    };
     let mut settings =
         vec![text_setting("general.architecture", architecture), u32_setting(&key("attention.key_length"), wide)];
     let drafting = number("num_nextn_predict_layers").or(number("mtp_num_hidden_layers")).unwrap_or(0);
@@ -407,6 +421,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("n_shared_experts", "expert_shared_count"),
         ("n_group", "expert_group_count"),
         ("topk_group", "expert_group_used_count"),
+        ("q_lora_rank", "attention.q_lora_rank"),
+        ("kv_lora_rank", "attention.kv_lora_rank"),
         ("shared_intermediate_size", "expert_shared_feed_forward_length"),
         ("mamba_n_heads", "ssm.time_step_rank"),
         ("mamba_n_groups", "ssm.group_count"),
@@ -454,6 +470,20 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         settings.push(u32_setting(&key("attention.key_length_swa"), head_dim));
         settings.push(f32_setting(&key("rope.freq_base_swa"), 1e4));
     }
+    if let Some((rank, turning)) = latent {
+        settings.push(u32_setting(&key("attention.value_length"), if is_old { value } else { rank }));
+        if !is_old {
+            settings.push(u32_setting(&key("attention.key_length_mla"), plain + turning));
+            settings.push(u32_setting(&key("attention.value_length_mla"), value));
+        }
+        let softmax = ["DeepseekV2ForCausalLM", "Mistral4ForCausalLM"].map(Value::from);
+        let scores = if softmax.contains(&config["architectures"][0]) { 1 } else { 2 };
+        settings.push(u32_setting(&key("expert_gating_func"), scores));
+        settings.push(setting(&key("expert_weights_norm"), 7, &[u8::from(config["norm_topk_prob"] == true)]));
+        if config["mlp_layer_types"].is_array() {
+            settings.push(u32_setting(&key("leading_dense_block_count"), 1));
+        }
+    }
     if architecture == "granitehybrid" {
         settings.push(u32_setting(&key("ssm.inner_size"), number("mamba_expand").unwrap() * hidden));
         let is_rotated = config["position_embedding_type"] == "rope";
@@ -470,7 +500,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     }
     let shares = [&config["partial_rotary_factor"], &config["rope_parameters"]["partial_rotary_factor"]];
     let share = shares.into_iter().find_map(Value::as_f64).unwrap_or(1.0);
-    settings.push(u32_setting(&key("rope.dimension_count"), (f64::from(wide) * share) as u32));
+    let turning = latent.map_or((f64::from(wide) * share) as u32, |(_, turning)| turning);
+    settings.push(u32_setting(&key("rope.dimension_count"), turning));
 
     let rope =
         ["rope_parameters", "rope_scaling"].map(|field| &config[field]).into_iter().find(|rope| rope.is_object());
@@ -503,7 +534,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
                 ("mscale_all_dim", "rope.scaling.yarn_log_multiplier"),
                 ("llama_4_scaling_beta", "attention.temperature_scale"),
             ] {
-                settings.extend(rope[field].as_f64().map(|number| f32_setting(&key(name), number as f32)));
+                let part = if field == "mscale_all_dim" && latent.is_some() { 0.1 } else { 1.0 };
+                settings.extend(rope[field].as_f64().map(|number| f32_setting(&key(name), (part * number) as f32)));
             }
         }
         "llama3" => {
@@ -528,6 +560,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     let is_dense = config["num_local_experts"] == 0;
     let has_delta = config["linear_num_value_heads"].is_u64();
     let stored = delta_heads(stored_tensors(directory), config, architecture);
+    let stored = if is_old { stored } else { latent_heads(stored, (plain as usize, value as usize)) };
     for Stored { name, dtype, shape, bytes } in unfused_experts(gpt_oss_experts(stored)) {
         let name = ggml_name(architecture, &name);
         let name = if is_dense { name.replace("_shexp", "") } else { name };
@@ -666,6 +699,26 @@ fn delta_heads(tensors: Vec<Stored>, config: &Value, architecture: &str) -> Vec<
         converted.push(Stored { name, dtype, shape, bytes });
     }
     converted
+}
+
+/// What makes keys of latents, transposed, and what makes values, each a stack with a matrix for each head.
+fn latent_heads(tensors: Vec<Stored>, (plain, value): (usize, usize)) -> Vec<Stored> {
+    let apart = |tensor: Stored| -> Vec<Stored> {
+        let Some(module) = tensor.name.strip_suffix("kv_b_proj.weight") else { return vec![tensor] };
+        let (rank, heads) = (tensor.shape[1], tensor.shape[0] / (plain + value));
+        let numbers = tensor.bytes.as_chunks::<2>().0;
+        let number = |head: usize, row: usize, column: usize| numbers[(head * (plain + value) + row) * rank + column];
+        let stack = |part: &str, [rows, width]: [usize; 2], of: &dyn Fn(usize, usize, usize) -> [u8; 2]| {
+            let each = (0..heads * rows * width).map(|i| of(i / (rows * width), i / width % rows, i % width));
+            let (name, shape) = (format!("{module}{part}.weight"), vec![heads, rows, width]);
+            Stored { name, dtype: tensor.dtype.clone(), shape, bytes: each.flatten().collect() }
+        };
+        vec![
+            stack("k_b_proj", [rank, plain], &|head, row, column| number(head, column, row)),
+            stack("v_b_proj", [value, rank], &|head, row, column| number(head, plain + row, column)),
+        ]
+    };
+    tensors.into_iter().flat_map(apart).collect()
 }
 
 /// Columns of a quantized matrix in ggml's order of heads: what is held is what is read, and what is read is the file's
@@ -965,6 +1018,20 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
             ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
             ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+        ],
+        "deepseek2" | "mistral4" => &[
+            ("self_attn.q_a_proj", "attn_q_a"),
+            ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+            ("self_attn.q_b_proj", "attn_q_b"),
+            ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+            ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+            ("self_attn.k_b_proj", "attn_k_b"),
+            ("self_attn.v_b_proj", "attn_v_b"),
+            ("self_attn.kv_b_proj", "attn_kv_b"),
+            ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+            ("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
+            ("mlp.shared_experts.up_proj", "ffn_up_shexp"),
+            ("mlp.shared_experts.down_proj", "ffn_down_shexp"),
         ],
         "glm4moe" => &[
             ("post_attention_layernorm", "post_attention_norm"),

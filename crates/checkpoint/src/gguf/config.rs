@@ -16,10 +16,10 @@ use crate::container::TiledHeads;
 use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
 
-/// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, and OLMo 3 `olmo2`:
-/// see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
+/// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
+/// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
 /// token are one.
-const ARCHITECTURES: [(&str, &str); 28] = [
+const ARCHITECTURES: [(&str, &str); 30] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
@@ -42,6 +42,8 @@ const ARCHITECTURES: [(&str, &str); 28] = [
     ("lfm2", "Lfm2ForCausalLM"),
     ("lfm2moe", "Lfm2MoeForCausalLM"),
     ("glm4moe", "Glm4MoeForCausalLM"),
+    ("deepseek2", "DeepseekV2ForCausalLM"),
+    ("mistral4", "Mistral4ForCausalLM"),
     ("granitemoe", "GraniteMoeSharedForCausalLM"),
     ("granitehybrid", "GraniteMoeHybridForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
@@ -88,7 +90,7 @@ const ROPE: [(&str, &str); 5] = [
     ("beta_fast", "rope.scaling.yarn_beta_fast"),
     ("beta_slow", "rope.scaling.yarn_beta_slow"),
 ];
-/// The same of Ministral 3.
+/// The same of Ministral 3 and of latent attention.
 const ROPE_OF_MISTRAL3: [(&str, &str); 2] =
     [("mscale_all_dim", "rope.scaling.yarn_log_multiplier"), ("llama_4_scaling_beta", "attention.temperature_scale")];
 /// Fields of single architectures.
@@ -104,6 +106,13 @@ const OF_GLM4: [(&str, &str); 4] = [
     ("n_group", "expert_group_count"),
     ("topk_group", "expert_group_used_count"),
 ];
+const OF_LATENT: [(&str, &str); 3] = [
+    ("kv_lora_rank", "attention.kv_lora_rank"),
+    ("q_lora_rank", "attention.q_lora_rank"),
+    ("qk_rope_head_dim", "rope.dimension_count"),
+];
+const VALUE_LENGTH: &str = "attention.value_length";
+const EXPERT_SCORES: &str = "expert_gating_func";
 const SHARED_WIDTH: (&str, &str) = ("shared_intermediate_size", "expert_shared_feed_forward_length");
 const OF_MAMBA: [(&str, &str); 4] = [
     ("mamba_n_heads", "ssm.time_step_rank"),
@@ -168,6 +177,11 @@ impl<'m> Settings<'m> {
         }
     }
 
+    /// Keys and values are parts of a latent.
+    fn has_latents(&self) -> bool {
+        ["deepseek2", "mistral4"].contains(&self.architecture)
+    }
+
     fn head_dim(&self) -> Result<Option<u64>, LoadError> {
         if let Some(stated) = self.integer(HEAD_DIM.1)? {
             return Ok(Some(stated));
@@ -226,11 +240,13 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
     let head_dim = settings.head_dim()?;
     if let Some(head_dim) = head_dim {
         config.insert(HEAD_DIM.0.into(), head_dim.into());
-        if let Some(values) = settings.integer("attention.value_length")?.filter(|values| *values != head_dim) {
+        let differ = |values: &u64| *values != head_dim && !settings.has_latents();
+        if let Some(values) = settings.integer(VALUE_LENGTH)?.filter(differ) {
             let problem = format!("{values}, and keys have {head_dim}; heads of two widths are not supported");
-            return Err(metadata.error(&settings.key("attention.value_length"), problem));
+            return Err(metadata.error(&settings.key(VALUE_LENGTH), problem));
         }
-        if let Some(rotated) = settings.integer("rope.dimension_count")?.filter(|rotated| *rotated != head_dim) {
+        let turning = |rotated: &u64| *rotated != head_dim && !settings.has_latents();
+        if let Some(rotated) = settings.integer("rope.dimension_count")?.filter(turning) {
             // By its own number: as a share of a head it would not be recognised.
             if rotated == 0 || rotated > head_dim || rotated % 2 != 0 {
                 let problem = format!("{rotated} is no even number from 2 to {head_dim}, the width of a head");
@@ -250,6 +266,7 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
     match settings.architecture {
         "lfm2" | "lfm2moe" => add_lfm2_fields(gguf, &settings, &mut config)?,
         "glm4moe" => add_glm4_fields(gguf, &settings, head_dim, &mut config)?,
+        "deepseek2" | "mistral4" => add_latent_fields(&settings, &mut config)?,
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
         "gemma4" => add_gemma4_fields(gguf, files, &settings, &mut config)?,
         "qwen35" | "qwen35moe" | "qwen3next" => add_delta_fields(gguf, &settings, head_dim, &mut config)?,
@@ -271,6 +288,9 @@ fn class(settings: &Settings<'_>) -> Result<&'static str, LoadError> {
     }
     if settings.architecture == "olmo2" && settings.integer(WINDOW.1)?.is_some() {
         return Ok("Olmo3ForCausalLM");
+    }
+    if settings.architecture == "deepseek2" && settings.integer(EXPERT_SCORES)? == Some(2) {
+        return Ok("DeepseekV3ForCausalLM");
     }
     let (_, class) =
         ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("checked by Settings::of");
@@ -368,6 +388,31 @@ fn add_glm4_fields(
     }
     config.insert("use_qk_norm".into(), gguf.tensor("blk.0.attn_q_norm.weight").is_some().into());
     add_router_fields(settings, config)
+}
+
+/// Widths of the heads are stated as such, or, in files from before latents were cached, as those of keys and values.
+fn add_latent_fields(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    for (field, name) in OF_GLM4.into_iter().chain([DENSE_OF_GLM4, DRAFTING]).chain(OF_LATENT) {
+        config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
+    }
+    let width = |name: &str| -> Result<Option<u64>, LoadError> {
+        match settings.integer(&format!("{name}_mla"))? {
+            Some(width) => Ok(Some(width)),
+            None => settings.integer(name),
+        }
+    };
+    let turning = settings.integer("rope.dimension_count")?.unwrap_or(0);
+    let plain = width(HEAD_DIM.1)?.map(|width| width.saturating_sub(turning));
+    config.insert("qk_nope_head_dim".into(), json!(plain));
+    config.insert("v_head_dim".into(), json!(width(VALUE_LENGTH)?));
+    let layers = settings.integer("block_count")?.unwrap_or(0);
+    let drafting = settings.integer(DRAFTING.1)?.unwrap_or(0);
+    config.insert("num_hidden_layers".into(), layers.saturating_sub(drafting).into());
+    let is_v2 = config.get("architectures").is_some_and(|classes| classes[0] == "DeepseekV2ForCausalLM");
+    if is_v2 && settings.integer(OF_GLM4[2].1)?.unwrap_or(1) > 1 {
+        config.insert("topk_method".into(), "group_limited_greedy".into());
+    }
+    add_expert_weights(settings, !is_v2, config)
 }
 
 /// Layers that see all have heads of their own, and their pairs that do not turn have a divisor without end.
@@ -524,16 +569,20 @@ fn add_delta_fields(
 
 /// Routers whose scores are a sigmoid.
 fn add_router_fields(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
-    const SCORES: &str = "expert_gating_func";
-    if let Some(other @ (0 | 1 | 3..)) = settings.integer(SCORES)? {
+    if let Some(other @ (0 | 1 | 3..)) = settings.integer(EXPERT_SCORES)? {
         let problem = format!("{other} is not supported; 2, a sigmoid, is");
-        return Err(settings.metadata.error(&settings.key(SCORES), problem));
+        return Err(settings.metadata.error(&settings.key(EXPERT_SCORES), problem));
     }
+    add_expert_weights(settings, true, config)
+}
+
+/// How weights of experts are normed and scaled. `normed`: where the file does not say it.
+fn add_expert_weights(settings: &Settings<'_>, normed: bool, config: &mut Map<String, Value>) -> Result<(), LoadError> {
     if let Some(factor) = settings.metadata.float(&settings.key(EXPERT_FACTOR.1))?.filter(|factor| *factor != 0.0) {
         config.insert(EXPERT_FACTOR.0.into(), factor.into());
     }
-    let normed = settings.metadata.flag(&settings.key("expert_weights_norm"))?;
-    config.insert("norm_topk_prob".into(), normed.unwrap_or(true).into());
+    let stated = settings.metadata.flag(&settings.key("expert_weights_norm"))?;
+    config.insert("norm_topk_prob".into(), stated.unwrap_or(normed).into());
     Ok(())
 }
 
@@ -558,7 +607,9 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, FLOATS[0].1)];
     let fields =
         INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain(ROPE_OF_MISTRAL3).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
-    let fields = fields.chain(own).chain(OF_GLM4).chain(OF_MAMBA).chain([SHARED_WIDTH]);
+    let fields = fields.chain(own).chain(OF_GLM4).chain(OF_MAMBA).chain([SHARED_WIDTH]).chain(OF_LATENT);
+    let widths = [("qk_nope_head_dim", "attention.key_length_mla"), ("v_head_dim", "attention.value_length_mla")];
+    let fields = fields.chain(widths);
     let mut fields =
         fields.chain(OF_DELTA).chain([SHARED_WIDTH_OF_QWEN, ATTENTION_INTERVAL, ("linear_value_head_dim", INNER)]);
     match (field, fields.find(|(theirs, _)| *theirs == name)) {
@@ -584,15 +635,20 @@ fn rope_scaling(
             scaling.insert(field.into(), number);
         }
     }
-    if settings.architecture == "mistral3" {
+    if ["mistral3", "mistral4", "deepseek2"].contains(&settings.architecture) {
         for (field, name) in ROPE_OF_MISTRAL3 {
             let number = metadata.float(&settings.key(name))?;
+            // Of latent attention a tenth of it is stated, as float32.
+            let whole = |number: f64| if settings.has_latents() { (number * 1e7).round() / 1e6 } else { number };
+            let number = number.map(|number| if field == "mscale_all_dim" { whole(number) } else { number });
             scaling.extend(number.map(|number| (field.to_string(), number.into())));
         }
-        scaling.insert("mscale".into(), 1.into()); // as ggml takes for granted
+        // As ggml takes for granted.
+        let scale = scaling.get("mscale_all_dim").cloned().filter(|_| settings.has_latents());
+        scaling.insert("mscale".into(), scale.unwrap_or(1.into()));
     }
     match metadata.text(&key)? {
-        None | Some("none") if settings.architecture == "mistral3" => {
+        None | Some("none") if ["mistral3", "mistral4"].contains(&settings.architecture) => {
             scaling.insert("rope_type".into(), "default".into());
             return Ok(Some(Value::Object(scaling)));
         }

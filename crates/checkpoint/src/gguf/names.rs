@@ -78,7 +78,7 @@ fn expert_modules(architecture: &str) -> (&'static str, [&'static str; 3]) {
 fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] {
     match architecture {
         "lfm2moe" => &[("exp_probs_b.bias", "feed_forward.expert_bias")],
-        "glm4moe" => &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")],
+        "glm4moe" | "deepseek2" | "mistral4" => &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")],
         "gemma4" => &[
             ("layer_output_scale.weight", "layer_scalar"),
             ("ffn_gate_inp.scale", "router.scale"),
@@ -158,6 +158,21 @@ const OF_GLM4: [(&str, &str); 10] = [
     ("nextn.shared_head_norm", "shared_head.norm"),
 ];
 
+/// Latent attention; files from before the products of keys and values were apart have `attn_kv_b`.
+const OF_LATENT: [(&str, &str); 11] = [
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_k_b", "self_attn.k_b_proj"),
+    ("attn_v_b", "self_attn.v_b_proj"),
+    ("attn_kv_b", "self_attn.kv_b_proj"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
+
 /// The delta rule of Qwen3-Next and Qwen3.5; the last are of layers that draft.
 const OF_DELTA: [(&str, &str); 20] = [
     ("post_attention_norm", "post_attention_layernorm"),
@@ -193,6 +208,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
         "lfm2" | "lfm2moe" => &OF_LFM2,
         "glm4moe" => &OF_GLM4,
+        "deepseek2" | "mistral4" => &OF_LATENT,
         "gemma4" => &OF_GEMMA4,
         "granitemoe" | "granitehybrid" => &OF_GRANITE,
         "qwen35" | "qwen35moe" | "qwen3next" => &OF_DELTA,
@@ -395,6 +411,9 @@ mod tests {
             ("glm4moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),
             ("glm4moe", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("glm4moe", "blk.47.nextn.eh_proj.weight", "model.layers.47.eh_proj.weight"),
+            ("deepseek2", "blk.7.attn_kv_a_mqa.weight", "model.layers.7.self_attn.kv_a_proj_with_mqa.weight"),
+            ("deepseek2", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.gate.e_score_correction_bias"),
+            ("mistral4", "blk.7.attn_v_b.weight", "model.layers.7.self_attn.v_b_proj.weight"),
             ("qwen35", "blk.7.attn_qkv.weight", "model.layers.7.linear_attn.in_proj_qkv.weight"),
             ("qwen35", "blk.7.attn_gate.weight", "model.layers.7.linear_attn.in_proj_z.weight"),
             ("qwen35", "blk.7.ssm_alpha.weight", "model.layers.7.linear_attn.in_proj_a.weight"),

@@ -339,6 +339,9 @@ impl ExpertConfig {
             ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 => {
                 ("moe_intermediate_size", normed(true)?)
             }
+            ExpertFields::DeepSeek(Router::Shares) if normed(false)? => {
+                return Err(fields.error("norm_topk_prob", "true is not supported; weights are shares of all experts"));
+            }
             ExpertFields::DeepSeek(Router::Shares) => ("moe_intermediate_size", false),
             ExpertFields::DeepSeek(_) => ("moe_intermediate_size", normed(true)?),
             ExpertFields::Qwen35 | ExpertFields::Gemma4 => ("moe_intermediate_size", true),
