@@ -22,6 +22,8 @@ import compressed_tensors
 import numpy
 import safetensors.torch
 import torch
+from compressed_tensors.compressors.mx_utils import decompress_mx_scale
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
 
@@ -76,13 +78,14 @@ class Draw:
         return steps * self.scales.astype(numpy.float32)[:, self.group_of]
 
 
-def gptq(rng, shape, symmetric, offset, ordered=False):
-    draw = Draw(rng, shape, 4, shape[1] // 32, symmetric)
+def gptq(rng, shape, symmetric, offset, ordered=False, bits=4):
+    draw = Draw(rng, shape, bits, shape[1] // 32, symmetric)
+    order = range(32 // bits)
     if ordered:
         draw.group_of = rng.permutation(draw.group_of)
     return draw, {
-        "qweight": transposed(words(draw.codes)),
-        "qzeros": words(transposed(draw.zeros - offset)),
+        "qweight": transposed(words(draw.codes, order, bits)),
+        "qzeros": words(transposed(draw.zeros - offset), order, bits),
         "scales": transposed(draw.scales),
         "g_idx": draw.group_of.astype(numpy.int32),
     }
@@ -148,6 +151,67 @@ def fp8(rng, shape, block, name, dtype):
     return draw, {"weight": draw.codes, name: draw.scales}
 
 
+class MxFp8Draw(Fp8Draw):
+    """The same with a power of two for 32 inputs."""
+
+    def __init__(self, rng, shape):
+        super().__init__(rng, shape, (1, 32), torch.float32)
+        self.scales = torch.from_numpy(rng.integers(110, 120, (shape[0], shape[1] // 32)).astype(numpy.uint8))
+        self.wide = decompress_mx_scale(self.scales).float().repeat_interleave(32, 1)
+
+
+class Fp4Draw:
+    """Codes of E2M1 `[out, in]`, two to a byte, and a scale for each group: e4m3 with one for all, or a power of two."""
+
+    def __init__(self, rng, shape, group, divides=None):
+        codes = rng.integers(0, 256, (shape[0], shape[1] // 2)).astype(numpy.uint8)
+        self.packed, size = torch.from_numpy(codes), (shape[0], shape[1] // group)
+        if group == 32:
+            self.scales = torch.from_numpy(rng.integers(118, 125, size).astype(numpy.uint8))
+            wide = decompress_mx_scale(self.scales).float()
+        else:
+            self.scales = torch.from_numpy((448 * rng.random(size)).astype(numpy.float32)).to(torch.float8_e4m3fn)
+            self.scales[0, 0] = 0
+            self.scale = torch.tensor(3137.7 if divides else 0.00031871)
+            wide = self.scales.float() / self.scale if divides else self.scales.float() * self.scale
+        self.wide = wide.repeat_interleave(group, 1)
+
+    def meaning(self):
+        codes = unpack_fp4_from_uint8(self.packed, self.packed.shape[0], 2 * self.packed.shape[1], torch.float32)
+        return ((codes + 0.0) * self.wide).numpy()  # no code is a negative zero here
+
+
+def nvfp4(rng, shape):
+    draw = Fp4Draw(rng, shape, 16, divides=True)
+    return draw, {"weight_packed": draw.packed, "weight_scale": draw.scales,
+                  "weight_global_scale": draw.scale.reshape(1), "input_global_scale": torch.tensor([2.5])}
+
+
+def modelopt(rng, shape):
+    """FP8 in queries, NVFP4 elsewhere, and the scale of a KV cache."""
+    if shape == (64, 64):
+        draw = Fp8Draw(rng, shape, shape, torch.float32)
+        return draw, {"weight": draw.codes, "weight_scale": draw.scales.reshape(()), "k_scale": torch.tensor(0.5)}
+    draw = Fp4Draw(rng, shape, 16)
+    return draw, {"weight": draw.packed, "weight_scale": draw.scales, "weight_scale_2": draw.scale,
+                  "input_scale": torch.tensor(0.01)}
+
+
+def mxfp4(rng, shape):
+    draw = Fp4Draw(rng, shape, 32)
+    return draw, {"weight_packed": draw.packed, "weight_scale": draw.scales}
+
+
+def mxfp8(rng, shape):
+    draw = MxFp8Draw(rng, shape)
+    return draw, {"weight": draw.codes, "weight_scale": draw.scales}
+
+
+def fp8_static(rng, shape):
+    draw = Fp8Draw(rng, shape, shape, torch.bfloat16)
+    return draw, {"weight": draw.codes, "weight_scale_inv": draw.scales.reshape(()), "activation_scale": torch.tensor(2.0)}
+
+
 def gptq_config(**fields):
     return {"quant_method": "gptq", "bits": 4, "group_size": 32, "damp_percent": 0.1, **fields}
 
@@ -174,6 +238,17 @@ CASES = {
     "gptq-v2": (
         gptq_config(sym=False, desc_act=False, checkpoint_format="gptq_v2", pack_dtype="int32"),
         lambda rng, shape: gptq(rng, shape, False, 0)),
+    "gptq-8-bits-desc-act": (
+        gptq_config(bits=8, sym=False, desc_act=True),
+        lambda rng, shape: gptq(rng, shape, False, 1, ordered=True, bits=8)),
+    # Four bits in two of the matrices.
+    "auto-round-8-bits": (
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 8, "group_size": 32, "sym": True,
+         "data_type": "int", "extra_config": {"model.layers.0.self_attn.k_proj": {"bits": 4}, "lm_head": {"bits": 16}}},
+        lambda rng, shape: gptq(rng, shape, True, 1, bits=4 if shape[0] == 32 else 8)),
+    "auto-round-awq": (
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": 32, "sym": False},
+        awq),
     "awq": (
         {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True,
          "modules_to_not_convert": None},
@@ -196,6 +271,22 @@ CASES = {
     "w8a8-tensor-asym": (
         compressed_config("int-quantized", {"num_bits": 8, "symmetric": False, "strategy": "tensor"}, DYNAMIC),
         lambda rng, shape: int8(rng, shape, True, False)),
+    "nvfp4": (
+        compressed_config("nvfp4-pack-quantized", {"type": "float", "strategy": "tensor_group", "group_size": 16},
+                          {"num_bits": 4, "type": "float", "strategy": "tensor_group", "dynamic": "local"}),
+        nvfp4),
+    "nvfp4-modelopt": (
+        {"producer": {"name": "modelopt"},
+         "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
+                          "exclude_modules": ["lm_head"]}},
+        modelopt),
+    "mxfp4": (
+        compressed_config("mxfp4-pack-quantized", {"type": "float", "strategy": "group", "group_size": 32}), mxfp4),
+    "mxfp8": (
+        compressed_config("mxfp8-quantized", {"type": "float", "num_bits": 8, "strategy": "group", "group_size": 32}),
+        mxfp8),
+    "fp8-tensor": (
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}, fp8_static),
     # Blocks that do not divide the matrices.
     "fp8-blocks": (
         {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [40, 48],
@@ -205,15 +296,21 @@ CASES = {
         compressed_config("float-quantized", {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"},
                           {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}),
         lambda rng, shape: fp8(rng, shape, None, "weight_scale", torch.bfloat16)),
+    "fp8-compressed-blocks": (
+        compressed_config("float-quantized", {"num_bits": 8, "type": "float", "strategy": "block",
+                                              "block_structure": [32, 64]}),
+        lambda rng, shape: fp8(rng, shape, (32, 64), "weight_scale", torch.bfloat16)),
 }
 
 
 def judge(name, tensors, draw):
     """What compressed-tensors makes of a module's tensors, where it can read them."""
-    if isinstance(draw, Fp8Draw):
-        return  # torch has said what its numbers are
+    if isinstance(draw, (Fp8Draw, Fp4Draw)):
+        return  # torch and compressed-tensors have said what its numbers are
     tensor = {key: torch.from_numpy(numpy.ascontiguousarray(value)) for key, value in tensors.items()}
     zero = None
+    if name == "auto-round-awq":
+        return  # AWQ
     if name == "awq":
         converter = AutoAWQConverter(group_size=32)
         tensor = converter.process({f"m.{key}": value for key, value in tensor.items()})
@@ -256,7 +353,9 @@ def make_case(directory, name):
     as_torch = lambda value: value if torch.is_tensor(value) else torch.from_numpy(numpy.ascontiguousarray(value))
     tensors = {name: as_torch(value).contiguous() for name, value in tensors.items()}
     safetensors.torch.save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    fields = {**CONFIG, "quantization_config": config}
+    fields = CONFIG if "producer" in config else {**CONFIG, "quantization_config": config}
+    if "producer" in config:
+        (directory / "hf_quant_config.json").write_text(json.dumps(config, indent=1) + "\n")
     (directory / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
     (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

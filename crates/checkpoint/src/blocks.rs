@@ -272,7 +272,7 @@ fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
 }
 
 /// The numbers of MXFP4's codes, doubled: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the negative ones.
-const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(crate) const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Half the scale of a block of MXFP4: `2^(e - 128)`. 0 where that is no normal number, NaN where some code times it is no
 /// number at all.

@@ -869,6 +869,8 @@ fn with_scale(directory: &Path, suffix: &str, value: f32) -> Option<(Files, Stri
     let number = match tensor["dtype"].as_str().unwrap() {
         "F32" => value.to_le_bytes().to_vec(),
         "BF16" => value.to_le_bytes()[2..].to_vec(),
+        "U8" => vec![255],
+        "F8_E4M3" => vec![127],
         // A number beyond half precision is infinite there.
         _ => [0, if value.is_nan() { 0x7e } else { 0x7c }].to_vec(),
     };
@@ -889,8 +891,9 @@ fn scales_that_are_no_numbers_are_refused_by_name() {
                 let loaded = model::load(Reference::new(), &files.clone().checkpoint(), &options(class), &mut |_| {});
                 let message =
                     loaded.map(|runner| runner.notices().to_vec()).expect_err("no weight by it is known").to_string();
+                // Of MXFP4 it is found in the blocks.
                 assert!(
-                    message.contains(&name) && message.contains("finite number"),
+                    message.contains(name.trim_end_matches("_scale")) && message.contains("finite number"),
                     "{checkpoint:?} {class:?}: {message}"
                 );
                 tried += 1;

@@ -149,20 +149,28 @@ fn what_is_not_computed_is_refused_by_the_name_of_its_field() {
     let table: &[(&str, &str, Value, &str)] = &[
         ("gptq-sym", "quant_method", json!("bitsandbytes"), "quant_method: \"bitsandbytes\" is unsupported"),
         ("gptq-sym", "quant_method", Value::Null, "quant_method: it is missing; supported are \"gptq\""),
-        ("gptq-sym", "quant_method", json!("fp8"), "weight_block_size: expected two sizes"),
+        ("gptq-sym", "quant_method", json!("fp8"), "q_proj.weight"),
+        ("nvfp4", "quant_method", json!("modelopt"), "down_proj.weight\": missing"),
         (
             "fp8-blocks",
             "weight_block_size",
             json!([128, 0]),
             "weight_block_size: expected two sizes, such as [128, 128]",
         ),
-        ("fp8-blocks", "activation_scheme", json!("static"), "activation_scheme: \"static\" is unsupported"),
+        ("fp8-blocks", "activation_scheme", json!("static"), "nothing"),
+        ("fp8-blocks", "weight_block_size", Value::Null, "down_proj.weight_scale_inv"),
         ("fp8-blocks", "fmt", json!("e5m2"), "fmt: \"e5m2\" is unsupported"),
-        ("gptq-sym", "bits", json!(8), "quantization_config.bits: 8 is unsupported; expected 4"),
+        ("gptq-sym", "bits", json!(3), "quantization_config.bits: 3 is unsupported; expected 4 or 8"),
+        ("gptq-sym", "bits", json!(8), "down_proj.qzeros\": shape [3, 8]; the module's other tensors require [3, 16]"),
+        ("auto-round-8-bits", "packing_format", json!("auto_round"), "packing_format: \"auto_round\" is unsupported"),
+        ("auto-round-8-bits", "data_type", json!("mx_fp"), "data_type: \"mx_fp\" is unsupported"),
+        ("auto-round-8-bits", "extra_config", Value::Null, "k_proj.qzeros\": shape [2, 4]"),
+        ("auto-round-8-bits", "extra_config", json!({"a": {"bits": 2}}), "extra_config.a.bits: 2 is unsupported"),
         ("gptq-sym", "checkpoint_format", json!("marlin"), "checkpoint_format: \"marlin\" is unsupported"),
         ("gptq-sym", "is_marlin_format", json!(true), "is_marlin_format: true is unsupported"),
         ("gptq-sym", "pack_dtype", json!("int16"), "pack_dtype"),
-        ("gptq-sym", "dynamic", json!({"+:.*down.*": {"bits": 8}}), "quantization_config.dynamic.+:.*down.*"),
+        ("gptq-sym", "dynamic", json!({"+:.*down.*": {"bits": 8}}), "nothing"),
+        ("gptq-sym", "dynamic", json!({"+:.*down.*": {"bits": 2}}), "quantization_config.dynamic.+:.*down.*.bits: 2"),
         ("gptq-sym", "dynamic", json!({"-:.*router.*": {}}), "nothing"),
         ("awq", "bits", json!(3), "quantization_config.bits: 3 is unsupported"),
         ("awq", "version", json!("gemv"), "version: \"gemv\" is unsupported; expected \"gemm\" or \"GEMM\""),
@@ -174,8 +182,8 @@ fn what_is_not_computed_is_refused_by_the_name_of_its_field() {
             "modules_to_not_convert: lists \"k_proj\" as not quantized",
         ),
         ("awq", "modules_to_not_convert", json!("k_proj"), "modules_to_not_convert: not a list of texts"),
-        ("w8a8-channel", "format", json!("nvfp4-pack-quantized"), "format: \"nvfp4-pack-quantized\" is unsupported"),
-        ("w8a8-channel", "kv_cache_scheme", json!({"num_bits": 8}), "kv_cache_scheme"),
+        ("w8a8-channel", "format", json!("mxfp6-pack-quantized"), "format: \"mxfp6-pack-quantized\" is unsupported"),
+        ("w8a8-channel", "kv_cache_scheme", json!({"num_bits": 8}), "nothing"),
         ("w8a8-channel", "quantization_status", json!("frozen"), "quantization_status"),
         ("w8a8-channel", "sparsity_config", json!({"format": "sparse-24-bitmask"}), "sparsity_config.format"),
         ("w8a8-channel", "transform_config", json!({"config_groups": {}}), "transform_config"),
@@ -193,18 +201,19 @@ fn what_is_not_computed_is_refused_by_the_name_of_its_field() {
         let found = complaint(&config, &read(name));
         assert!(found.contains(wanted), "{name}, {field} = {value}: {found}");
     }
+    // ModelOpt's newer exports have the method in config.json.
+    for (algorithm, wanted) in [("NVFP4", "nothing"), ("W4A16_AWQ", "quant_algo: \"W4A16_AWQ\" is unsupported")] {
+        let mut config = json_file("nvfp4-modelopt", "config.json");
+        config["quantization_config"] = json!({"quant_method": "modelopt", "quant_algo": algorithm});
+        let found = complaint(&config, &read("nvfp4-modelopt"));
+        assert!(found.contains(wanted), "{algorithm}: {found}");
+    }
     let groups: &[(&str, &str, Value)] = &[
         ("weights", "type", json!("nf")),
         ("weights", "num_bits", json!(3)),
         ("weights", "num_bits", json!(16)),
         ("weights", "strategy", json!("block")),
         ("weights", "dynamic", json!(true)),
-        ("input_activations", "num_bits", json!(4)),
-        ("input_activations", "type", json!("float")),
-        ("input_activations", "strategy", json!("tensor")),
-        ("input_activations", "symmetric", json!(false)),
-        ("input_activations", "dynamic", json!(false)),
-        ("input_activations", "dynamic", Value::Null),
     ];
     for (part, field, value) in groups {
         let mut config = json_file("w8a8-channel", "config.json");
@@ -342,6 +351,52 @@ fn a_broken_module_is_named_with_its_file() {
             |t| edit(t, "q_proj.scales", |t| t.3[..2].copy_from_slice(&[0, 0x7c])),
             &["q_proj.scales", "scale 0 is inf"],
         ),
+        (
+            "gptq-8-bits-desc-act",
+            |t| edit(t, "q_proj.qzeros", |t| t.2 = vec![4, 8]),
+            &["q_proj.qzeros", "[4, 8]", "[2, 16]"],
+        ),
+        ("nvfp4", |t| remove(t, "o_proj.weight_global_scale"), &["o_proj.weight_global_scale", "missing"]),
+        ("nvfp4", |t| remove(t, "o_proj.weight_packed"), &["o_proj.weight_scale", "dtype F8_E4M3"]),
+        (
+            "nvfp4",
+            |t| edit(t, "o_proj.weight_global_scale", |t| t.3.fill(0)),
+            &["o_proj.weight_global_scale", "0e0", "not a finite number"],
+        ),
+        (
+            "nvfp4",
+            |t| edit(t, "o_proj.weight_global_scale", |t| t.1 = "I32".into()),
+            &["o_proj.weight_global_scale", "dtype I32; expected F32"],
+        ),
+        (
+            "nvfp4",
+            |t| edit(t, "o_proj.weight_packed", |t| t.2 = vec![512, 4]),
+            &["o_proj.weight_packed", "[512, 4]", "16 codes"],
+        ),
+        (
+            "nvfp4",
+            |t| edit(t, "o_proj.weight_scale", |t| t.2 = vec![32, 8]),
+            &["o_proj.weight_scale", "[32, 8]", "[64, 4]"],
+        ),
+        ("nvfp4", |t| edit(t, "o_proj.weight_scale", |t| t.3[2] = 0x7f), &["o_proj.weight_scale", "scale 2 is NaN"]),
+        ("nvfp4", |t| edit(t, "o_proj.weight_scale", |t| t.1 = "I8".into()), &["o_proj.weight_scale", "dtype I8"]),
+        (
+            "mxfp4",
+            |t| edit(t, "o_proj.weight_scale", |t| t.2 = vec![128]),
+            &["o_proj.weight_scale", "[128]", "[64, 2]"],
+        ),
+        ("mxfp4", |t| edit(t, "o_proj.weight_scale", |t| t.3[3] = 255), &["o_proj.weight", "a scale of block 3"]),
+        (
+            "mxfp4",
+            |t| edit(t, "o_proj.weight_packed", |t| t.2 = vec![256, 8]),
+            &["o_proj.weight_packed", "[256, 8]", "inputs / 32"],
+        ),
+        ("mxfp8", |t| edit(t, "o_proj.weight_scale", |t| t.3[3] = 255), &["o_proj.weight_scale", "scale 3 is NaN"]),
+        (
+            "fp8-tensor",
+            |t| edit(t, "o_proj.weight_scale_inv", |t| (t.2, t.3) = (vec![2], vec![0; 4])),
+            &["o_proj.weight_scale_inv", "[2]", "[64, 1]"],
+        ),
         ("fp8-blocks", |t| remove(t, "o_proj.weight_scale_inv"), &["o_proj.weight", "F8_E4M3"]),
         ("fp8-blocks", |t| remove(t, "o_proj.weight"), &["o_proj.weight", "missing"]),
         ("fp8-blocks", |t| edit(t, "o_proj.weight", |t| t.3[65] = 0xff), &["o_proj.weight", "weight 1 of output 1"]),
@@ -441,8 +496,7 @@ fn codes_of_another_width_are_refused() {
 fn what_a_checkpoint_is_stored_in_is_what_auto_takes() {
     for name in cases() {
         let class = Weights::open(&open(&name)).unwrap().class();
-        let wanted =
-            if name.starts_with("w8") || name.starts_with("fp8") { WeightClass::Int8 } else { WeightClass::Int4 };
+        let wanted = if name.contains('8') { WeightClass::Int8 } else { WeightClass::Int4 };
         assert_eq!(class, wanted, "{name}");
     }
     assert_eq!(Weights::open(&committed("llama2")).unwrap().class(), WeightClass::Bf16);
@@ -455,6 +509,18 @@ fn through_int8(weights: &Weights, tensor: &str, shape: [usize; 2]) -> (Vec<f32>
     let mut found = vec![f32::NAN; shape[0] * shape[1]];
     found.chunks_exact_mut(shape[1]).enumerate().for_each(|(row, out)| packed.unpack_row(row, out));
     (found, matrix(weights, tensor, shape))
+}
+
+/// Two codes of NVFP4 a byte and a float for 16 stay as they are where four or eight bits are asked for.
+#[test]
+fn codes_of_nvfp4_are_kept_in_their_groups() {
+    for name in ["nvfp4", "nvfp4-modelopt"] {
+        let weights = Weights::open(&open(name)).unwrap();
+        for (tensor, shape, _) in expected(name).into_iter().filter(|(_, shape, _)| *shape != [64, 64]) {
+            let (found, wanted) = through_int8(&weights, &tensor, shape);
+            assert!(found == wanted, "{name}: {tensor}");
+        }
+    }
 }
 
 /// Symmetric int8 rows are not quantized once more, which -128 would not survive.

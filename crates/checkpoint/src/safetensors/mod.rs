@@ -85,7 +85,12 @@ impl Container for Directory {
     }
 
     fn quantization(&self, files: &Files, limit: u64) -> Result<Option<String>, LoadError> {
-        Ok(files.read_text(CONFIG, limit)?.map(with_numbers))
+        let config = files.read_text(CONFIG, limit)?.map(with_numbers);
+        // ModelOpt's older exports name the method in a file of their own.
+        match config.as_ref().is_some_and(|text| text.contains("\"quantization_config\"")) {
+            true => Ok(config),
+            false => Ok(files.read_text("hf_quant_config.json", limit)?.or(config)),
+        }
     }
 }
 

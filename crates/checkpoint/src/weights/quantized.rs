@@ -4,13 +4,21 @@
 //!                        codes                        scales         zero points        w[n, k] =
 //! GPTQ                   qweight i32 [in/8, out]      scales [g, out] qzeros i32 [g, out/8]   scale * (code - (zero + 1))
 //!   gptq_v2                                                                                    scale * (code - zero)
+//!     of 8 bits                 [in/4, out]                            [g, out/4]
 //! AWQ gemm               qweight i32 [in, out/8]      scales [g, out] qzeros i32 [g, out/8]   scale * (code - zero)
 //! compressed-tensors
 //!   pack-quantized       weight_packed i32 [out, in/8]   weight_scale [out, g]   weight_zero_point i32 [out/8, g]
 //!     of 8 bits                            [out, in/4]                                                 [out/4, g]
 //!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
-//!   float-quantized      weight e4m3 [out, in]           weight_scale [out, 1] or [1]                 scale * weight
-//! FP8                    weight e4m3 [out, in]           weight_scale_inv [out/128, in/128]           scale * weight
+//!   float-quantized      weight e4m3 [out, in]           weight_scale [out, 1], [1] or blocks         scale * weight
+//!   nvfp4-pack-quantized weight_packed u8 [out, in/2]    weight_scale e4m3 [out, in/16], weight_global_scale [1]
+//!                                                                                                     (scale / global) * code
+//!   mxfp4-pack-quantized weight_packed u8 [out, in/2]    weight_scale u8 [out, in/32]                 2^(scale - 127) * code
+//!   mxfp8-quantized      weight e4m3 [out, in]           weight_scale u8 [out, in/32]                 2^(scale - 127) * weight
+//! FP8                    weight e4m3 [out, in]           weight_scale_inv [out/128, in/128] or []     scale * weight
+//! ModelOpt: FP8          weight e4m3 [out, in]           weight_scale [] or [out]                     scale * weight
+//!   NVFP4                weight u8 [out, in/2]           weight_scale e4m3 [out, in/16], weight_scale_2 []
+//!                                                                                                     (scale * scale_2) * code
 //! MXFP4                  blocks u8 [.., out, in/32, 16]  scales u8 [.., out, in/32]                   2^(scale - 127) * code
 //! ```
 //! A word holds eight 4-bit codes or four 8-bit codes. GPTQ packs eight neighbours along the input with the first in
@@ -19,8 +27,12 @@
 //! or by 128 for 8 bits. Zero points of GPTQ's first format are stored minus one. Layouts are those of AutoGPTQ,
 //! GPTQModel, AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023). FP8's numbers of 8 bits
 //! (e4m3 of Micikevicius et al., 2022) share a scale in blocks of 128 x 128, as DeepSeek-V3 was published; the name of
-//! the scales says that the quantizer divided by them. Activations are not rounded to FP8 here. MXFP4's codes, as gpt-oss
-//! was published, are those of [`BlockType::MXFP4`](crate::BlockType), neighbours in a byte, and are packed unchanged.
+//! the scales says that the quantizer divided by them. MXFP4's codes, as gpt-oss was published, are those of
+//! [`BlockType::MXFP4`](crate::BlockType), neighbours in a byte, and are packed unchanged; so are NVFP4's, the same ones
+//! with a float as scale of each 16. AutoRound writes the layouts of GPTQ and AWQ.
+//!
+//! Scales of activations and of a KV cache are left aside: activations are not rounded to these formats here, and keys and
+//! values as the server's options say.
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
 //! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
@@ -31,33 +43,51 @@
 //! the file, once.
 
 use super::table::{Entry, Table, Values};
+use crate::blocks::DOUBLED;
 use crate::checkpoint::Checkpoint;
 use crate::encoding::Encoding;
 use crate::files::{LoadError, ModelFile};
 use kernels::WeightClass;
-use kernels::quant::INT8_GROUP;
+use kernels::quant::{BlockFormat, GroupScale, INT8_GROUP, Scales};
 use serde_json::{Map, Value};
 
 const CONFIG: &str = "config.json";
 const FIELD: &str = "quantization_config";
+/// Beside a `config.json` without [`FIELD`].
+const MODELOPT: &str = "hf_quant_config.json";
+/// Ends of the names of scales that are left aside.
+const NOT_OF_WEIGHTS: [&str; 8] = [
+    ".input_scale",
+    ".input_zero_point",
+    ".input_global_scale",
+    ".activation_scale",
+    ".output_scale",
+    ".q_scale",
+    ".k_scale",
+    ".v_scale",
+];
 
 /// How a checkpoint's quantized modules are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     /// `zero_offset` is added to every stored zero point: 1 in the first format, 0 in `gptq_v2`.
+    /// `widths`: the possible ones.
     Gptq {
         zero_offset: u8,
+        widths: PackedWidths,
     },
     Awq,
-    /// `packed`: the possible widths of packed codes.
+    /// `packed`: the possible widths of packed codes; `block`: outputs and inputs that share a scale, where they do.
     CompressedTensors {
         packed: PackedWidths,
+        block: Option<[usize; 2]>,
     },
-    /// `block`: outputs and inputs that share a scale.
+    /// `block`: outputs and inputs that share a scale; without, all of a matrix.
     Fp8 {
-        block: [usize; 2],
+        block: Option<[usize; 2]>,
     },
     Mxfp4,
+    ModelOpt,
 }
 
 /// Widths of packed codes in the groups of `config.json`.
@@ -70,8 +100,10 @@ struct PackedWidths {
 /// The layout of a module's codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
+    /// `eight`: bits of a code, instead of four.
     Gptq {
         zero_offset: u8,
+        eight: bool,
     },
     Awq,
     Packed4,
@@ -80,6 +112,10 @@ enum Layout {
     /// `block`: outputs and inputs that share a scale.
     Fp8 {
         block: [usize; 2],
+    },
+    /// `divides`: whether the module's one scale divides those of groups, or multiplies them.
+    Nvfp4 {
+        divides: bool,
     },
 }
 
@@ -92,6 +128,8 @@ pub(super) struct Quantized {
     zeros: Option<StoredPart>,
     /// The group of each input, if groups are not neighbours.
     group_of: Option<StoredPart>,
+    /// NVFP4's scale of the scales.
+    global: Option<StoredPart>,
     /// `[out, in]`.
     shape: [usize; 2],
     groups: usize,
@@ -114,7 +152,7 @@ pub(super) struct StoredPart {
 pub(super) struct Codes {
     layout: Layout,
     codes: Vec<u8>,
-    /// `[out, groups]`; of FP8 `[out / block, groups]`.
+    /// `[out, groups]`; of FP8 `[out / block, groups]`; of NVFP4 half of each, for codes that are doubled.
     scales: Vec<f32>,
     /// Zero points, `[out, groups]`; packed codes count from 0 here.
     zeros: Vec<i16>,
@@ -136,11 +174,15 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
     };
     let Some((scheme, plain)) = scheme else { return Ok(()) };
     let suffix = match scheme {
-        Scheme::CompressedTensors { .. } => "weight_scale",
-        Scheme::Fp8 { .. } => "weight_scale_inv",
+        Scheme::CompressedTensors { .. } | Scheme::ModelOpt => "weight_scale",
+        Scheme::Fp8 { .. } if table.tensors.keys().any(|name| name.ends_with(".weight_scale_inv")) => {
+            "weight_scale_inv"
+        }
+        Scheme::Fp8 { .. } => "weight_scale",
         Scheme::Gptq { .. } | Scheme::Awq => "qweight",
-        Scheme::Mxfp4 => return mxfp4(table),
+        Scheme::Mxfp4 => return all_mxfp4(table),
     };
+    table.tensors.retain(|name, _| !NOT_OF_WEIGHTS.iter().any(|end| name.ends_with(end)));
     let mut modules: Vec<String> = table
         .tensors
         .keys()
@@ -157,14 +199,28 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
             let problem = format!("lists {entry:?} as not quantized, but {module:?} is quantized by its tensors");
             return Err(LoadError::field(CONFIG, format!("{FIELD}.{name}"), problem));
         }
+        let is_fp4 = |table: &Table, part: &str| table.dtype(&format!("{module}.{part}")) == Some("U8");
         let quantized = match scheme {
-            Scheme::Gptq { zero_offset } => gptq(table, module, Layout::Gptq { zero_offset })?,
-            Scheme::Awq => gptq(table, module, Layout::Awq)?,
-            Scheme::CompressedTensors { packed } => compressed(table, module, packed)?,
-            Scheme::Fp8 { block } => fp8(table, module, suffix, Some(block))?,
+            Scheme::Gptq { zero_offset, widths } => gptq(table, module, Some((zero_offset, widths)))?,
+            Scheme::Awq => gptq(table, module, None)?,
+            Scheme::CompressedTensors { .. } if is_fp4(table, "weight_packed") => {
+                match table.dtype(&format!("{module}.weight_scale")) {
+                    Some("U8" | "F8_E8M0") => {
+                        let parts = ["weight_packed", "weight_scale", "weight"].map(|part| format!("{module}.{part}"));
+                        mxfp4(table, [&parts[0], &parts[1]], &parts[2])?;
+                        continue;
+                    }
+                    _ => nvfp4(table, module, ["weight_packed", "weight_global_scale"], true)?,
+                }
+            }
+            Scheme::CompressedTensors { packed, block } => compressed(table, module, packed, block)?,
+            Scheme::Fp8 { block } => fp8(table, module, suffix, block)?,
+            Scheme::ModelOpt if is_fp4(table, "weight") => nvfp4(table, module, ["weight", "weight_scale_2"], false)?,
+            Scheme::ModelOpt => fp8(table, module, suffix, None)?,
             Scheme::Mxfp4 => unreachable!("its parts are joined above"),
         };
-        let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.zeros.as_ref()];
+        let parts =
+            [Some(&quantized.codes), Some(&quantized.scales), quantized.zeros.as_ref(), quantized.global.as_ref()];
         let num_bytes = parts.iter().flatten().map(|part| part.len).sum();
         let (shape, file) = (quantized.shape.to_vec(), quantized.codes.file);
         let values = Values::Quantized(Box::new(quantized));
@@ -179,21 +235,28 @@ fn read_scheme(config: &str) -> Result<Option<(Scheme, Vec<String>)>, LoadError>
     // `ModelConfig` reports a config.json that is not a JSON object.
     let Ok(Value::Object(config)) = serde_json::from_str(config) else { return Ok(None) };
     match config.get(FIELD) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Object(fields)) => scheme_of(&Fields { path: FIELD.to_string(), map: fields }).map(Some),
+        None | Some(Value::Null) => match (config.get("producer"), config.get("quantization")) {
+            (Some(_), Some(Value::Object(map))) => {
+                let fields = Fields { file: MODELOPT, path: "quantization".to_string(), map };
+                check_modelopt(&fields).map(|()| Some((Scheme::ModelOpt, Vec::new())))
+            }
+            _ => Ok(None),
+        },
+        Some(Value::Object(map)) => scheme_of(&Fields { file: CONFIG, path: FIELD.to_string(), map }).map(Some),
         Some(_) => Err(LoadError::field(CONFIG, FIELD, "not an object")),
     }
 }
 
 /// An object of the configuration.
 struct Fields<'a> {
+    file: &'static str,
     path: String,
     map: &'a Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
     fn refuse(&self, name: &str, problem: impl std::fmt::Display) -> LoadError {
-        LoadError::field(CONFIG, format!("{}.{name}", self.path), problem)
+        LoadError::field(self.file, format!("{}.{name}", self.path), problem)
     }
 
     /// A field that exists and is not null.
@@ -212,7 +275,9 @@ impl<'a> Fields<'a> {
     fn object(&self, name: &str) -> Result<Option<Fields<'a>>, LoadError> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Fields { path: format!("{}.{name}", self.path), map })),
+            Some(Value::Object(map)) => {
+                Ok(Some(Fields { file: self.file, path: format!("{}.{name}", self.path), map }))
+            }
             Some(_) => Err(self.refuse(name, "not an object")),
         }
     }
@@ -247,15 +312,10 @@ impl<'a> Fields<'a> {
 fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
     match fields.text("quant_method")? {
         Some("gptq") => {
-            fields.only("bits", &[4.into()])?;
             fields.only("pack_dtype", &["int32".into()])?;
             fields.only("is_marlin_format", &[false.into()])?;
-            if let Some(dynamic) = fields.object("dynamic")? {
-                // "-:pattern" excludes a module, which its tensors show; "+:pattern" changes its bits.
-                if let Some(pattern) = dynamic.map.keys().find(|pattern| !pattern.starts_with("-:")) {
-                    return Err(dynamic.refuse(pattern, "settings of single modules are unsupported"));
-                }
-            }
+            // "-:pattern" excludes a module, which its tensors show.
+            let widths = widths_of(fields, "dynamic", |pattern| !pattern.starts_with("-:"))?;
             let zero_offset = match fields.text("checkpoint_format")?.unwrap_or("gptq") {
                 "gptq" => 1,
                 "gptq_v2" => 0,
@@ -264,7 +324,17 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
                     return Err(fields.refuse("checkpoint_format", problem));
                 }
             };
-            Ok((Scheme::Gptq { zero_offset }, Vec::new()))
+            Ok((Scheme::Gptq { zero_offset, widths }, Vec::new()))
+        }
+        Some("auto-round" | "intel/auto-round") => {
+            let packings = ["auto_round:auto_gptq", "auto_gptq", "auto_round:auto_awq", "auto_awq"];
+            fields.only("packing_format", &packings.map(Value::from))?;
+            fields.only("data_type", &["int".into()])?;
+            let widths = widths_of(fields, "extra_config", |_| true)?;
+            Ok(match fields.text("packing_format")? {
+                Some(packing) if packing.ends_with("awq") => (Scheme::Awq, Vec::new()),
+                _ => (Scheme::Gptq { zero_offset: 1, widths }, Vec::new()),
+            })
         }
         Some("awq") => {
             fields.only("bits", &[4.into()])?;
@@ -273,46 +343,80 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
             Ok((Scheme::Awq, fields.texts("modules_to_not_convert")?))
         }
         Some("compressed-tensors") => {
-            let packed = check_compressed(fields)?;
-            Ok((Scheme::CompressedTensors { packed }, fields.texts("ignore")?))
+            let (packed, block) = check_compressed(fields)?;
+            Ok((Scheme::CompressedTensors { packed, block }, fields.texts("ignore")?))
         }
         Some("fp8") => {
-            fields.only("activation_scheme", &["dynamic".into()])?;
             fields.only("fmt", &["e4m3".into()])?;
-            Ok((Scheme::Fp8 { block: block_of(fields, "weight_block_size")? }, fields.texts("modules_to_not_convert")?))
+            let block = block_of(fields, "weight_block_size")?;
+            Ok((Scheme::Fp8 { block }, fields.texts("modules_to_not_convert")?))
         }
         // Which modules are converted, its tensors show.
         Some("mxfp4") => Ok((Scheme::Mxfp4, Vec::new())),
+        Some("modelopt") => check_modelopt(fields).map(|()| (Scheme::ModelOpt, Vec::new())),
         found => {
             let found = found.map_or("it is missing".to_string(), |method| {
                 format!("{:?} is unsupported", method.chars().take(40).collect::<String>())
             });
             let problem = format!(
-                "{found}; supported are \"gptq\", \"awq\", \"fp8\", \"mxfp4\" and \"compressed-tensors\": use such a \
-                 checkpoint, or the original one in bf16 or f16 with --weights int8 or int4"
+                "{found}; supported are \"gptq\", \"awq\", \"auto-round\", \"fp8\", \"mxfp4\", \"modelopt\" and \
+                 \"compressed-tensors\": use such a checkpoint, or the original one in bf16 or f16 with --weights int8 or \
+                 int4"
             );
             Err(fields.refuse("quant_method", problem))
         }
     }
 }
 
-/// Outputs and inputs that share a scale.
-fn block_of(fields: &Fields<'_>, name: &str) -> Result<[usize; 2], LoadError> {
-    let sizes = fields.get(name).and_then(Value::as_array);
+/// The widths of GPTQ's codes: `bits`, and what `list` says of single modules whose names are `counted`.
+fn widths_of(fields: &Fields<'_>, list: &str, counted: impl Fn(&str) -> bool) -> Result<PackedWidths, LoadError> {
+    fields.only("bits", &[4.into(), 8.into()])?;
+    let mut all = vec![fields.get("bits").cloned()];
+    if let Some(modules) = fields.object(list)? {
+        for name in modules.map.keys().filter(|name| counted(name)) {
+            let Some(module) = modules.object(name)? else { continue };
+            // 16: not quantized, which its tensors show.
+            module.only("bits", &[4.into(), 8.into(), 16.into()])?;
+            all.extend(module.get("bits").cloned().map(Some));
+        }
+    }
+    Ok(PackedWidths {
+        four: all.iter().any(|bits| bits.as_ref().is_none_or(|bits| *bits == 4)),
+        eight: all.iter().flatten().any(|bits| *bits == 8),
+    })
+}
+
+/// Checks the fields of ModelOpt; which modules are quantized, and how, their tensors show.
+fn check_modelopt(fields: &Fields<'_>) -> Result<(), LoadError> {
+    let known = ["NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION"];
+    fields.only("quant_algo", &known.map(Value::from))
+}
+
+/// Outputs and inputs that share a scale, if the field is there.
+fn block_of(fields: &Fields<'_>, name: &str) -> Result<Option<[usize; 2]>, LoadError> {
+    let Some(sizes) = fields.get(name) else { return Ok(None) };
     let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
-    match sizes.map(|sizes| sizes.iter().map(size).collect::<Vec<_>>()).as_deref() {
-        Some(&[Some(outputs), Some(inputs)]) => Ok([outputs, inputs]),
+    match sizes.as_array().map(|sizes| sizes.iter().map(size).collect::<Vec<_>>()).as_deref() {
+        Some(&[Some(outputs), Some(inputs)]) => Ok(Some([outputs, inputs])),
         _ => Err(fields.refuse(name, "expected two sizes, such as [128, 128]")),
     }
 }
 
-/// Checks the fields of compressed-tensors. Returns the widths of packed codes in its groups.
-fn check_compressed(fields: &Fields<'_>) -> Result<PackedWidths, LoadError> {
+/// Checks the fields of compressed-tensors. Returns the widths of packed codes in its groups, and the blocks that share a
+/// scale.
+fn check_compressed(fields: &Fields<'_>) -> Result<(PackedWidths, Option<[usize; 2]>), LoadError> {
     // The formats of single groups count; "mixed-precision" only means that they differ.
-    let formats: [Value; 4] =
-        ["int-quantized", "pack-quantized", "float-quantized", "mixed-precision"].map(Value::from);
+    let formats: [Value; 7] = [
+        "int-quantized",
+        "pack-quantized",
+        "float-quantized",
+        "nvfp4-pack-quantized",
+        "mxfp4-pack-quantized",
+        "mxfp8-quantized",
+        "mixed-precision",
+    ]
+    .map(Value::from);
     fields.only("format", &formats)?;
-    fields.only("kv_cache_scheme", &[Value::Null])?;
     fields.only("quantization_status", &["compressed".into()])?;
     if let Some(sparsity) = fields.object("sparsity_config")? {
         sparsity.only("format", &["dense".into()])?;
@@ -325,7 +429,7 @@ fn check_compressed(fields: &Fields<'_>) -> Result<PackedWidths, LoadError> {
     let Some(groups) = fields.object("config_groups")? else {
         return Err(fields.refuse("config_groups", "missing"));
     };
-    let mut packed = PackedWidths::default();
+    let (mut packed, mut block) = (PackedWidths::default(), None);
     for name in groups.map.keys() {
         let Some(group) = groups.object(name)? else { continue };
         group.only("format", &formats)?;
@@ -334,37 +438,20 @@ fn check_compressed(fields: &Fields<'_>) -> Result<PackedWidths, LoadError> {
             return Err(group.refuse("weights", "missing: a group without quantized weights"));
         };
         weights.only("dynamic", &[false.into()])?;
-        let kind = weights.text("type")?.unwrap_or("int");
-        if kind == "float" {
-            weights.only("num_bits", &[8.into()])?;
-            weights.only("strategy", &["channel".into(), "tensor".into()])?;
-            check_activations(&group, kind)?;
-            continue;
-        }
         weights.only("type", &["int".into(), "float".into()])?;
         weights.only("num_bits", &[8.into(), 4.into()])?;
+        if weights.text("type")? == Some("float") {
+            weights.only("strategy", &["channel", "tensor", "block", "group", "tensor_group"].map(Value::from))?;
+            block = block.or(block_of(&weights, "block_structure")?);
+            continue;
+        }
         weights.only("strategy", &["channel".into(), "tensor".into(), "group".into()])?;
         if group.text("format")?.or(fields.text("format")?) != Some("int-quantized") {
             let four = weights.get("num_bits") == Some(&4.into());
             packed = PackedWidths { four: packed.four || four, eight: packed.eight || !four };
         }
-        check_activations(&group, kind)?;
     }
-    Ok(packed)
-}
-
-/// Activations that are quantized as they come: here they keep more bits.
-fn check_activations(group: &Fields<'_>, kind: &str) -> Result<(), LoadError> {
-    let Some(activations) = group.object("input_activations")? else { return Ok(()) };
-    activations.only("type", &[kind.into()])?;
-    activations.only("num_bits", &[8.into()])?;
-    activations.only("symmetric", &[true.into()])?;
-    activations.only("strategy", &["token".into()])?;
-    // Absent means static scales.
-    if activations.get("dynamic") != Some(&Value::Bool(true)) {
-        return Err(activations.refuse("dynamic", "static activation scales are unsupported; expected dynamic ones"));
-    }
-    Ok(())
+    Ok((packed, block))
 }
 
 /// Removes a stored tensor from the table.
@@ -423,6 +510,11 @@ impl StoredPart {
 
     fn floats(&self, files: &[ModelFile]) -> Result<Vec<f32>, LoadError> {
         let bytes = self.bytes(files)?;
+        match self.encoding.name() {
+            "F8_E4M3" => return Ok(bytes.into_iter().map(e4m3).collect()),
+            "F8_E8M0" | "U8" => return Ok(bytes.into_iter().map(e8m0).collect()),
+            _ => {}
+        }
         let size = self.encoding.block().bytes;
         let mut values = vec![0.0; bytes.len() / size];
         let chunk = crate::encoding::CHUNK_BYTES / size;
@@ -435,22 +527,32 @@ impl StoredPart {
 
 const FLOATS: [&str; 3] = ["F16", "BF16", "F32"];
 
-/// A module of GPTQ or AWQ.
-fn gptq(table: &mut Table, module: &str, layout: Layout) -> Result<Quantized, LoadError> {
+/// A module of GPTQ, of some `zero_offset` and one of the widths, or of AWQ.
+fn gptq(table: &mut Table, module: &str, of_gptq: Option<(u8, PackedWidths)>) -> Result<Quantized, LoadError> {
     let (codes, code_shape) = require(table, &format!("{module}.qweight"))?;
     let (scales, scale_shape) = require(table, &format!("{module}.scales"))?;
     let zeros = take(table, &format!("{module}.qzeros"));
-    let group_of = take(table, &format!("{module}.g_idx")).filter(|_| layout != Layout::Awq);
+    let group_of = take(table, &format!("{module}.g_idx")).filter(|_| of_gptq.is_some());
     codes.expect(table, &["I32"])?;
     scales.expect(table, &FLOATS)?;
-    let (&[rows, columns], &[groups, _]) = (code_shape.as_slice(), scale_shape.as_slice()) else {
+    let (&[rows, columns], &[groups, outputs]) = (code_shape.as_slice(), scale_shape.as_slice()) else {
         return Err(
             codes.wrong(table, format!("shape {code_shape:?}, scales {scale_shape:?}; both have two dimensions"))
         );
     };
+    // Zero points of all outputs of a group fill whole words: of four bits half as many.
+    let is_eight = |widths: PackedWidths| {
+        let wide = zeros.as_ref().is_some_and(|(_, shape)| *shape == [groups, outputs.div_ceil(4)]);
+        widths.eight && (wide || !widths.four)
+    };
+    let layout = match of_gptq {
+        Some((zero_offset, widths)) => Layout::Gptq { zero_offset, eight: is_eight(widths) },
+        None => Layout::Awq,
+    };
+    let per_word = layout.codes_per_word().expect("words hold them");
     let sizes = match layout {
         Layout::Awq => columns.checked_mul(8).map(|out_features| [out_features, rows]),
-        _ => rows.checked_mul(8).map(|in_features| [columns, in_features]),
+        _ => rows.checked_mul(per_word).map(|in_features| [columns, in_features]),
     };
     let Some(shape @ [out_features, in_features]) = sizes else {
         return Err(codes.wrong(table, format!("shape {code_shape:?} is out of range")));
@@ -458,7 +560,7 @@ fn gptq(table: &mut Table, module: &str, layout: Layout) -> Result<Quantized, Lo
     scales.expect_shape(table, &scale_shape, &[groups, out_features])?;
     if let Some((zeros, zero_shape)) = &zeros {
         zeros.expect(table, &["I32"])?;
-        zeros.expect_shape(table, zero_shape, &[groups, out_features.div_ceil(8)])?;
+        zeros.expect_shape(table, zero_shape, &[groups, out_features.div_ceil(per_word)])?;
     } else if layout != Layout::Awq {
         return Err(codes.wrong(table, "no qzeros beside it"));
     }
@@ -468,7 +570,7 @@ fn gptq(table: &mut Table, module: &str, layout: Layout) -> Result<Quantized, Lo
     }
     check_groups(table, &scales, groups, in_features)?;
     let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
-    Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor: false })
+    Ok(Quantized { layout, codes, scales, zeros, group_of, global: None, shape, groups, per_tensor: false })
 }
 
 /// Checks that all groups have the same size.
@@ -480,15 +582,17 @@ fn check_groups(table: &Table, scales: &StoredPart, groups: usize, in_features: 
     Ok(())
 }
 
-/// A module in FP8, with a scale for each `block`; without, one for each output or one in all.
+/// A module in FP8, with a scale for each `block`; without, one for each output or one in all. Scales that are powers of two
+/// are those of 32 inputs (MXFP8).
 fn fp8(table: &mut Table, module: &str, scale: &str, block: Option<[usize; 2]>) -> Result<Quantized, LoadError> {
     let (codes, code_shape) = require(table, &format!("{module}.weight"))?;
     let (scales, scale_shape) = require(table, &format!("{module}.{scale}"))?;
     codes.expect(table, &["F8_E4M3"])?;
-    scales.expect(table, &FLOATS)?;
+    scales.expect(table, &["F16", "BF16", "F32", "U8", "F8_E8M0"])?;
     let &[out_features, in_features] = code_shape.as_slice() else {
         return Err(codes.wrong(table, format!("shape {code_shape:?}; a matrix has two dimensions")));
     };
+    let block = if FLOATS.contains(&scales.encoding.name()) { block } else { Some([1, 32]) };
     let is_in_blocks = block.is_some();
     let block = block.unwrap_or_else(|| match scale_shape.iter().product::<usize>() {
         1 => [out_features.max(1), in_features.max(1)],
@@ -501,41 +605,86 @@ fn fp8(table: &mut Table, module: &str, scale: &str, block: Option<[usize; 2]>) 
         let problem = format!("shape {scale_shape:?}; expected {wanted:?} for {out_features} x {in_features}");
         return Err(scales.wrong(table, problem));
     }
-    let shape = [out_features, in_features];
-    let layout = Layout::Fp8 { block };
-    Ok(Quantized { layout, codes, scales, zeros: None, group_of: None, shape, groups, per_tensor: false })
+    let (shape, layout) = ([out_features, in_features], Layout::Fp8 { block });
+    Ok(Quantized { layout, codes, scales, zeros: None, group_of: None, global: None, shape, groups, per_tensor: false })
+}
+
+/// A module in NVFP4, of `codes` and, for all of it, one scale that divides or multiplies those of 16 inputs each.
+fn nvfp4(table: &mut Table, module: &str, [codes, global]: [&str; 2], divides: bool) -> Result<Quantized, LoadError> {
+    let (codes, code_shape) = require(table, &format!("{module}.{codes}"))?;
+    let (scales, scale_shape) = require(table, &format!("{module}.weight_scale"))?;
+    let (global, global_shape) = require(table, &format!("{module}.{global}"))?;
+    codes.expect(table, &["U8"])?;
+    scales.expect(table, &["F8_E4M3"])?;
+    global.expect(table, &["F32"])?;
+    let &[out_features, half] = code_shape.as_slice() else {
+        return Err(codes.wrong(table, format!("shape {code_shape:?}; a matrix has two dimensions")));
+    };
+    if half == 0 || !half.is_multiple_of(8) {
+        return Err(codes.wrong(table, format!("shape {code_shape:?}; 8 bytes are a group of 16 codes")));
+    }
+    let groups = half / 8;
+    scales.expect_shape(table, &scale_shape, &[out_features, groups])?;
+    if global_shape.iter().product::<usize>() != 1 {
+        return Err(global.wrong(table, format!("shape {global_shape:?}; expected one number")));
+    }
+    let (shape, layout) = ([out_features, 16 * groups], Layout::Nvfp4 { divides });
+    let global = Some(global);
+    Ok(Quantized { layout, codes, scales, zeros: None, group_of: None, global, shape, groups, per_tensor: false })
 }
 
 /// Joins codes and scales of MXFP4 as tensors `[.., out, in]`, under the names of the codes.
-fn mxfp4(table: &mut Table) -> Result<(), LoadError> {
+fn all_mxfp4(table: &mut Table) -> Result<(), LoadError> {
     let mut modules: Vec<String> =
         table.tensors.keys().filter_map(|name| name.strip_suffix("_blocks").map(str::to_string)).collect();
     modules.sort_unstable();
     for module in &modules {
-        let (codes, code_shape) = require(table, &format!("{module}_blocks"))?;
-        let (scales, scale_shape) = require(table, &format!("{module}_scales"))?;
-        codes.expect(table, &["U8"])?;
-        scales.expect(table, &["U8", "F8_E8M0"])?;
-        let &[.., _, groups, 16] = code_shape.as_slice() else {
-            return Err(codes.wrong(table, format!("shape {code_shape:?}; expected [.., outputs, inputs / 32, 16]")));
-        };
-        let Some(in_features) = groups.checked_mul(32) else {
-            return Err(codes.wrong(table, format!("shape {code_shape:?} is out of range")));
-        };
-        scales.expect_shape(table, &scale_shape, &code_shape[..code_shape.len() - 1])?;
-        let (shape, num_bytes) =
-            ([&code_shape[..code_shape.len() - 2], &[in_features]].concat(), codes.len + scales.len);
-        let (file, name) = (codes.file, codes.name.clone());
-        table.tensors.insert(name, Entry { shape, num_bytes, file, values: Values::Mxfp4 { codes, scales } });
+        let codes = format!("{module}_blocks");
+        mxfp4(table, [&codes, &format!("{module}_scales")], &codes)?;
     }
     Ok(())
 }
 
+/// Joins codes `[.., out, in / 32, 16]`, or `[out, in / 2]`, and scales `[.., out, in / 32]` as the tensor `name`.
+fn mxfp4(table: &mut Table, [codes, scales]: [&str; 2], name: &str) -> Result<(), LoadError> {
+    let (codes, mut code_shape) = require(table, codes)?;
+    let (scales, scale_shape) = require(table, scales)?;
+    codes.expect(table, &["U8"])?;
+    scales.expect(table, &["U8", "F8_E8M0"])?;
+    if let &[outputs, half] = code_shape.as_slice()
+        && half.is_multiple_of(16)
+        && codes.name != name
+    {
+        code_shape = vec![outputs, half / 16, 16];
+    }
+    let &[.., _, groups, 16] = code_shape.as_slice() else {
+        return Err(codes.wrong(table, format!("shape {code_shape:?}; expected [.., outputs, inputs / 32, 16]")));
+    };
+    let Some(in_features) = groups.checked_mul(32) else {
+        return Err(codes.wrong(table, format!("shape {code_shape:?} is out of range")));
+    };
+    scales.expect_shape(table, &scale_shape, &code_shape[..code_shape.len() - 1])?;
+    let (shape, num_bytes) = ([&code_shape[..code_shape.len() - 2], &[in_features]].concat(), codes.len + scales.len);
+    let file = codes.file;
+    table.tensors.insert(name.to_string(), Entry { shape, num_bytes, file, values: Values::Mxfp4 { codes, scales } });
+    Ok(())
+}
+
 /// A module of compressed-tensors.
-fn compressed(table: &mut Table, module: &str, widths: PackedWidths) -> Result<Quantized, LoadError> {
-    let weight = table.tensors.get(&format!("{module}.weight")).map(|entry| &entry.values);
-    if matches!(weight, Some(Values::Rows { encoding, .. }) if encoding.name() == "F8_E4M3") {
-        return fp8(table, module, "weight_scale", None);
+fn compressed(
+    table: &mut Table,
+    module: &str,
+    widths: PackedWidths,
+    block: Option<[usize; 2]>,
+) -> Result<Quantized, LoadError> {
+    if table.dtype(&format!("{module}.weight")) == Some("F8_E4M3") {
+        // Beside groups in blocks others may have a scale for each output.
+        let shape = |part: &str| table.tensors.get(&format!("{module}.{part}")).map(|entry| entry.shape.as_slice());
+        let block = block.filter(|[outputs, inputs]| match (shape("weight"), shape("weight_scale")) {
+            (Some(&[rows, columns]), Some(found)) => found == [rows.div_ceil(*outputs), columns.div_ceil(*inputs)],
+            _ => false,
+        });
+        return fp8(table, module, "weight_scale", block);
     }
     let (scales, scale_shape) = require(table, &format!("{module}.weight_scale"))?;
     scales.expect(table, &FLOATS)?;
@@ -587,7 +736,7 @@ fn compressed(table: &mut Table, module: &str, widths: PackedWidths) -> Result<Q
         group_of.expect_shape(table, group_shape, &[in_features])?;
     }
     let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
-    Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor })
+    Ok(Quantized { layout, codes, scales, zeros, group_of, global: None, shape, groups, per_tensor })
 }
 
 /// The shape in `weight_shape`, without padding, and the width of codes that follows from it.
@@ -642,37 +791,44 @@ fn nibble(words: &[u8], index: usize) -> u8 {
 fn e4m3(code: u8) -> f32 {
     let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let magnitude = match exponent {
+        _ if code & 0x7f == 0x7f => f32::NAN,
         0 => fraction * 2f32.powi(-9),
         _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
     };
     if code >> 7 == 1 { -magnitude } else { magnitude }
 }
 
+/// A power of two as the exponent of an f32; the largest is NaN.
+fn e8m0(exponent: u8) -> f32 {
+    match exponent {
+        0 => f32::MIN_POSITIVE / 2.0,
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(exponent) << 23),
+    }
+}
+
 impl Layout {
     /// The class for the width of the codes.
     fn class(self) -> WeightClass {
         match self {
-            Layout::Packed8 | Layout::Int8 | Layout::Fp8 { .. } => WeightClass::Int8,
-            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => WeightClass::Int4,
+            Layout::Nvfp4 { .. } => WeightClass::Int4,
+            _ if self.codes_per_word() == Some(8) => WeightClass::Int4,
+            _ => WeightClass::Int8,
         }
     }
 
-    /// Codes in a word; `None` if each code is a byte.
+    /// Codes in a word; `None` if words hold none.
     fn codes_per_word(self) -> Option<usize> {
         match self {
-            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => Some(8),
-            Layout::Packed8 => Some(4),
-            Layout::Int8 | Layout::Fp8 { .. } => None,
+            Layout::Gptq { eight: false, .. } | Layout::Awq | Layout::Packed4 => Some(8),
+            Layout::Gptq { eight: true, .. } | Layout::Packed8 => Some(4),
+            Layout::Int8 | Layout::Fp8 { .. } | Layout::Nvfp4 { .. } => None,
         }
     }
 
     /// The zero point of symmetric codes.
     fn middle(self) -> i16 {
-        match self {
-            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => 8,
-            Layout::Packed8 => 128,
-            Layout::Int8 | Layout::Fp8 { .. } => 0,
-        }
+        self.codes_per_word().map_or(0, |codes| 1 << (32 / codes - 1))
     }
 }
 
@@ -694,14 +850,15 @@ impl Quantized {
             };
             return Err(self.scales.wrong_in(files, format!("scale {at} is {:e}, {problem}", stored[at])));
         }
-        if let Layout::Fp8 { .. } = self.layout {
-            let codes = self.codes.bytes(files)?;
-            if let Some(at) = codes.iter().position(|code| code & 0x7f == 0x7f) {
+        if let Layout::Fp8 { .. } | Layout::Nvfp4 { .. } = self.layout {
+            let (codes, layout, shape) = (self.codes.bytes(files)?, self.layout, self.shape);
+            let is_nan = |code: &u8| matches!(layout, Layout::Fp8 { .. }) && code & 0x7f == 0x7f;
+            if let Some(at) = codes.iter().position(is_nan) {
                 let problem = format!("weight {} of output {} is not a number", at % in_features, at / in_features);
                 return Err(self.codes.wrong_in(files, problem));
             }
-            let (layout, shape) = (self.layout, self.shape);
-            return Ok(Codes { layout, codes, scales: stored, zeros: Vec::new(), group_of: None, shape, groups });
+            let scales = self.times_global(stored, files)?;
+            return Ok(Codes { layout, codes, scales, zeros: Vec::new(), group_of: None, shape, groups });
         }
         let transposed = matches!(self.layout, Layout::Gptq { .. } | Layout::Awq);
         let each = |f: &dyn Fn(usize, usize) -> i16| -> Vec<i16> {
@@ -716,9 +873,12 @@ impl Quantized {
         let bytes = self.zeros.as_ref().map(|zeros| zeros.bytes(files)).transpose()?;
         let row_bytes = out_features.div_ceil(8) * 4;
         let zeros = match (self.layout, bytes) {
-            (Layout::Gptq { zero_offset }, Some(bytes)) => {
+            (Layout::Gptq { zero_offset, eight: false }, Some(bytes)) => {
                 each(&|row, group| i16::from(nibble(&bytes[group * row_bytes..], row) + zero_offset))
             }
+            (Layout::Gptq { zero_offset, eight: true }, Some(bytes)) => each(&|row, group| {
+                i16::from(bytes[group * out_features.div_ceil(4) * 4 + row]) + i16::from(zero_offset)
+            }),
             (Layout::Awq, Some(bytes)) => {
                 each(&|row, group| nibble(&bytes[group * row_bytes..], row / 8 * 8 + AWQ_NIBBLE[row % 8]).into())
             }
@@ -733,7 +893,7 @@ impl Quantized {
                 let at = if self.per_tensor { 0 } else { row * groups + group };
                 i16::from(bytes[at] as i8)
             }),
-            (Layout::Fp8 { .. }, Some(_)) => unreachable!("it has no zero points"),
+            (Layout::Fp8 { .. } | Layout::Nvfp4 { .. }, Some(_)) => unreachable!("it has no zero points"),
             (layout, None) => each(&|_, _| layout.middle()),
         };
         let codes = self.codes.bytes(files)?;
@@ -745,6 +905,19 @@ impl Quantized {
             return Err(self.scales.wrong_in(files, problem));
         }
         Ok(codes)
+    }
+
+    /// Scales of groups and the scale of all of them as one, of NVFP4 halved.
+    fn times_global(&self, mut scales: Vec<f32>, files: &[ModelFile]) -> Result<Vec<f32>, LoadError> {
+        let (Some(part), Layout::Nvfp4 { divides }) = (&self.global, self.layout) else { return Ok(scales) };
+        let global = part.floats(files)?[0];
+        for scale in &mut scales {
+            *scale = if divides { *scale / global } else { *scale * global } * 0.5;
+            if !(*scale * 12.0).is_finite() {
+                return Err(part.wrong_in(files, format!("{global:e}, and with it a weight is not a finite number")));
+            }
+        }
+        Ok(scales)
     }
 
     /// The group of each input; `None` if all groups are neighbours.
@@ -796,13 +969,17 @@ impl Codes {
     fn code(&self, row: usize, input: usize) -> i16 {
         let [out_features, in_features] = self.shape;
         match self.layout {
-            Layout::Gptq { .. } => nibble(&self.codes[(input / 8 * out_features + row) * 4..], input % 8).into(),
+            Layout::Gptq { eight: false, .. } => {
+                nibble(&self.codes[(input / 8 * out_features + row) * 4..], input % 8).into()
+            }
+            Layout::Gptq { eight: true, .. } => self.codes[(input / 4 * out_features + row) * 4 + input % 4].into(),
             Layout::Awq => {
                 nibble(&self.codes[(input * (out_features / 8) + row / 8) * 4..], AWQ_NIBBLE[row % 8]).into()
             }
             Layout::Packed4 => nibble(&self.codes[row * in_features.div_ceil(8) * 4..], input).into(),
             Layout::Packed8 => self.codes[row * in_features.div_ceil(4) * 4 + input].into(),
             Layout::Int8 => i16::from(self.codes[row * in_features + input] as i8),
+            Layout::Nvfp4 { .. } => DOUBLED[usize::from(nibble(&self.codes[row * in_features / 2..], input))].into(),
             Layout::Fp8 { .. } => unreachable!("its codes are no integers"),
         }
     }
@@ -816,7 +993,12 @@ impl Codes {
                 out.iter_mut().zip(codes).for_each(|(out, &code)| *out = e4m3(code) * scale);
             });
         }
-        let (scales, zeros) = (&self.scales[row * self.groups..], &self.zeros[row * self.groups..]);
+        let scales = &self.scales[row * self.groups..];
+        if let Layout::Nvfp4 { .. } = self.layout {
+            let out = out.iter_mut().enumerate();
+            return out.for_each(|(input, out)| *out = f32::from(self.code(row, input)) * scales[input / 16]);
+        }
+        let zeros = &self.zeros[row * self.groups..];
         for (input, out) in out.iter_mut().enumerate() {
             let group = self.group_at(input);
             *out = f32::from(self.code(row, input) - zeros[group]) * scales[group];
@@ -848,14 +1030,8 @@ impl Codes {
 
     /// A row of the int8 class: codes, and a scale per 128 of them.
     pub(super) fn int8_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
-        let in_features = self.shape[1];
-        let (row_bytes, offset) = match self.layout {
-            Layout::Packed8 => (in_features.div_ceil(4) * 4, 128),
-            _ => (in_features, 0),
-        };
-        for (to, from) in codes.iter_mut().zip(&self.codes[row * row_bytes..]) {
-            *to = from.wrapping_sub(offset) as i8;
-        }
+        let (in_features, middle) = (self.shape[1], self.layout.middle());
+        codes.iter_mut().enumerate().for_each(|(input, code)| *code = (self.code(row, input) - middle) as i8);
         let group_size = in_features / self.groups;
         for (index, scale) in scales.iter_mut().enumerate() {
             *scale = self.scales[row * self.groups + index * INT8_GROUP / group_size];
@@ -866,7 +1042,22 @@ impl Codes {
     pub(super) fn is_int4(&self) -> bool {
         let group_size = self.shape[1] / self.groups;
         let regular = self.group_of.is_none() && (group_size.is_multiple_of(32) || self.groups == 1);
-        self.layout.class() == WeightClass::Int4 && regular && self.is_symmetric()
+        self.layout.codes_per_word() == Some(8) && regular && self.is_symmetric()
+    }
+
+    /// The format of [`groups`](Self::groups), if the codes are kept in groups.
+    pub(super) fn block_format(&self) -> Option<BlockFormat> {
+        let codes = kernels::quant::Codes::Four { levels: DOUBLED };
+        let format = BlockFormat { codes, group: 16, mins: false, scales: Scales::Full };
+        matches!(self.layout, Layout::Nvfp4 { .. }).then_some(format)
+    }
+
+    /// A row in groups of 16.
+    pub(super) fn groups(&self, row: usize, levels: &mut [i8], scales: &mut [GroupScale]) {
+        levels.iter_mut().enumerate().for_each(|(input, level)| *level = self.code(row, input) as i8);
+        for (scale, &d) in scales.iter_mut().zip(&self.scales[row * self.groups..]) {
+            *scale = GroupScale { d, ratio: 1, ..GroupScale::ZERO };
+        }
     }
 
     /// A row of the int4 class: codes in -8..=7, and a scale per 32 of them.

@@ -220,8 +220,11 @@ impl TensorRows<'_> {
         self.codes.as_ref().expect("is_int4").int4_row(row, codes, scales);
     }
 
-    /// The format of these rows, if they are GGUF blocks of no more bits than `class`, which are packed unchanged.
+    /// The format of these rows, if they are GGUF blocks, or NVFP4, of no more bits than `class`, which are packed unchanged.
     pub(super) fn block_format(&self, class: WeightClass) -> Option<BlockFormat> {
+        if let Some(codes) = &self.codes {
+            return codes.block_format().filter(|_| class != WeightClass::Bf16);
+        }
         let block = self.block_type()?;
         let fewer = class == WeightClass::Int4 && class_for(Encoding::Quantized(block)) == WeightClass::Int8;
         let is_whole = self.stored_as().keeps_groups(block.format().group);
@@ -250,6 +253,10 @@ impl TensorRows<'_> {
         levels: &mut [i8],
         scales: &mut [GroupScale],
     ) -> Result<(), LoadError> {
+        if let Some(codes) = &self.codes {
+            codes.groups(row, levels, scales);
+            return Ok(());
+        }
         let block = self.block_type().expect("only blocks have a format");
         let (own_group, (elements, block_bytes)) = (block.format().group, block.size());
         let (mut done, mut own) = (0, [GroupScale::ZERO; 16]);

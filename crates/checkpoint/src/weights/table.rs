@@ -59,6 +59,11 @@ impl Values {
 }
 
 impl Table {
+    /// The type of a stored tensor.
+    pub(super) fn dtype(&self, name: &str) -> Option<&'static str> {
+        Some(self.tensors.get(name)?.values.encoding()?.name())
+    }
+
     /// Adds a file and its tensors.
     pub(super) fn add(
         &mut self,
