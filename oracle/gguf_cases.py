@@ -10,6 +10,8 @@
     spm.gguf        a SentencePiece tokenizer (trained here on the text of models/lantern) without a model
     spm.json        what SentencePiece itself makes of some texts
     bpe.gguf        the tokenizer of models/lantern without a model
+
+and crates/checkpoint/src/grids.bin, constants of the types that choose several numbers at once.
 """
 
 import argparse
@@ -25,12 +27,17 @@ import sentencepiece
 from gguf import GGMLQuantizationType as Type
 
 ROOT = Path(__file__).resolve().parent.parent
-QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4"]
+QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4",
+             "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "NVFP4"]
+# The order of their grids in grids.bin.
+GRIDS = QUANTIZED[15:21]
+GRIDS_FILE = ROOT / "crates/checkpoint/src/grids.bin"
 # Where the half-precision numbers of a block lie, in bytes.
 SCALES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
-    "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [],
+    "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0],
+    "IQ1_S": [0], "IQ1_M": [], "NVFP4": [],
 }
 # Zeros, the smallest and largest subnormal, the smallest normal, the largest number.
 EXTREME_HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF]
@@ -64,6 +71,8 @@ def random_blocks(rng, name, rows, blocks):
         raw[:, offset:offset + 2] = halves.view(numpy.uint8).reshape(-1, 2)
     if name == "MXFP4":  # from the least exponent that is a normal number to the largest that is one with every code
         raw[:, 0] = rng.integers(2, 253, rows * blocks)
+    if name == "IQ1_M":  # four bits of the scale in each of four words: the highest are no exponent of infinity
+        raw[:, 55] &= 0xBF
     return raw.reshape(rows, blocks * size)
 
 
@@ -266,6 +275,12 @@ def make(data, out):
     write_bpe(out / "bpe.gguf")
 
 
+def grids():
+    """The grids as the package holds them, 16 bits for an entry."""
+    types = [gguf.quants._type_traits[Type[name]] for name in GRIDS]
+    return b"".join(bytes.fromhex(made.grid_hex.decode()) for made in types)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("directory", type=Path)
@@ -274,11 +289,13 @@ def main():
     committed = arguments.directory / "gguf"
     if not arguments.check:
         make(arguments.directory, committed)
+        GRIDS_FILE.write_bytes(grids())
         return 0
     with tempfile.TemporaryDirectory() as scratch:
         make(arguments.directory, Path(scratch))
         differing = [path.name for path in sorted(Path(scratch).iterdir())
                      if not (committed / path.name).exists() or path.read_bytes() != (committed / path.name).read_bytes()]
+    differing += ["../../../checkpoint/src/grids.bin"] * (GRIDS_FILE.read_bytes() != grids())
     print("\n".join(f"gguf/{name}: differs" for name in differing) or "oracle: the GGUF files agree with the gguf package")
     return 1 if differing else 0
 

@@ -11,6 +11,8 @@
 //! IQ4_XS [ d: f16 | 8 x 6 bits | 256 x 4 bits ]                 w = (d (s - 32)) LEVELS[q]
 //! MXFP4  [ e: 8 bits | 32 x 4 bits ]                            w = 2^(e - 128) DOUBLED[q]
 //! TQ2_0  [ 256 x 2 bits | d: f16 ]                              w = d (q - 1)           TQ1_0: five to a byte, in base 3
+//! NVFP4  [ 4 x 8 bits | 64 x 4 bits ]                           w = (s / 2) DOUBLED[q]  s in e4m3; 16 numbers as MXFP4's 32
+//! IQ1, IQ2, IQ3: `grids.rs`
 //! ```
 //!
 //! Four-bit numbers of a block are in two halves: the low nibbles are its first half, the high nibbles its second. The
@@ -18,6 +20,8 @@
 //! so dequantized floats are equal bit for bit: `oracle/gguf_cases.py` and `tests/gguf.rs`. In one thing they are not:
 //! blocks of MXFP4 below 2^-123 (e of 0 and 1) are zeros here.
 
+use crate::grids;
+use crate::weights::e4m3;
 use half::f16;
 use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
 
@@ -55,11 +59,27 @@ pub enum BlockType {
     TQ1_0,
     /// -1, 0 or 1 in 2 bits, a scale for 256.
     TQ2_0,
+    /// 2 bits in grids of 256, a 4-bit scale for 32.
+    IQ2_XXS,
+    /// 2 bits in grids of 512, a 4-bit scale for 16.
+    IQ2_XS,
+    /// 2 bits in grids of 1,024, a 4-bit scale for 16.
+    IQ2_S,
+    /// 3 bits in grids of 256, a 4-bit scale for 32.
+    IQ3_XXS,
+    /// 3 bits in grids of 512, a 4-bit scale for 32.
+    IQ3_S,
+    /// -1, 0 or 1 in grids of 2,048, moved by an eighth, a 3-bit scale for 32.
+    IQ1_S,
+    /// The same with a 3-bit scale for 16.
+    IQ1_M,
+    /// The floats of MXFP4 with a scale of 8 bits, a float too, for 16.
+    NVFP4,
 }
 
 impl BlockType {
     /// All types.
-    pub const ALL: [BlockType; 15] = [
+    pub const ALL: [BlockType; 23] = [
         BlockType::Q4_0,
         BlockType::Q4_1,
         BlockType::Q5_0,
@@ -75,6 +95,14 @@ impl BlockType {
         BlockType::MXFP4,
         BlockType::TQ1_0,
         BlockType::TQ2_0,
+        BlockType::IQ2_XXS,
+        BlockType::IQ2_XS,
+        BlockType::IQ2_S,
+        BlockType::IQ3_XXS,
+        BlockType::IQ3_S,
+        BlockType::IQ1_S,
+        BlockType::IQ1_M,
+        BlockType::NVFP4,
     ];
 
     /// ggml's name.
@@ -95,6 +123,14 @@ impl BlockType {
             BlockType::MXFP4 => "MXFP4",
             BlockType::TQ1_0 => "TQ1_0",
             BlockType::TQ2_0 => "TQ2_0",
+            BlockType::IQ2_XXS => "IQ2_XXS",
+            BlockType::IQ2_XS => "IQ2_XS",
+            BlockType::IQ2_S => "IQ2_S",
+            BlockType::IQ3_XXS => "IQ3_XXS",
+            BlockType::IQ3_S => "IQ3_S",
+            BlockType::IQ1_S => "IQ1_S",
+            BlockType::IQ1_M => "IQ1_M",
+            BlockType::NVFP4 => "NVFP4",
         }
     }
 
@@ -114,7 +150,14 @@ impl BlockType {
             BlockType::Q6_K => (256, 210),
             BlockType::IQ4_XS => (256, 136),
             BlockType::TQ1_0 => (256, 54),
-            BlockType::TQ2_0 => (256, 66),
+            BlockType::TQ2_0 | BlockType::IQ2_XXS => (256, 66),
+            BlockType::IQ2_XS => (256, 74),
+            BlockType::IQ2_S => (256, 82),
+            BlockType::IQ3_XXS => (256, 98),
+            BlockType::IQ3_S => (256, 110),
+            BlockType::IQ1_S => (256, 50),
+            BlockType::IQ1_M => (256, 56),
+            BlockType::NVFP4 => (64, 36),
         }
     }
 
@@ -127,13 +170,18 @@ impl BlockType {
             Q4_0 | Q3_K | TQ1_0 | TQ2_0 => four(-8),
             Q4_1 | Q4_K | Q2_K => four(0),
             IQ4_NL | IQ4_XS => Codes::Four { levels: LEVELS },
-            MXFP4 => Codes::Four { levels: DOUBLED },
+            MXFP4 | NVFP4 => Codes::Four { levels: DOUBLED },
+            IQ2_XXS | IQ2_XS | IQ2_S | IQ1_S | IQ1_M => Codes::Four { levels: grids::TWO_BITS },
+            IQ3_XXS => Codes::Four { levels: grids::THREE_BITS },
+            IQ3_S => Codes::Four { levels: grids::ODD },
             Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K => Codes::Eight,
         };
-        let group = if matches!(self, Q2_K | Q3_K | Q6_K) { 16 } else { 32 };
+        let group = if matches!(self, Q2_K | Q3_K | Q6_K | IQ2_XS | IQ2_S | IQ1_M | NVFP4) { 16 } else { 32 };
         let mins = matches!(self, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K);
         let scales = match self {
-            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => Scales::Super,
+            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS | IQ3_S => Scales::Super,
+            // A part of d, which may be too small for a half.
+            IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ1_S | IQ1_M => Scales::Full,
             MXFP4 => Scales::Power,
             _ => Scales::Half,
         };
@@ -184,6 +232,10 @@ impl BlockType {
             }
             BlockType::TQ1_0 => set(&mut (0..256).map(|i| in_base_three(&block[..52], i) as i8 - 1)),
             BlockType::TQ2_0 => set(&mut (0..256).map(|i| two_bits(&block[..64], i) as i8 - 1)),
+            BlockType::NVFP4 => {
+                set(&mut (0..64).map(|i| DOUBLED[usize::from(block[4 + i / 16 * 8 + i % 8] >> (i / 8 % 2 * 4) & 15)]))
+            }
+            _ => set(&mut (0..32).flat_map(|i| self.eight_levels(block, i))),
         }
         let of = |group: usize| match self {
             BlockType::Q4_0 | BlockType::IQ4_NL | BlockType::Q5_0 | BlockType::Q8_0 => {
@@ -204,6 +256,12 @@ impl BlockType {
             BlockType::IQ4_XS => k((f16_at(0), iq4_xs_scale(&block[2..8], group)), none),
             BlockType::TQ1_0 => GroupScale { d: f16_at(52), ratio: 1, ..GroupScale::ZERO },
             BlockType::TQ2_0 => GroupScale { d: f16_at(64), ratio: 1, ..GroupScale::ZERO },
+            // What is no number counts as 0, as in ggml; the sign has no meaning.
+            BlockType::NVFP4 => match block[group] {
+                127 => GroupScale::ZERO,
+                code => GroupScale { d: e4m3(code & 127).min(480.0) / 2.0, ratio: 1, ..GroupScale::ZERO },
+            },
+            _ => self.grid_scale(block, group),
         };
         scales.iter_mut().enumerate().for_each(|(group, scale)| *scale = of(group));
     }
@@ -226,6 +284,19 @@ impl BlockType {
             BlockType::MXFP4 => each(bytes, out, mxfp4),
             BlockType::TQ1_0 => each(bytes, out, tq1_0),
             BlockType::TQ2_0 => each(bytes, out, tq2_0),
+            _ => self.decode_groups(bytes, out),
+        }
+    }
+
+    /// [`decode`](Self::decode) by levels and scales.
+    fn decode_groups(self, bytes: &[u8], out: &mut [f32]) {
+        let ((elements, block_bytes), group) = (self.size(), self.format().group);
+        let (mut levels, mut scales) = ([0; 256], [GroupScale::ZERO; 16]);
+        for (block, out) in bytes.chunks_exact(block_bytes).zip(out.chunks_exact_mut(elements)) {
+            self.block_groups(block, &mut levels[..elements], &mut scales[..elements / group]);
+            for ((out, levels), scale) in out.chunks_mut(group).zip(levels.chunks(group)).zip(&scales) {
+                out.iter_mut().zip(levels).for_each(|(out, &level)| *out = scale.scale() * f32::from(level));
+            }
         }
     }
 }
@@ -306,7 +377,7 @@ fn each<const BYTES: usize, const ELEMENTS: usize>(
     }
 }
 
-fn half(bytes: &[u8], at: usize) -> f32 {
+pub(crate) fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 

@@ -44,9 +44,7 @@ pub fn class_for(encoding: Encoding) -> WeightClass {
     match encoding {
         Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Other { .. } => WeightClass::Bf16,
         Encoding::Quantized(Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K) => WeightClass::Int8,
-        Encoding::Quantized(Q4_0 | Q4_1 | Q2_K | Q3_K | Q4_K | IQ4_NL | IQ4_XS | MXFP4 | TQ1_0 | TQ2_0) => {
-            WeightClass::Int4
-        }
+        Encoding::Quantized(_) => WeightClass::Int4,
     }
 }
 

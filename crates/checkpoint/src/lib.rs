@@ -20,6 +20,7 @@ mod container;
 pub mod encoding;
 mod files;
 pub mod gguf;
+mod grids;
 mod safetensors;
 pub mod weights;
 

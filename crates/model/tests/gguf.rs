@@ -41,7 +41,7 @@ fn every_bit_of_a_dequantized_float_is_that_of_the_gguf_package() {
             }
         }
         // Three levels and a scale a row.
-        let least = if name.starts_with("TQ") { 5 } else { 30 };
+        let least = if name.starts_with("TQ") { 5 } else { 20 };
         assert!(distinct.len() > least, "{name}: the case says little: {} different numbers", distinct.len());
     }
 }
@@ -56,7 +56,7 @@ fn table_entry(file: &[u8], name: &str) -> (usize, usize) {
 }
 
 /// Block types with the numbers and bytes of a block, and where in it the scales are that every number depends on.
-const SCALES: [(&str, usize, usize, &[usize]); 15] = [
+const SCALES: [(&str, usize, usize, &[usize]); 23] = [
     ("Q4_0", 32, 18, &[0]),
     ("Q4_1", 32, 20, &[0, 2]),
     ("Q5_0", 32, 22, &[0]),
@@ -72,12 +72,20 @@ const SCALES: [(&str, usize, usize, &[usize]); 15] = [
     ("MXFP4", 32, 17, &[]), // one byte: below
     ("TQ1_0", 256, 54, &[52]),
     ("TQ2_0", 256, 66, &[64]),
+    ("IQ2_XXS", 256, 66, &[0]),
+    ("IQ2_XS", 256, 74, &[0]),
+    ("IQ2_S", 256, 82, &[0]),
+    ("IQ3_XXS", 256, 98, &[0]),
+    ("IQ3_S", 256, 110, &[0]),
+    ("IQ1_S", 256, 50, &[0]),
+    ("IQ1_M", 256, 56, &[]), // in pieces: below
+    ("NVFP4", 64, 36, &[]),  // a byte that is always a number
 ];
 
 /// Of a type's tensor in `blocks.gguf`.
 fn shape_of(name: &str) -> [usize; 2] {
     let is_super = SCALES.iter().any(|&(other, elements, ..)| other == name && elements == 256);
-    if is_super { [4, 256] } else { [4, 96] }
+    if is_super { [4, 256] } else { [4, if name == "NVFP4" { 192 } else { 96 }] }
 }
 
 #[test]
@@ -129,6 +137,22 @@ fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
                 }
             }
         }
+    }
+    // A scale in pieces of four bits: the first of them makes it infinite, or no number.
+    for first in [0x7c, 0x7e] {
+        let mut bytes = file.clone();
+        let at = data_at + table_entry(&file, "IQ1_M").1 + 56;
+        for i in 0..4 {
+            bytes[at + 49 + 2 * i] = if i == 3 {
+                first & 0xf0
+            } else if i == 2 {
+                first << 4
+            } else {
+                0
+            };
+        }
+        let error = open(&bytes).tensor("IQ1_M", &[4, 256]).unwrap().rows().unwrap().read(1, &mut [0.0; 256]);
+        assert!(error.unwrap_err().to_string().ends_with("a scale of block 1 of IQ1_M is not a finite number"));
     }
     // An exponent for each block: too large for some code, and the largest that is not.
     for (scale, is_number) in [(0xffu8, false), (253, false), (252, true), (0, true)] {
@@ -1238,12 +1262,12 @@ fn ends_of_turns_are_found_by_their_names() {
 #[test]
 fn every_type_is_held_as_it_is() {
     let (weights, backend) = (Weights::open(&gguf("blocks.gguf")).unwrap(), Reference::new());
-    let narrow = ["Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0"];
-    for name in narrow.into_iter().chain(["Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"]) {
+    let wide = ["Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"];
+    for (name, ..) in SCALES {
         let shape = shape_of(name);
         let [rows, width] = shape;
         for class in [WeightClass::Int8, WeightClass::Int4] {
-            if class == WeightClass::Int4 && !narrow.contains(&name) {
+            if class == WeightClass::Int4 && wide.contains(&name) {
                 continue;
             }
             let part = TensorSlice { name: name.to_string(), shape: shape.to_vec(), rows: 0..rows, transposed: false };
@@ -1288,10 +1312,9 @@ fn the_class_of_each_type() {
     for encoding in [Encoding::F32, Encoding::F16, Encoding::Bf16] {
         assert_eq!(class_for(encoding), WeightClass::Bf16);
     }
-    for block in [Q8_0, Q5_0, Q5_1, Q5_K, Q6_K] {
-        assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int8, "{block:?}");
-    }
-    for block in [Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4, Q3_K, Q2_K, TQ1_0, TQ2_0] {
-        assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int4, "{block:?}");
+    for block in checkpoint::BlockType::ALL {
+        let is_wide = [Q8_0, Q5_0, Q5_1, Q5_K, Q6_K].contains(&block);
+        let wanted = if is_wide { WeightClass::Int8 } else { WeightClass::Int4 };
+        assert_eq!(class_for(Encoding::Quantized(block)), wanted, "{block:?}");
     }
 }

@@ -11,8 +11,8 @@
 //! there is one definition of a model and one place that checks it; errors about a generated text are translated back
 //! to the file's keys (`Gguf::translate_error`).
 //!
-//! Unsupported: big-endian files, version 1, adapters, tokenizers other than `gpt2` and `llama`, and the block types
-//! that [`BlockType`](crate::BlockType) lacks (IQ1 to IQ3, MXFP4). Each is refused by name.
+//! Unsupported: big-endian files, version 1, adapters, and what [`BlockType`](crate::BlockType) and `tokenizer.rs` lack.
+//! Each is refused by name.
 
 mod config;
 mod header;

@@ -788,7 +788,7 @@ fn nibble(words: &[u8], index: usize) -> u8 {
 }
 
 /// The number of a code: a sign, 4 bits of exponent with bias 7, 3 of fraction; the largest is NaN, and none infinite.
-fn e4m3(code: u8) -> f32 {
+pub(crate) fn e4m3(code: u8) -> f32 {
     let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let magnitude = match exponent {
         _ if code & 0x7f == 0x7f => f32::NAN,
