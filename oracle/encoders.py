@@ -41,6 +41,14 @@ MODERN = {
     "global_attn_every_n_layers": 3, "local_attention": 12, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
     "cls_token_id": 2, "sep_token_id": 3, "norm_bias": False, "attention_bias": False, "mlp_bias": False,
 }
+GEMMA = {
+    "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 64, "intermediate_size": 96,
+    "rms_norm_eps": 1e-6, "max_position_embeddings": 400, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
+    "num_hidden_layers": 3, "vocab_size": 132, "query_pre_attn_scalar": 32, "sliding_window": 10, "pad_token_id": 0,
+    "bos_token_id": 2, "eos_token_id": 1, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+    "use_bidirectional_attention": True,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 LABELS = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 
 CASES = {
@@ -56,6 +64,9 @@ CASES = {
                            "id2label": LABELS, "label2id": {name: int(i) for i, name in LABELS.items()}},
     # Windows of six on each side in two layers of four; without modules.
     "modernbert": {"architectures": ["ModernBertModel"], **MODERN},
+    # Windows of five on each side in two layers of three; two products without biases.
+    "embedding-gemma": {"architectures": ["Gemma3TextModel"], **GEMMA,
+                        "modules": {"pooling": "mean", "dense": [96, 40], "normalize": True}},
     # In the spelling of transformers 5, with every bias.
     "modernbert-classifier": {"architectures": ["ModernBertForSequenceClassification"], **MODERN,
                               "classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True,
@@ -74,7 +85,7 @@ def random_weights(model, rng):
             continue
         values = rng.standard_normal(tuple(tensor.shape), dtype=numpy.float32)
         if name.endswith("orm.weight"):
-            values = 1 + numpy.float32(0.2) * values
+            values = numpy.float32(model.config.model_type != "gemma3_text") + numpy.float32(0.2) * values
         elif name.endswith(".bias"):
             values *= numpy.float32(0.3)
         elif "embeddings." not in name:
@@ -91,19 +102,25 @@ def write_modules(directory, modules, hidden_size, rng):
     pooling = {"word_embedding_dimension": hidden_size,
                **{f"pooling_mode_{field}": mode == modules["pooling"] for mode, field in modes.items()}}
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling) + "\n")
-    dense = None
-    if "dense" in modules:
-        names.append(("2_Dense", "sentence_transformers.models.Dense"))
-        (directory / "2_Dense").mkdir()
-        config = {"in_features": hidden_size, "out_features": modules["dense"], "bias": True,
-                  "activation_function": "torch.nn.modules.activation.Tanh"}
-        (directory / "2_Dense" / "config.json").write_text(json.dumps(config) + "\n")
-        weight = rng.standard_normal((modules["dense"], hidden_size), dtype=numpy.float32) / hidden_size ** 0.5
-        dense = {"linear.weight": torch.from_numpy(weight.astype(numpy.float32)),
-                 "linear.bias": torch.from_numpy(rng.standard_normal(modules["dense"], dtype=numpy.float32))}
-        safetensors.torch.save_file(dense, directory / "2_Dense" / "model.safetensors", {"format": "pt"})
+    dense, width = [], hidden_size
+    plain = isinstance(modules.get("dense"), list)  # no biases, nothing behind them
+    for at, out in enumerate(modules.get("dense", []) if plain else [modules["dense"]] if "dense" in modules else []):
+        path = f"{at + 2}_Dense"
+        names.append((path, "sentence_transformers.models.Dense"))
+        (directory / path).mkdir()
+        kind = "linear.Identity" if plain else "activation.Tanh"
+        config = {"in_features": width, "out_features": out, "bias": not plain,
+                  "activation_function": f"torch.nn.modules.{kind}"}
+        (directory / path / "config.json").write_text(json.dumps(config) + "\n")
+        weight = rng.standard_normal((out, width), dtype=numpy.float32) / width ** 0.5
+        tensors = {"linear.weight": torch.from_numpy(weight.astype(numpy.float32))}
+        if not plain:
+            tensors["linear.bias"] = torch.from_numpy(rng.standard_normal(out, dtype=numpy.float32))
+        safetensors.torch.save_file(tensors, directory / path / "model.safetensors", {"format": "pt"})
+        dense.append(tensors)
+        width = out
     if modules.get("normalize"):
-        names.append(("3_Normalize", "sentence_transformers.models.Normalize"))
+        names.append((f"{len(names)}_Normalize", "sentence_transformers.models.Normalize"))
     listed = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(names)]
     (directory / "modules.json").write_text(json.dumps(listed) + "\n")
     return dense
@@ -111,9 +128,10 @@ def write_modules(directory, modules, hidden_size, rng):
 
 def pooled(rows, modules, dense):
     row = rows[0] if modules["pooling"] == "cls" else rows.mean(0)
-    if dense:
-        weight = dense["linear.weight"].to(torch.bfloat16).to(torch.float32)
-        row = torch.tanh(weight @ row + dense["linear.bias"])
+    for tensors in dense or []:
+        row = tensors["linear.weight"].to(torch.bfloat16).to(torch.float32) @ row
+        if "linear.bias" in tensors:
+            row = torch.tanh(row + tensors["linear.bias"])
     return torch.nn.functional.normalize(row, dim=0) if modules.get("normalize") else row
 
 

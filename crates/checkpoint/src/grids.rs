@@ -11,7 +11,7 @@
 //! IQ1_M    11 of 2048            none             3 bits for 16     the same, 1/8 or - 1/8 for 8; d in four pieces
 //! ```
 //!
-//! `grids.bin` has the grids as the `gguf` package of Python writes them (Kawrakow, 2024): 16 bits for an entry, the first
+//! `grids.bin` has the grids as the `gguf` package of Python has them: 16 bits for an entry, the first
 //! number in the low bits; `oracle/gguf_cases.py --check` compares. A sign of 7 bits has an eighth that makes their number
 //! even.
 

@@ -219,7 +219,8 @@ impl ModelConfig {
             Some(map) => Fields { file: CONFIG, path: "text_config.".to_string(), map },
             None => fields,
         };
-        refuse_what_is_not_computed(&fields, traits)?;
+        let both_ways = is_base && encoder::looks_both_ways(&fields, traits.family);
+        refuse_what_is_not_computed(&fields, traits, both_ways)?;
 
         let hidden_size = fields.size("hidden_size", MAX_WIDTH)?;
         let num_layers = fields.size("num_hidden_layers", 1024)?;
@@ -284,7 +285,7 @@ impl ModelConfig {
             return Err(fields.error("hidden_act", "models with states have silu only"));
         }
 
-        Ok(ModelConfig {
+        let config = ModelConfig {
             family: traits.family,
             hidden_size,
             intermediate_size,
@@ -332,7 +333,8 @@ impl ModelConfig {
             layer_input: layers::layer_input(&fields, traits)?,
             layer_scalars: traits.layer_scalars,
             encoder: None,
-        })
+        };
+        Ok(if both_ways { encoder::of_decoder(config) } else { config })
     }
 
     /// The same, with the head that the weights have. One that is stored beside the embedding and is another matrix is
@@ -523,14 +525,14 @@ fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String,
 }
 
 /// Fields that would change the arithmetic in ways that this forward pass does not have.
-fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits) -> Result<(), LoadError> {
+fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits, both_ways: bool) -> Result<(), LoadError> {
     // Gemma 4 says which part of a text with images looks both ways.
     let of_images = fields.get("use_bidirectional_attention").is_some_and(|says| says == "vision");
     if let Some(says) = fields.text_or_flag("use_bidirectional_attention")?.filter(|says| *says != "vision") {
         let problem = format!("{} is not supported; attention looks back only", quoted(says));
         return Err(fields.error("use_bidirectional_attention", problem));
     }
-    let both_ways = (!of_images).then_some(("use_bidirectional_attention", false));
+    let both_ways = (!of_images && !both_ways).then_some(("use_bidirectional_attention", false));
     for (name, usual) in both_ways.into_iter().chain([("is_causal", true)]) {
         if fields.flag(name, usual)? != usual {
             return Err(fields.error(name, format!("{} is not supported; attention looks back only", !usual)));

@@ -5,6 +5,7 @@
 //!             per layer: x = norm(x + attend(x)), x = norm(x + W2 act(W1 x))
 //! ModernBERT  x = norm(word)
 //!             per layer: x = x + attend(norm x), x = x + Wo (act(a) * g); a norm at the end
+//! EmbeddingGemma: the layers of its decoder (transformer.rs)
 //! vector      rows of a text ─ pooling ─> one row ─ dense .. or a classifier ─> vector
 //! ```
 //! A text is the rows of one span, all of them in one pass: each row sees every row of its span (Devlin et al., 2018),
@@ -17,15 +18,16 @@ use crate::batch::Batch;
 use crate::config::{CacheShape, Classifier, ClassifierForm, EncoderConfig, ModelConfig, NormPlacement, Pooling};
 use crate::forward::{Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, max_model_len, rope_tables};
 use crate::kv::Caches;
-use crate::tensors::{Linear as LinearTensors, Vector, unread_error, visit};
-use crate::transformer::{Linear, Loader, out_of_memory};
+use crate::mixers::Memory;
+use crate::tensors::{self, Linear as LinearTensors, Vector, unread_error, visit};
+use crate::transformer::{self, Linear, Loader, Tap, Transformer, out_of_memory};
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
 use kernels::{
     AttentionLayer, AttentionSpan, Backend, DeviceInfo, DeviceLimits, Extent, HeadNorms, Norm, Out, RopeTable,
-    Rotation, StepArrays, WeightClass,
+    Rotation, StateShape, StepArrays, WeightClass,
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -36,7 +38,9 @@ use std::sync::Arc;
 pub struct Encoder<B: Backend> {
     backend: Arc<B>,
     config: ModelConfig,
-    weights: EncoderWeights<B>,
+    body: Body<B>,
+    /// What comes behind pooling.
+    tail: Vec<Step<B>>,
     kv: Caches<B>,
     cache_shape: CacheShape,
     scratch: Scratch<B>,
@@ -47,6 +51,22 @@ pub struct Encoder<B: Backend> {
     options: LoadOptions,
     max_model_len: usize,
     notices: Vec<String>,
+}
+
+/// From tokens to the last hidden rows.
+enum Body<B: Backend> {
+    Own(EncoderWeights<B>),
+    Decoder(Box<DecoderBody<B>>),
+}
+
+/// A decoder, of which rows see later ones too.
+struct DecoderBody<B: Backend> {
+    transformer: Transformer<B>,
+    scratch: transformer::Scratch<B>,
+    /// Of no numbers.
+    states: B::States,
+    /// The rows behind the last layer.
+    last: [Tap<B>; 1],
 }
 
 /// Weights of an encoder in a backend's layout.
@@ -61,8 +81,6 @@ struct EncoderWeights<B: Backend> {
     layers: Vec<Layer<B>>,
     ropes: Vec<RopeTable<B::Vector>>,
     final_norm: Option<NormWeights<B>>,
-    /// What comes behind pooling.
-    tail: Vec<Step<B>>,
 }
 
 /// A product behind pooling, what follows it, and its norm if it has one.
@@ -152,7 +170,11 @@ pub fn load_encoder<B: Backend>(
         return Err(LoadError::Option { option: "max_rows", problem });
     }
     let tensors = Tensors::of(&config, encoder, &weights);
-    let bytes_total = tensors.check(&weights)?;
+    let of_decoder = encoder.decoder_layers.then(|| tensors::Tensors::of(&config, &weights));
+    let bytes_total = match &of_decoder {
+        Some(tensors) => tensors.check(&weights)?,
+        None => tensors.check(&weights)?,
+    };
     let scratch = Scratch::new(&*backend, &config, options.max_rows, max_model_len)?;
     let ropes = rope_tables(&*backend, &config, max_model_len)?;
     let kv = Caches::new(&*backend, &cache_shape)
@@ -172,7 +194,11 @@ pub fn load_encoder<B: Backend>(
         names: Vec::new(),
         progress: &mut report,
     };
-    let encoder_weights = tensors.load(&mut loader, ropes, checkpoint)?;
+    let body = match of_decoder {
+        Some(tensors) => Body::Decoder(Box::new(DecoderBody::load(&mut loader, &tensors, ropes, options.max_rows)?)),
+        None => Body::Own(tensors.load(&mut loader, ropes)?),
+    };
+    let tail = tensors.tail(&mut loader, checkpoint)?;
     if let Some(first) = weights.first_non_finite() {
         let count = weights.num_non_finite();
         notices.push(format!("{count} of the weights are NaN, or infinite in bf16; the first is in tensor {first:?}"));
@@ -180,7 +206,8 @@ pub fn load_encoder<B: Backend>(
     Ok(Encoder {
         vectors: vec![0.0; options.max_rows * config.vector_width()],
         backend,
-        weights: encoder_weights,
+        body,
+        tail,
         config,
         kv,
         cache_shape,
@@ -358,7 +385,6 @@ impl<'c> Tensors<'c> {
         &self,
         loader: &mut Loader<'_, B>,
         ropes: Vec<RopeTable<B::Vector>>,
-        checkpoint: &Checkpoint,
     ) -> Result<EncoderWeights<B>, LoadError> {
         let [words, positions, types] = self.tables();
         let class = roofline::embedding_class(loader.class);
@@ -383,8 +409,7 @@ impl<'c> Tensors<'c> {
             })
             .collect::<Result<_, LoadError>>()?;
         let final_norm = self.final_norm().map(|tensors| norm(loader, &tensors)).transpose()?;
-        let tail = self.tail(loader, checkpoint)?;
-        Ok(EncoderWeights { words, positions, types, embedding_norm, layers, ropes, final_norm, tail })
+        Ok(EncoderWeights { words, positions, types, embedding_norm, layers, ropes, final_norm })
     }
 
     /// Products behind pooling keep the bits of bf16 in every class: they are a row of each text.
@@ -398,6 +423,13 @@ impl<'c> Tensors<'c> {
             steps.push((wide(loader, &last)?, After::Nothing, None));
         }
         for dense in &self.encoder.dense {
+            let after = if dense.tanh { After::Tanh } else { After::Nothing };
+            if loader.weights.has(&format!("{}.weight", dense.directory)) {
+                let shape = [(dense.directory.clone(), dense.out_features)];
+                let linear = LinearTensors::whole(&shape, dense.in_features, dense.has_bias);
+                steps.push((wide(loader, &linear)?, after, None));
+                continue;
+            }
             let missing = || LoadError::NoWeights {
                 checkpoint: checkpoint.location(),
                 problem: format!("the module {} is read from a directory only", dense.directory),
@@ -421,7 +453,7 @@ impl<'c> Tensors<'c> {
                 names: Vec::new(),
                 progress: &mut |_| {},
             };
-            steps.push((beside.linear(&linear)?, if dense.tanh { After::Tanh } else { After::Nothing }, None));
+            steps.push((beside.linear(&linear)?, after, None));
         }
         Ok(steps)
     }
@@ -451,17 +483,46 @@ impl<B: Backend> Scratch<B> {
         let of_rows = |oom| out_of_memory(oom, format!("activations of {max_rows} rows"));
         let rows = |width: usize| backend.rows(max_rows, width).map_err(of_rows);
         let (hidden, tail) = (config.hidden_size, tail_width(config, encoder));
+        // The layers of a decoder have memory of their own.
+        let own = |width: usize| rows(if encoder.decoder_layers { 0 } else { width });
         Ok(Scratch {
             x: rows(hidden)?,
-            normed: rows(hidden)?,
-            qkv: rows(config.layers.iter().map(|layer| layer.heads.qkv_width()).max().unwrap_or(0))?,
-            attended: rows(hidden)?,
-            activated: rows(config.intermediate_size)?,
+            normed: own(hidden)?,
+            qkv: own(config.layers.iter().map(|layer| layer.heads.qkv_width()).max().unwrap_or(0))?,
+            attended: own(hidden)?,
+            activated: own(config.intermediate_size)?,
             tail: [rows(tail)?, rows(tail)?],
             text: vec![0.0; max_model_len * hidden],
             ids: [Vec::with_capacity(max_rows), Vec::with_capacity(max_rows)],
             pooled: Vec::with_capacity(max_rows * tail),
         })
+    }
+}
+
+impl<B: Backend> DecoderBody<B> {
+    fn load(
+        loader: &mut Loader<'_, B>,
+        tensors: &tensors::Tensors<'_>,
+        ropes: Vec<RopeTable<B::Vector>>,
+        max_rows: usize,
+    ) -> Result<DecoderBody<B>, LoadError> {
+        let (backend, config) = (loader.backend, loader.config);
+        let of_rows = |oom| out_of_memory(oom, format!("activations of {max_rows} rows"));
+        let rows = backend.rows(max_rows, config.hidden_size).map_err(of_rows)?;
+        Ok(DecoderBody {
+            transformer: loader.load(tensors, ropes)?,
+            scratch: transformer::Scratch::new(backend, config, max_rows)?,
+            states: backend.states(StateShape { slots: 0, numbers: 0 }).map_err(of_rows)?,
+            last: [Tap { after: config.num_layers, rows }],
+        })
+    }
+
+    /// The last hidden rows of every text, in `x`.
+    fn compute(&mut self, backend: &B, config: &ModelConfig, batch: &Batch, kv: &mut [B::KvCache], x: &mut B::Rows) {
+        let DecoderBody { transformer, scratch, states, last } = self;
+        let pass = transformer::Pass { backend, config, adapters: &[] };
+        transformer.compute(&pass, batch, Memory { kv, states }, scratch, last);
+        backend.rms_norm(&last[0].rows, 0..batch.num_rows(), &transformer.final_norm, config.rms_norm_eps, x);
     }
 }
 
@@ -511,8 +572,12 @@ impl<B: Backend> Encoder<B> {
 
     /// The last hidden rows of every text, in `scratch.x`.
     fn compute(&mut self, batch: &Batch) {
-        let Encoder { backend, config, weights, kv, scratch, .. } = self;
+        let Encoder { backend, config, body, kv, scratch, .. } = self;
         let encoder = config.encoder.as_ref().expect("checked at load");
+        let weights = match body {
+            Body::Own(weights) => &*weights,
+            Body::Decoder(body) => return body.compute(backend, config, batch, kv.groups(), &mut scratch.x),
+        };
         let spans: Vec<AttentionSpan<'_>> = batch
             .spans
             .iter()
@@ -566,7 +631,7 @@ impl<B: Backend> Encoder<B> {
 
     /// The vectors of the texts that end in wanted rows.
     fn pool(&mut self, batch: &Batch) {
-        let Encoder { backend, config, weights, scratch, vectors, .. } = self;
+        let Encoder { backend, config, tail: steps, scratch, vectors, .. } = self;
         let encoder = config.encoder.as_ref().expect("checked at load");
         let hidden = config.hidden_size;
         let Scratch { x, text, pooled, tail: [tail, other], .. } = scratch;
@@ -587,9 +652,9 @@ impl<B: Backend> Encoder<B> {
         }
         let count = batch.logit_rows.len();
         let width = config.vector_width();
-        if !weights.tail.is_empty() {
+        if !steps.is_empty() {
             backend.write(pooled, tail);
-            for (linear, after, norm) in &weights.tail {
+            for (linear, after, norm) in &*steps {
                 linear.apply(backend, tail, count, Out::Store(other));
                 let extent = Extent { rows: count, width: backend.shape(&linear.matrix).out_features };
                 match after {
@@ -804,18 +869,25 @@ impl<B: Backend> Forward for Encoder<B> {
     }
 
     fn weight_bytes(&self) -> usize {
-        let EncoderWeights { embedding_norm, layers, final_norm, tail, .. } = &self.weights;
         let backend = &*self.backend;
+        let tail = self.tail.iter();
+        let tail =
+            tail.map(|(linear, _, norm)| linear.bytes(backend) + norm.as_ref().map_or(0, |norm| norm.bytes(backend)));
+        let tail = tail.sum::<usize>();
+        let EncoderWeights { embedding_norm, layers, final_norm, .. } = match &self.body {
+            Body::Own(weights) => weights,
+            // The embedding, which stands for a head there, is counted as a table.
+            Body::Decoder(body) => {
+                return body.transformer.bytes(backend) - backend.matrix_bytes(&body.transformer.embed) + tail;
+            }
+        };
         let layer = |layer: &Layer<B>| {
             let norms = layer.attention_norm.iter().chain([&layer.mlp_norm]).map(|norm| norm.bytes(backend));
             let linears = [&layer.qkv, &layer.o, &layer.up, &layer.down].map(|linear| linear.bytes(backend));
             norms.sum::<usize>() + linears.iter().sum::<usize>()
         };
-        let tail = tail
-            .iter()
-            .map(|(linear, _, norm)| linear.bytes(backend) + norm.as_ref().map_or(0, |norm| norm.bytes(backend)));
         let norms = embedding_norm.bytes(backend) + final_norm.as_ref().map_or(0, |norm| norm.bytes(backend));
-        norms + layers.iter().map(layer).sum::<usize>() + tail.sum::<usize>()
+        norms + layers.iter().map(layer).sum::<usize>() + tail
     }
 
     fn expert_bytes(&self) -> usize {
@@ -827,8 +899,11 @@ impl<B: Backend> Forward for Encoder<B> {
     }
 
     fn describe(&self) -> String {
-        let EncoderWeights { words, positions, types, .. } = &self.weights;
-        let tables = [Some(words), positions.as_ref(), types.as_ref()].into_iter().flatten();
+        let tables = match &self.body {
+            Body::Own(weights) => [Some(&weights.words), weights.positions.as_ref(), weights.types.as_ref()],
+            Body::Decoder(body) => [Some(&*body.transformer.embed), None, None],
+        };
+        let tables = tables.into_iter().flatten();
         let bytes = self.weight_bytes() + tables.map(|table| self.backend.matrix_bytes(table)).sum::<usize>();
         let config = &self.config;
         format!(

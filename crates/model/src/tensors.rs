@@ -1044,7 +1044,11 @@ impl<'c> Tensors<'c> {
                 .any(|part| rest.strip_prefix("self_attn.").is_some_and(|rest| rest.starts_with(part)));
             Some(layer.heads.queries_only && of_keys)
         });
-        other_part || unused_keys == Some(true) || next_token || drafting || tied_head || rotation || noted
+        // Products behind the pooling of an encoder.
+        let is_of = |module: &str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
+        let encoder = self.config.encoder.as_ref();
+        let behind = encoder.is_some_and(|encoder| encoder.dense.iter().any(|dense| is_of(&dense.directory)));
+        other_part || behind || unused_keys == Some(true) || next_token || drafting || tied_head || rotation || noted
     }
 
     fn unread(&self, weights: &Weights, mut unread: Vec<&str>) -> LoadError {

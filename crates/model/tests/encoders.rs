@@ -12,8 +12,15 @@ use model::{Batch, Encoder, Forward, KvBudget, LoadOptions, ModelConfig, Span, l
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-const CASES: [&str; 6] =
-    ["bert", "bert-reranker", "xlm-roberta", "roberta-classifier", "modernbert", "modernbert-classifier"];
+const CASES: [&str; 7] = [
+    "bert",
+    "bert-reranker",
+    "xlm-roberta",
+    "roberta-classifier",
+    "modernbert",
+    "modernbert-classifier",
+    "embedding-gemma",
+];
 
 fn directory(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/encoders").join(name)
@@ -127,6 +134,9 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("modernbert", "local_rope_theta", json!(160_000)),
         ("modernbert", "global_rope_theta", json!(10_000)),
         ("modernbert-classifier", "classifier_pooling", json!("cls")),
+        ("embedding-gemma", "sliding_window", json!(8)),
+        ("embedding-gemma", "sliding_window", json!(12)),
+        ("embedding-gemma", "layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
     ] {
         let (texts, want) = (texts(name), numbers(&directory(name).join("vectors.f32")));
         let checkpoint = changed(name, "config.json", |config| config[field] = value.clone());
@@ -198,18 +208,18 @@ fn segments_tell_the_texts_of_a_pair_apart() {
 
 /// A committed case whose configuration is changed.
 fn changed(name: &str, file: &str, change: impl FnOnce(&mut Value)) -> Checkpoint {
-    let mut files = Vec::new();
-    let mut change = Some(change);
-    for path in ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "model.safetensors"] {
-        let Ok(mut bytes) = std::fs::read(directory(name).join(path)) else { continue };
-        if path == file {
-            let mut value: Value = serde_json::from_slice(&bytes).unwrap();
-            change.take().expect("once")(&mut value);
-            bytes = value.to_string().into_bytes();
+    let copy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("encoder-{name}-{}", std::process::id()));
+    for part in ["", "1_Pooling", "2_Dense", "3_Dense"] {
+        let Ok(files) = directory(name).join(part).read_dir() else { continue };
+        std::fs::create_dir_all(copy.join(part)).unwrap();
+        for path in files.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+            std::fs::copy(&path, copy.join(part).join(path.file_name().unwrap())).unwrap();
         }
-        files.push((path, bytes));
     }
-    embedded(files)
+    let mut value: Value = serde_json::from_slice(&std::fs::read(copy.join(file)).unwrap()).unwrap();
+    change(&mut value);
+    std::fs::write(copy.join(file), value.to_string()).unwrap();
+    Checkpoint::open(Source::Directory(copy)).unwrap()
 }
 
 fn refusal(checkpoint: &Checkpoint) -> String {

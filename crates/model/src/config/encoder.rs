@@ -26,6 +26,9 @@ pub struct EncoderConfig {
     pub positions: Option<PositionTable>,
     /// Rows of the table of segments, which says to which text of a pair a token belongs. 0: there is none.
     pub token_types: usize,
+    /// Its layers, and the names of its tensors, are those of the family's decoder (EmbeddingGemma: Schechter Vera et al.,
+    /// 2025).
+    pub decoder_layers: bool,
     /// The MLP is gated.
     pub gated: bool,
     /// Norms add a bias.
@@ -159,6 +162,33 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<ModelConfig>, LoadError
     }
 }
 
+/// Whether a decoder of this configuration is an encoder: its tokens see later ones too.
+pub(super) fn looks_both_ways(fields: &Fields<'_>, family: Family) -> bool {
+    family == Family::Gemma3 && fields.get("use_bidirectional_attention") == Some(&Value::Bool(true))
+}
+
+/// The encoder with the layers of a decoder. Half of a window lies on each side, and the token between.
+pub(super) fn of_decoder(mut config: ModelConfig) -> ModelConfig {
+    for layer in &mut config.layers {
+        layer.window = layer.window.map(|window| window / 2 + 1);
+        layer.cache = CacheLayer::default();
+    }
+    config.head = Head::Absent;
+    config.encoder = Some(EncoderConfig {
+        positions: None,
+        token_types: 0,
+        decoder_layers: true,
+        gated: true,
+        norm_bias: false,
+        pooling: Pooling::Mean,
+        pooling_is_assumed: true,
+        dense: Vec::new(),
+        normalize: false,
+        classifier: None,
+    });
+    config
+}
+
 /// Widths and heads.
 struct Sizes {
     hidden_size: usize,
@@ -276,6 +306,7 @@ fn bert(fields: &Fields<'_>, family: Family, judges: bool) -> Result<ModelConfig
     let encoder = EncoderConfig {
         positions: Some(PositionTable { rows, padding }),
         token_types: fields.optional_integer("type_vocab_size", 1..=1024)?.unwrap_or(2) as usize,
+        decoder_layers: false,
         gated: false,
         norm_bias: true,
         pooling: if judges { Pooling::Cls } else { Pooling::Mean },
@@ -353,6 +384,7 @@ fn modern_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadErr
     let encoder = EncoderConfig {
         positions: None,
         token_types: 0,
+        decoder_layers: false,
         gated: true,
         norm_bias,
         pooling,
