@@ -28,6 +28,15 @@ fn sigmoid(
     Routing { num_experts, rule: RoutingRule { top_k, over_chosen, scores }, bias }
 }
 
+fn grouped(
+    (num_experts, top_k): (usize, usize),
+    (groups, kept_groups): (usize, usize),
+    over_chosen: bool,
+) -> Routing<'static> {
+    let scores = Scores::GroupedSoftmax { groups, kept_groups, factor: 16.0 };
+    Routing { num_experts, rule: RoutingRule { top_k, over_chosen, scores }, bias: None }
+}
+
 #[test]
 fn routing_has_one_set_of_bits() {
     for (num_experts, top_k) in [(1, 1), (4, 2), (8, 2), (60, 4), (128, 8), (5, 5)] {
@@ -40,6 +49,7 @@ fn routing_has_one_set_of_bits() {
                     softmax(num_experts, top_k, over_chosen),
                     sigmoid((num_experts, top_k), (1, 1), over_chosen, None),
                     sigmoid((num_experts, top_k), groups, over_chosen, Some(&bias)),
+                    grouped((num_experts, top_k), groups, over_chosen),
                 ] {
                     every_path(&format!("{rows} rows, {how:?}"), |pool, isa| {
                         let (chosen, weights) = routed(pool, isa, &logits, how);
@@ -131,6 +141,28 @@ fn a_bias_and_groups_have_a_part_in_the_choice_alone() {
     // A broken row goes somewhere, always the same.
     let (chosen, _) = routed(None, Isa::Scalar, &[f32::NAN; 8], sigmoid((8, 3), (4, 2), true, None));
     assert_eq!(chosen, [0, 1, 2]);
+}
+
+#[test]
+fn shares_in_groups_are_of_the_groups_with_the_best_single_experts() {
+    let logits = [1.0, 9.0, 2.0, 3.0, 8.0, 6.0, 7.0, 5.0];
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - 9.0f32).exp()).sum();
+    for (groups, expected) in [
+        ((1, 1), [1, 4, 6]),
+        // Of pairs 9, 3, 8 and 7: not that of 7.
+        ((4, 2), [1, 4, 5]),
+        ((4, 3), [1, 4, 6]),
+        // Of fours 9 and 8; singles are groups too.
+        ((2, 1), [1, 3, 2]),
+        ((8, 3), [1, 4, 6]),
+    ] {
+        let (chosen, weights) = routed(None, Isa::Scalar, &logits, grouped((8, 3), groups, false));
+        assert_eq!(chosen, expected, "{groups:?}");
+        for (&expert, &weight) in chosen.iter().zip(&weights) {
+            let want = 16.0 * f64::from(logits[expert as usize] - 9.0).exp() / sum;
+            assert!((f64::from(weight) - want).abs() < 1e-5 * want, "{weight} for {want}");
+        }
+    }
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! (Malformed values are in `bad_files.rs`.)
 
 use kernels::{
-    Activation, DeltaShape, HeadLayout, KvDtype, MambaShape, OutputNorm, QueryGrowth, RopeScaling, RoutingRule, Scores,
+    Activation, DeltaShape, HeadLayout, KvDtype, LatentShape, MambaShape, OutputNorm, QueryGrowth, RopeScaling,
+    RoutingRule, Scores,
 };
 use model::config::{
-    DeltaConfig, ExpertConfig, HeadNorm, LayerConfig, MambaConfig, Mixer, NormPlacement, RopeConfig,
+    DeltaConfig, ExpertConfig, HeadNorm, LatentConfig, LayerConfig, MambaConfig, Mixer, NormPlacement, RopeConfig,
     SharedExpertConfig, ShortConvolutionConfig,
 };
 use model::{Family, GenerationDefaults, Head, ModelConfig};
@@ -106,7 +107,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 40] = [
+const ARCHITECTURES: [(&str, Family); 44] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
@@ -144,6 +145,10 @@ const ARCHITECTURES: [(&str, Family); 40] = [
     ("Lfm2ForCausalLM", Family::Lfm2),
     ("Lfm2MoeForCausalLM", Family::Lfm2Moe),
     ("Glm4MoeForCausalLM", Family::Glm4Moe),
+    ("DeepseekV2ForCausalLM", Family::DeepSeekV2),
+    ("DeepseekV3ForCausalLM", Family::DeepSeekV3),
+    ("Glm4MoeLiteForCausalLM", Family::Glm4MoeLite),
+    ("Mistral4ForCausalLM", Family::Mistral4),
     ("GraniteMoeForCausalLM", Family::GraniteMoe),
     ("GraniteMoeSharedForCausalLM", Family::GraniteMoe),
     ("GraniteMoeHybridForCausalLM", Family::GraniteHybrid),
@@ -153,12 +158,16 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     let (architecture, _) = ARCHITECTURES.into_iter().find(|(_, family)| *family == wanted).unwrap();
     let experts = json!({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 48, "n_routed_experts": 8});
-    for (name, value) in experts.as_object().unwrap() {
+    let latents = json!({"kv_lora_rank": 64, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20,
+        "first_k_dense_replace": 1});
+    let has_latents = [Family::DeepSeekV2, Family::DeepSeekV3, Family::Glm4MoeLite, Family::Mistral4].contains(&wanted);
+    let latents = latents.as_object().unwrap().iter().filter(|_| has_latents);
+    for (name, value) in experts.as_object().unwrap().iter().chain(latents) {
         if changes.get(name).is_none() {
             changes[name] = value.clone();
         }
     }
-    if wanted == Family::GptOss && changes.get("rope_parameters").is_none() {
+    if [Family::GptOss, Family::Mistral4].contains(&wanted) && changes.get("rope_parameters").is_none() {
         changes["rope_parameters"] = json!({"rope_type": "default"}); // none is assumed
     }
     if changes.get("num_hidden_layers").is_none() {
@@ -293,9 +302,10 @@ fn queries_of_ministral_3_grow() {
         assert_eq!((config.ropes[0].growth, config.ropes[0].scaling.attention_factor()), (Some(growth), 1.0));
     }
     assert_eq!(within("mistral").unwrap().ropes[0].growth, None, "Mistral Small 3, of the same class");
-    let error = within("mistral4").unwrap_err();
-    assert!(error.contains("\"mistral4\" is unknown as the text part of Mistral3ForConditionalGeneration"), "{error}");
-    assert!(error.ends_with("mistral and ministral3 are"), "{error}");
+    assert!(within("mistral4").unwrap_err().contains("kv_lora_rank: missing"), "Mistral Small 4, of the same class");
+    let error = within("mistral5").unwrap_err();
+    assert!(error.contains("\"mistral5\" is unknown as the text part of Mistral3ForConditionalGeneration"), "{error}");
+    assert!(error.ends_with("mistral, ministral3 and mistral4 are"), "{error}");
     for (rope, found) in [
         (json!({"rope_type": "default"}), Ok(None)),
         (json!({"rope_type": "default", "llama_4_scaling_beta": 0}), Ok(None)),
@@ -604,6 +614,10 @@ fn every_class_has_its_base() {
         ("Lfm2Model", Family::Lfm2),
         ("Lfm2MoeModel", Family::Lfm2Moe),
         ("Glm4MoeModel", Family::Glm4Moe),
+        ("DeepseekV2Model", Family::DeepSeekV2),
+        ("DeepseekV3Model", Family::DeepSeekV3),
+        ("Glm4MoeLiteModel", Family::Glm4MoeLite),
+        ("Mistral4Model", Family::Mistral4),
         ("GraniteMoeModel", Family::GraniteMoe),
         ("GraniteMoeSharedModel", Family::GraniteMoe),
         ("GraniteMoeHybridModel", Family::GraniteHybrid),
@@ -891,6 +905,60 @@ fn experts_by_sigmoid_have_a_bias_groups_and_a_factor() {
     assert_eq!(config.widest_mlp(), 256);
 }
 
+/// Latent attention: what the heads have, what the cache keeps, how experts are scored, what scores are multiplied by.
+#[test]
+fn latents_are_keys_and_values_of_all_heads() {
+    let layer = |config: &ModelConfig| match config.layers[0].mixer {
+        Mixer::Latent(latent) => latent,
+        other => panic!("{other:?}"),
+    };
+    let config = of_family(Family::DeepSeekV3, json!({"q_lora_rank": 48}));
+    let shape = LatentShape { num_heads: 4, rank: 64, plain: 24, turning: 16, value: 20 };
+    assert_eq!(layer(&config), LatentConfig { shape, query_rank: Some(48), neighbours: true });
+    assert!(!layer(&of_family(Family::DeepSeekV3, json!({"rope_interleave": false}))).neighbours);
+    assert_eq!((config.layers[0].heads.head_dim, config.ropes[0].rotary_dim), (80, 16));
+    let cache = config.cache_shape(KvDtype::Bf16, 1, 32);
+    assert_eq!(cache.block_bytes(), 2 * 32 * 80 * 2, "a layer keeps a latent and what turns, once");
+    // Down to what queries are made of, up again, latents, what they become, back; experts beside a dense layer.
+    let heads = 128 * 48 + 48 * 160 + 128 * 80 + 4 * 44 * 64 + 80 * 128;
+    let experts = 128 * (8 + 3 * (8 * 64 + 64));
+    assert_eq!(config.layer_parameters(), 2 * heads + 3 * 128 * 256 + experts);
+    assert_eq!(config.attention_flops(10), 2 * 2 * 4 * (80 + 64) * 10);
+
+    let rule = |over_chosen, scores| RoutingRule { top_k: 2, over_chosen, scores };
+    let grouped = |groups, kept_groups, factor| Scores::GroupedSoftmax { groups, kept_groups, factor };
+    let sigmoid = |factor| Scores::Sigmoid { groups: 1, kept_groups: 1, sum_eps: 1e-20, factor };
+    for (family, changes, expected) in [
+        (Family::DeepSeekV2, json!({}), rule(false, Scores::Softmax)),
+        (Family::DeepSeekV2, json!({"routed_scaling_factor": 16, "n_group": 4}), rule(false, grouped(1, 1, 16.0))),
+        (
+            Family::DeepSeekV2,
+            json!({"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3}),
+            rule(false, grouped(8, 3, 1.0)),
+        ),
+        (Family::DeepSeekV3, json!({"routed_scaling_factor": 2.5}), rule(true, sigmoid(2.5))),
+        (Family::Glm4MoeLite, json!({"norm_topk_prob": false}), rule(false, sigmoid(1.0))),
+        (Family::Mistral4, json!({}), rule(true, Scores::Softmax)),
+    ] {
+        assert_eq!(of_family(family, changes.clone()).experts.unwrap().rule, expected, "{family} {changes}");
+    }
+    let listed = json!({"num_hidden_layers": 3, "mlp_layer_types": ["sparse", "dense", "sparse"]});
+    let listed = of_family(Family::Glm4MoeLite, listed);
+    let with_experts: Vec<bool> = listed.layers.iter().map(|layer| layer.has_experts).collect();
+    assert_eq!(with_experts, [true, false, true]);
+
+    let scale = |rope: Value| of_family(Family::DeepSeekV3, json!({"rope_scaling": rope})).attention_scale;
+    let yarn = |more: Value| {
+        let mut rope = json!({"type": "yarn", "factor": 40, "original_max_position_embeddings": 64});
+        more.as_object().unwrap().iter().for_each(|(name, value)| rope[name] = value.clone());
+        rope
+    };
+    let plain = 1.0 / 40f32.sqrt();
+    assert_eq!([scale(json!(null)), scale(yarn(json!({})))], [plain; 2]);
+    let stretched = scale(yarn(json!({"mscale": 1, "mscale_all_dim": 1})));
+    assert!((f64::from(stretched / plain) - (0.1 * 40f64.ln() + 1.0).powi(2)).abs() < 1e-5, "{stretched}");
+}
+
 /// Mamba-2: which layers, of what shape, what is beside the experts, and where queries and keys turn.
 #[test]
 fn layers_are_mamba_or_attention() {
@@ -977,6 +1045,12 @@ fn fields_of_convolutions_and_routers_are_checked() {
         }
         changes
     };
+    let latent = |changes: Value| {
+        let mut fields = json!({"kv_lora_rank": 64, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20,
+            "first_k_dense_replace": 1, "n_routed_experts": 8, "rope_parameters": {"rope_type": "default"}});
+        fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        fields
+    };
     for (family, changes, expected) in [
         (Family::Lfm2, json!({"layer_types": ["conv", "conv"]}), "layer_types: no layer is attention"),
         (Family::Lfm2, json!({"layer_types": ["conv"]}), "layer_types: 1 entries for num_hidden_layers = 2"),
@@ -1012,6 +1086,25 @@ fn fields_of_convolutions_and_routers_are_checked() {
             "n_shared_experts: 64 of width 4096 are more than 131072 wide",
         ),
         (Family::Glm4Moe, json!({"n_routed_experts": "(absent)"}), "n_routed_experts: missing"),
+        (Family::DeepSeekV3, latent(json!({"kv_lora_rank": "(absent)"})), "kv_lora_rank: missing"),
+        (
+            Family::DeepSeekV3,
+            latent(json!({"kv_lora_rank": 72})),
+            "kv_lora_rank: 72 is not supported; multiples of 16 up to 512",
+        ),
+        (Family::DeepSeekV3, latent(json!({"kv_lora_rank": 528})), "kv_lora_rank: 528 is not supported"),
+        (Family::DeepSeekV3, latent(json!({"qk_rope_head_dim": 80})), "qk_rope_head_dim: 80 is not supported"),
+        (
+            Family::DeepSeekV3,
+            latent(json!({"num_attention_heads": 512, "v_head_dim": 512})),
+            "v_head_dim: 512 heads of 512",
+        ),
+        (Family::DeepSeekV3, latent(json!({"attention_bias": true})), "attention_bias: true is not supported"),
+        (Family::DeepSeekV3, latent(json!({"first_k_dense_replace": "(absent)"})), "first_k_dense_replace: missing"),
+        (Family::DeepSeekV2, latent(json!({"topk_method": "noaux_tc"})), "topk_method: \"noaux_tc\" is not supported"),
+        (Family::DeepSeekV2, latent(json!({"norm_topk_prob": true})), "norm_topk_prob: true is not supported"),
+        (Family::Mistral4, latent(json!({"n_group": 2})), "n_group: groups of experts are not supported"),
+        (Family::Glm4MoeLite, latent(json!({"mlp_layer_types": ["dense"]})), "mlp_layer_types: 1 entries"),
         (Family::GraniteHybrid, json!({"mamba_n_heads": 8}), "layer_types: no layer is attention"),
         (
             Family::GraniteHybrid,

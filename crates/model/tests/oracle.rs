@@ -218,6 +218,18 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("glm4-moe", "routed_scaling_factor", json!(1)),
         ("glm4-moe", "topk_group", json!(4)),
         ("glm4-moe", "partial_rotary_factor", json!(null)),
+        ("deepseek-v3", "rope_interleave", json!(false)),
+        ("deepseek-v3", "rope_scaling", json!(null)),
+        ("deepseek-v3", "topk_group", json!(4)),
+        ("deepseek-v2", "topk_method", json!("greedy")),
+        ("deepseek-v2", "routed_scaling_factor", json!(1)),
+        ("glm4-moe-lite", "norm_topk_prob", json!(false)),
+        (
+            "mistral4",
+            "rope_parameters",
+            json!({"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 8}),
+        ),
     ] {
         let (_, directory) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
         let change = |mut config: Value| {

@@ -1070,7 +1070,11 @@ impl Traits {
                 let known = ARCHITECTURES.iter().filter(|traits| traits.architecture == self.architecture);
                 let known: Vec<&str> = known.filter_map(|traits| Some(traits.text_part?.model_type)).collect();
                 let is = if known.len() == 1 { "is" } else { "are" };
-                let (name, known) = (quoted(name), known.join(" and "));
+                let known = match known.split_last() {
+                    Some((last, rest @ [_, ..])) => format!("{} and {last}", rest.join(", ")),
+                    _ => known.concat(),
+                };
+                let name = quoted(name);
                 let problem = format!("{name} is unknown as the text part of {}; {known} {is}", self.architecture);
                 Err(inner.error("model_type", problem))
             }
