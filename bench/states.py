@@ -1,6 +1,6 @@
 """What a prefix hit saves of a long prompt, of a model whose layers have states.
 
-    python bench/states.py make DIRECTORY                          random weights in a small Qwen3.5 shape; needs transformers
+    python bench/shapes.py qwen3.5 DIRECTORY                       random weights in a small Qwen3.5 shape; needs transformers
     python bench/states.py http://127.0.0.1:8000 [TOKENS] [ROUNDS] against `twostroke serve -m DIRECTORY`
 
 Random weights: the figures are of speed. Each round has a prompt of its own, asked cold, asked again, and gone on with by
@@ -11,19 +11,6 @@ import json
 import random
 import sys
 import urllib.request
-
-
-def make(directory):
-    import torch
-    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
-
-    config = Qwen3_5TextConfig(
-        hidden_size=1024, intermediate_size=3584, num_hidden_layers=12, num_attention_heads=8, num_key_value_heads=2,
-        head_dim=256, vocab_size=32000, max_position_embeddings=32768, linear_num_key_heads=16,
-        linear_num_value_heads=16, linear_key_head_dim=128, linear_value_head_dim=128, tie_word_embeddings=True,
-        full_attention_interval=4)
-    torch.manual_seed(0)
-    Qwen3_5ForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
 
 
 def ask(base, prompt):
@@ -37,8 +24,6 @@ def ask(base, prompt):
 
 
 def main():
-    if sys.argv[1] == "make":
-        return make(sys.argv[2])
     base, tokens, rounds = sys.argv[1], *(int(sys.argv[at]) if len(sys.argv) > at else default
                                           for at, default in ((2, 15000), (3, 2)))
     chance = random.Random(5)

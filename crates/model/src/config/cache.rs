@@ -48,11 +48,14 @@ pub struct CacheLayer {
     pub layer: usize,
 }
 
+/// What layers of a group have in common: key heads, their width, and what of it are values.
+type Heads = (usize, usize, Option<usize>);
+
 /// Gives each layer that has keys and values its place, those that read another layer's the place of that one.
 /// `source`: the index of the layer that it reads.
 pub(super) fn place(layers: &mut [LayerConfig], source: impl Fn(&[LayerConfig], usize) -> Option<usize>) {
     // Heads of a group, and its layers so far.
-    let mut groups: Vec<((usize, usize, Option<usize>), usize)> = Vec::new();
+    let mut groups: Vec<(Heads, usize)> = Vec::new();
     for index in 0..layers.len() {
         if !layers[index].mixer.has_keys() {
             continue;
