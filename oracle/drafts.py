@@ -12,7 +12,7 @@ fixed seed, and beside it:
                   drafted
 
 What a drafter computes is written here in torch from the definitions of Medusa (FasterDecoding/Medusa), EAGLE-3
-(SafeAILab/EAGLE, speculators) and MiMo's next-token layer; the target is transformers'. As in oracle/make.py, matrices
+(SafeAILab/EAGLE, speculators) and next-token layers; the target is transformers', and layers like its own are too. As in oracle/make.py, matrices
 are rounded to bfloat16 and everything else is float32. Rows whose two best logits nearly tie are left out:
 they say nothing about an implementation that rounds activations.
 
@@ -21,6 +21,7 @@ target's features, then `steps` passes that follow the last row: its own best to
 """
 
 import argparse
+import copy
 import json
 import shutil
 import sys
@@ -31,6 +32,8 @@ import numpy
 import safetensors.torch
 import torch
 import transformers
+
+import make
 
 MIN_MARGIN = 0.05  # between the two best logits, in standard deviations of the row
 LENGTH = 48  # tokens; more than a cache block
@@ -92,6 +95,14 @@ CASES = {
         "vocab_size": 128, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 640000.0,
         "tie_word_embeddings": False, "attention_bias": True, "num_nextn_predict_layers": 1,
         "use_sliding_window": False, "bos_token_id": 1, "eos_token_id": 2}},
+    # Latent attention and experts behind the last layer, read behind the final norm.
+    "deepseek-v3": {"kind": "mtp", "target": None, "of": "deepseek-v3", "prefix": "model.layers.3.",
+                    "names": ["eh_proj", "enorm", "hnorm", "shared_head.norm", ""], "layer": 2,
+                    "more": {"num_nextn_predict_layers": 1}},
+    # Gates of attention's output, norms around zero, a rotation of a part of a head, beside layers with states.
+    "qwen3.5": {"kind": "mtp", "target": None, "of": "qwen3.5", "prefix": "mtp.",
+                "names": ["fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "layers.0."], "layer": 3,
+                "more": {}},
 }
 
 
@@ -222,7 +233,8 @@ class Target:
     def run(self, tokens):
         """What the head reads, `[rows, hidden]`; `taps` are there afterwards."""
         with torch.no_grad():
-            return self.model.model(torch.tensor([tokens])).last_hidden_state[0]
+            self.normed = self.model.model(torch.tensor([tokens])).last_hidden_state[0]
+            return self.normed
 
     @property
     def embedding(self):
@@ -331,8 +343,66 @@ def mtp_drafter(spec, target, weights, rng):
     return feature, step
 
 
+class LikeTarget:
+    """A layer of transformers' own class, like one of the target's."""
+
+    def __init__(self, spec, target, weights):
+        model, prefix = target.model.model, spec["prefix"] + spec["names"][-1]
+        self.model, like = model, model.layers[spec["layer"]]
+        self.layer, self.eps = copy.deepcopy(like).eval(), target.config.rms_norm_eps
+        shift = 0.0 if type(like.input_layernorm).__name__.startswith("Qwen3_5") else 1.0
+        drawn = {}
+        for name, tensor in sorted(self.layer.state_dict().items()):
+            if name.endswith("e_score_correction_bias"):
+                drawn[name] = torch.from_numpy(weights.rng.standard_normal(tensor.shape, dtype=numpy.float32))
+            elif tensor.dim() == 1:
+                noise = weights.rng.standard_normal(tensor.shape, dtype=numpy.float32)
+                drawn[name] = torch.from_numpy(shift + numpy.float32(0.2) * noise).to(torch.bfloat16)
+            else:
+                scale = numpy.float32(1.2 / tensor.shape[-1] ** 0.5)
+                drawn[name] = torch.from_numpy(scale * weights.rng.standard_normal(tensor.shape, dtype=numpy.float32))
+                drawn[name] = drawn[name].to(torch.bfloat16)
+        self.layer.load_state_dict({name: tensor.to(torch.float32) for name, tensor in drawn.items()})
+        weights.tensors.update(make.apart({prefix + name: tensor for name, tensor in drawn.items()}, "deepseek"))
+        self.inputs = []
+
+    def alone(self, x, positions):
+        """All rows so far are computed anew, and those of `x` are returned."""
+        self.inputs.append(x)
+        rows = torch.cat(self.inputs)[None]
+        at = torch.arange(rows.shape[1])[None]
+        hidden = torch.full((rows.shape[1], rows.shape[1]), float("-inf")).triu(1)[None, None]
+        with torch.no_grad():
+            out = self.layer(rows, position_embeddings=self.model.rotary_emb(rows, at), attention_mask=hidden,
+                             position_ids=at)
+        return rows_of(out)[-len(x):]
+
+
+def own_mtp(spec, target, weights, rng):
+    """As the layer is written in transformers' `MtpLayer`, or, for Qwen3.5, as llama.cpp has it."""
+    hidden, eps, prefix = target.config.hidden_size, target.config.rms_norm_eps, spec["prefix"]
+    join, *norms, _ = spec["names"]
+    layer = LikeTarget(spec, target, weights)
+    around_zero = spec["of"].startswith("qwen3.5")
+
+    def norm(name):
+        noise = weights.rng.standard_normal(hidden, dtype=numpy.float32)
+        stored = weights.add(f"{prefix}{name}.weight", (0 if around_zero else 1) + numpy.float32(0.2) * noise)
+        return stored + 1 if around_zero else stored
+
+    embedding_norm, feature_norm, output_norm = map(norm, norms)
+    project = weights.matrix(f"{prefix}{join}.weight", hidden, 2 * hidden)
+
+    def step(token_ids, feature, positions):
+        both = [rms(target.embedding[token_ids], embedding_norm, eps), rms(feature, feature_norm, eps)]
+        out = rms(layer.alone(torch.cat(both, -1) @ project.T, positions), output_norm, eps)
+        return target.head(out), out
+
+    return (lambda: target.normed), step
+
+
 def followed(spec, target, weights, rng, tokens):
-    make = {"eagle3": eagle3_drafter, "mtp": mtp_drafter}[spec["kind"]]
+    make = {"eagle3": eagle3_drafter, "mtp": own_mtp if "of" in spec else mtp_drafter}[spec["kind"]]
     feature, step = make(spec, target, weights, rng)
     target.run(tokens[:-1])
     logits, own = step(tokens[1:], feature(), torch.arange(len(tokens) - 1))
@@ -362,6 +432,15 @@ def mimo_target(directory, spec, weights):
     safetensors.torch.save_file(weights.tensors, directory / "model.safetensors", {"format": "pt"})
 
 
+def case_target(directory, spec, weights):
+    """A case of oracle/make.py under the drafter's roof."""
+    case = make.CASES[spec["of"]]
+    spec["config"] = {**case["config"], **spec["more"]}
+    (directory / "config.json").write_text(json.dumps(spec["config"]))
+    weights.tensors = make.random_weights(transformers.AutoConfig.from_pretrained(directory), case, weights.rng)
+    make.write_weights(directory, weights.tensors, 1)
+
+
 def clear(row):
     row = row[torch.isfinite(row)]
     best = row.sort(descending=True).values
@@ -374,7 +453,7 @@ def make_case(directory, name, spec, targets):
     if spec["target"] is None:
         with tempfile.TemporaryDirectory() as scratch:
             of_target = Weights(rng)
-            mimo_target(Path(scratch), spec, of_target)
+            (case_target if "of" in spec else mimo_target)(Path(scratch), spec, of_target)
             target = Target(scratch)
     else:
         of_target, target = Weights(rng), Target(targets / spec["target"])

@@ -520,6 +520,27 @@ enum ExpertNames {
     InputLinear,
 }
 
+impl ExpertNames {
+    /// Those in the layer behind a prefix.
+    fn of(config: &ModelConfig, names: &Names, weights: &Weights, layer: &str) -> ExpertNames {
+        let has = |rest: &str| weights.has(&format!("{layer}{rest}"));
+        let biases = config.experts.is_some_and(|experts| experts.biases);
+        if has("mlp.experts.gate_up_proj_blocks") {
+            ExpertNames::StackedBlocks
+        } else if has("mlp.experts.gate_up_proj") && biases {
+            ExpertNames::StackedColumns
+        } else if has(&format!("{}.gate_up_proj", names.experts)) {
+            ExpertNames::Stacked
+        } else if has("block_sparse_moe.input_linear.weight") {
+            ExpertNames::InputLinear
+        } else if has("block_sparse_moe.gate.weight") {
+            ExpertNames::Numbered
+        } else {
+            ExpertNames::Named
+        }
+    }
+}
+
 /// What GGUF has in place of `A_log`.
 const STORED_RATES: &str = "rates";
 
@@ -605,21 +626,7 @@ impl<'c> Tensors<'c> {
         let head = stored_head(weights).unwrap_or(HEADS[0]);
         let names = Names::of(config.family);
         let first = config.layers.iter().position(|layer| layer.has_experts).unwrap_or(0);
-        let has = |rest: &str| weights.has(&format!("{prefix}layers.{first}.{rest}"));
-        let biases = config.experts.is_some_and(|experts| experts.biases);
-        let experts = if has("mlp.experts.gate_up_proj_blocks") {
-            ExpertNames::StackedBlocks
-        } else if has("mlp.experts.gate_up_proj") && biases {
-            ExpertNames::StackedColumns
-        } else if has(&format!("{}.gate_up_proj", names.experts)) {
-            ExpertNames::Stacked
-        } else if has("block_sparse_moe.input_linear.weight") {
-            ExpertNames::InputLinear
-        } else if has("block_sparse_moe.gate.weight") {
-            ExpertNames::Numbered
-        } else {
-            ExpertNames::Named
-        };
+        let experts = ExpertNames::of(config, names, weights, &format!("{prefix}layers.{first}."));
         let input_linear = weights.has(&format!("{prefix}layers.0.{}.input_linear.weight", names.mlp));
         let mamba = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Mamba(_)));
         let delta = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Delta(_)));
@@ -630,6 +637,13 @@ impl<'c> Tensors<'c> {
             of(mamba, &format!("mamba.{STORED_RATES}")) || of(delta, &format!("linear_attn.{STORED_RATES}"));
         let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(Some(0), "self_attn.k_b_proj.weight");
         Tensors { config, prefix, head, names, experts, input_linear, stored_rates, apart }
+    }
+
+    /// Those of a drafter's layers in the same files, whose first has names that begin with `layer`.
+    pub(crate) fn of_drafter<'d>(&self, config: &'d ModelConfig, weights: &Weights, layer: &str) -> Tensors<'d> {
+        let names = Names::of(config.family);
+        let experts = ExpertNames::of(config, names, weights, layer);
+        Tensors { experts, apart: self.apart, ..Tensors::usual(config) }
     }
 
     /// `[vocab_size, hidden_size]`.

@@ -3,13 +3,15 @@
 //! ```text
 //! midlayer.*                       EAGLE-3 by its authors and by SpecForge; config.json is that of the layer
 //! layers.0.*, speculators' config  EAGLE-3; the layer's configuration is in transformer_layer_config
-//! model.mtp_layers.0.*             the next-token layer of a checkpoint like MiMo's
+//! model.mtp_layers.0.*             the next-token layer of a checkpoint, as MiMo names it
+//! mtp.*                            as Qwen3-Next and Qwen3.5 do
+//! model.layers.N.eh_proj, ...      as DeepSeek-V3, GLM-4.5 and GGUF files do: behind the last of N layers
 //! ```
 //! Heads of the first two versions of EAGLE have `fc` and `layers.0.*` too, and are recognised by what they lack.
 
 use super::Target;
 use crate::config::fields::{Fields, quoted};
-use crate::config::{CONFIG, Family, ModelConfig, NormPlacement};
+use crate::config::{CONFIG, CacheLayer, Family, LayerConfig, ModelConfig, NormPlacement};
 use crate::tensors::Linear;
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
@@ -23,16 +25,45 @@ const SUPPORTED: &str = "is not supported; drafters of EAGLE-3 (eagle3), Medusa 
 /// Largest number of layers; trained drafters have fewer.
 const MOST_LAYERS: usize = 16;
 
-/// Prefixes of the names of a next-token layer; the second in files saved from a class without a head.
-const MTP_PREFIXES: [&str; 2] = ["model.mtp_layers.0.", "mtp_layers.0."];
+/// What a next-token layer calls its own parts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MtpNames {
+    /// The matrix over embedding and feature.
+    pub(super) join: &'static str,
+    /// The feature's columns are the first.
+    pub(super) feature_first: bool,
+    /// Norms of the embedding, of the feature and of the output.
+    pub(super) norms: [&'static str; 3],
+    /// What the layer itself is behind.
+    layer: &'static str,
+}
+
+const OF_MIMO: MtpNames = MtpNames {
+    join: "input_proj.weight",
+    feature_first: true,
+    norms: ["token_layernorm.weight", "hidden_layernorm.weight", "final_layernorm.weight"],
+    layer: "",
+};
+const OF_QWEN: MtpNames = MtpNames {
+    join: "fc.weight",
+    feature_first: false,
+    norms: ["pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "norm.weight"],
+    layer: "layers.0.",
+};
+const OF_DEEPSEEK: MtpNames = MtpNames {
+    join: "eh_proj.weight",
+    feature_first: false,
+    norms: ["enorm.weight", "hnorm.weight", "shared_head.norm.weight"],
+    layer: "",
+};
 
 /// How embedding and feature meet, and what that makes of everything else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// Queries, keys and values are made of both, normed; `fc` makes a feature of tapped rows.
     Eagle3,
-    /// `input_proj` makes the residual stream of both, normed; features as the target's last layer leaves them.
-    Mtp,
+    /// One matrix makes the residual stream of both, normed.
+    Mtp(MtpNames),
 }
 
 /// A drafter by its configuration.
@@ -49,10 +80,12 @@ pub(super) struct Plan {
     pub(super) fc_norm: bool,
     /// The residual stream begins with the normed feature.
     pub(super) norm_before_residual: bool,
+    /// Tapped rows are read behind the target's final norm.
+    pub(super) behind_final_norm: bool,
     /// Its own rows go on normed.
     pub(super) norm_output: bool,
     /// Prefix of the names of what is not in a layer.
-    pub(super) prefix: &'static str,
+    pub(super) prefix: String,
     /// Prefix of the layers' names.
     pub(super) layers: Vec<String>,
 }
@@ -61,9 +94,12 @@ impl Plan {
     /// `stated`: `config.json` of the drafter.
     pub(super) fn of(stated: &Map<String, Value>, weights: &Weights, target: &Target<'_>) -> Result<Plan, LoadError> {
         let root = Fields { file: CONFIG, path: String::new(), map: stated };
-        let mtp_prefix = MTP_PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}input_proj.weight")));
-        if let Some(prefix) = mtp_prefix {
-            return mtp(&root, target, prefix);
+        let behind = ["model.", ""].map(|prefix| format!("{prefix}layers.{}.", target.config.num_layers));
+        let [mimo, bare] = ["model.mtp_layers.0.", "mtp_layers.0."].map(str::to_string);
+        let forms = [(OF_MIMO, mimo), (OF_MIMO, bare), (OF_QWEN, "mtp.".to_string())];
+        let mut forms = forms.into_iter().chain(behind.map(|prefix| (OF_DEEPSEEK, prefix)));
+        if let Some((names, prefix)) = forms.find(|(names, prefix)| weights.has(&format!("{prefix}{}", names.join))) {
+            return mtp(&root, target, names, prefix);
         }
         let speculators = root.text("speculators_model_type")?;
         if let Some(other) = speculators.filter(|kind| *kind != "eagle3") {
@@ -82,7 +118,7 @@ impl Plan {
         let has_midlayer = weights.has(&format!("{midlayer}self_attn.q_proj.weight"));
         let fc = format!("{prefix}fc.weight");
         let Some(fc_shape) = weights.shape(&fc) else {
-            let problem = "no EAGLE-3 drafter: fc.weight is missing, and so are model.mtp_layers".to_string();
+            let problem = "no EAGLE-3 drafter: fc.weight is missing, and so is a next-token layer".to_string();
             return Err(LoadError::field(weights.listing(), "tensors", problem));
         };
         let is_eagle3 = speculators.is_some()
@@ -107,9 +143,10 @@ impl Plan {
             norm_before_fc: flag("norm_before_fc")?,
             fc_norm: flag("fc_norm")?,
             norm_before_residual: flag("norm_before_residual")?,
+            behind_final_norm: false,
             norm_output: flag("norm_output")?,
             config,
-            prefix,
+            prefix: prefix.to_string(),
             layers,
         };
         if plan.norm_before_fc && plan.fc_norm {
@@ -205,27 +242,32 @@ fn taps(root: &Fields<'_>, target: &ModelConfig) -> Result<Vec<usize>, LoadError
     ids.iter().map(tap).collect()
 }
 
-/// A checkpoint's own next-token layer, of which the first is used.
-fn mtp(root: &Fields<'_>, target: &Target<'_>, prefix: &'static str) -> Result<Plan, LoadError> {
+/// A checkpoint's own next-token layer, of which the first is used: a layer like the target's last that is attention.
+fn mtp(root: &Fields<'_>, target: &Target<'_>, names: MtpNames, prefix: String) -> Result<Plan, LoadError> {
     let mut config = target.config.clone();
-    if config.family != Family::Qwen2 {
-        let problem = format!("layers of {} are not supported beside model.mtp_layers", config.family);
+    let is_plain = config.norms == NormPlacement::Before && config.residual_multiplier == 1.0;
+    let last = config.layers.iter().rev().find(|layer| layer.mixer.has_keys()).copied();
+    let Some(last) = last.filter(|_| is_plain && config.layer_input.is_none()) else {
+        let problem = format!("a next-token layer of {} is not supported", config.family);
         return Err(root.error("model_type", problem));
-    }
-    target.check_size(root, "hidden_size", config.hidden_size)?;
-    target.check_size(root, "vocab_size", config.vocab_size)?;
-    config.layers.truncate(1);
+    };
+    let own = root.object("text_config")?;
+    let fields = own.as_ref().unwrap_or(root);
+    target.check_size(fields, "hidden_size", config.hidden_size)?;
+    target.check_size(fields, "vocab_size", config.vocab_size)?;
+    config.layers = vec![LayerConfig { cache: CacheLayer::default(), ..last }];
     let taps = vec![config.num_layers];
     config.num_layers = 1;
     Ok(Plan {
-        kind: Kind::Mtp,
+        kind: Kind::Mtp(names),
+        behind_final_norm: config.family != Family::Qwen2,
         config,
         taps,
         norm_before_fc: false,
         fc_norm: false,
         norm_before_residual: false,
         norm_output: true,
+        layers: vec![format!("{prefix}{}", names.layer)],
         prefix,
-        layers: vec![prefix.to_string()],
     })
 }

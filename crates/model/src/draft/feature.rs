@@ -82,7 +82,7 @@ impl Feature {
         let weights = Weights::open(files)?;
         let about = Target { config: target, name: target_name };
         let plan = Plan::of(&config_of(files)?, &weights, &about)?;
-        let is_read = |name: &str| plan.kind != Kind::Mtp || name.starts_with(plan.prefix);
+        let is_read = |name: &str| !matches!(plan.kind, Kind::Mtp(_)) || name.starts_with(&plan.prefix);
         Ok(Needs { weight_bytes: bytes_of(&weights, is_read), layers: Some(plan.config) })
     }
 
@@ -183,6 +183,8 @@ struct Network<B: Backend> {
     /// `[vocab_size, hidden_size]`.
     embed: Arc<B::Matrix>,
     fuse: Option<Fuse<B>>,
+    /// The target's, where tapped rows are read behind it.
+    final_norm: Option<B::Vector>,
     embedding_norm: B::Vector,
     feature_norm: B::Vector,
     joint: Joint<B>,
@@ -250,11 +252,11 @@ impl<B: Backend> Network<B> {
         let mut reader = Reader::new(&*backend, weights);
 
         // What is wrong with a layer is said before anything is packed.
-        let tensors = Tensors::usual(config);
+        let tensors = Tensors::of(&target_config, weights).of_drafter(config, weights, &plan.layers[0]);
         let mut layers = Vec::new();
         for (index, prefix) in plan.layers.iter().enumerate() {
             let mut layer = tensors.layer_named(index, prefix);
-            let is_wide = index == 0 && *kind == Kind::Eagle3;
+            let is_wide = index == 0 && matches!(kind, Kind::Eagle3);
             if is_wide {
                 layer.attention_norms.before = None;
             }
@@ -279,10 +281,12 @@ impl<B: Backend> Network<B> {
         };
         let mut joint = match kind {
             Kind::Eagle3 => None,
-            Kind::Mtp => {
-                let parts = [(plan.name("input_proj.weight"), hidden)];
+            Kind::Mtp(names) => {
+                let parts = [(plan.name(names.join), hidden)];
                 let mut half = |index| reader.columns(&parts, 2 * hidden, Columns { index, count: 2 });
-                Some(Joint::Stream { feature: half(0)?, embedding: half(1)? })
+                let (first, second) = (half(0)?, half(1)?);
+                let (feature, embedding) = if names.feature_first { (first, second) } else { (second, first) };
+                Some(Joint::Stream { feature, embedding })
             }
         };
         let mut stack = Stack { layers: Vec::new(), ropes };
@@ -311,8 +315,7 @@ impl<B: Backend> Network<B> {
                 format!("{first}hidden_norm.weight"),
                 plan.name("norm.weight"),
             ],
-            Kind::Mtp => ["token_layernorm.weight", "hidden_layernorm.weight", "final_layernorm.weight"]
-                .map(|name| plan.name(name)),
+            Kind::Mtp(names) => names.norms.map(|name| plan.name(name)),
         };
         let mut norm_of = |name: String| {
             reader.read.insert(name.clone());
@@ -321,12 +324,17 @@ impl<B: Backend> Network<B> {
         let (embedding_norm, feature_norm, norm) = (norm_of(embedding_norm)?, norm_of(feature_norm)?, norm_of(norm)?);
         let fuse = match kind {
             Kind::Eagle3 => Some(Fuse::load(plan, &mut reader, targets)?),
-            Kind::Mtp => None,
+            Kind::Mtp(_) => None,
+        };
+        let final_norm = match plan.behind_final_norm {
+            true => Some(loader.norm(&Tensors::of(&target_config, weights).final_norm())?),
+            false => None,
         };
 
+        let is_mtp = matches!(kind, Kind::Mtp(_));
         let Shared { embed, head, .. } = shared;
         let own_embedding = plan.name("embed_tokens.weight");
-        let embed = match *kind != Kind::Mtp && weights.has(&own_embedding) {
+        let embed = match !is_mtp && weights.has(&own_embedding) {
             true => Arc::new(reader.matrix(&own_embedding, [target_config.vocab_size, hidden])?),
             false if hidden == targets => embed,
             false => {
@@ -336,7 +344,7 @@ impl<B: Backend> Network<B> {
         };
         let ids = token_ids(&mut reader, target_config.vocab_size)?;
         let tokens = ids.as_ref().map_or(target_config.vocab_size, Vec::len);
-        let head = match *kind != Kind::Mtp && weights.has("lm_head.weight") {
+        let head = match !is_mtp && weights.has("lm_head.weight") {
             true => Head::Own(reader.matrix("lm_head.weight", [tokens, hidden])?),
             false if hidden == targets && ids.is_none() => Head::Target(head),
             false => {
@@ -345,7 +353,7 @@ impl<B: Backend> Network<B> {
             }
         };
         // The files of a next-token layer are the target's, which has checked them.
-        reader.finish(|name| *kind == Kind::Mtp && !name.starts_with(plan.prefix) || is_extra(name))?;
+        reader.finish(|name| is_mtp && !name.starts_with(&plan.prefix) || is_extra(name))?;
 
         let (of_target, kv_dtype) = (target.cache_shape(), target.cache_shape().groups[0].dtype);
         let kv = Caches::new(&*backend, &config.cache_shape(kv_dtype, of_target.blocks(), of_target.block_size()));
@@ -354,13 +362,15 @@ impl<B: Backend> Network<B> {
         let states = states.map_err(|oom| out_of_memory(oom, "no states".to_string()))?;
         let scratch = Scratch::new(&*backend, config, limits.max_rows)?;
         let given = (plan.taps.len() * targets).max(hidden);
-        let given_normed = if fuse.as_ref().is_some_and(|fuse| fuse.norm.is_some()) { given } else { 0 };
+        let is_normed = final_norm.is_some() || fuse.as_ref().is_some_and(|fuse| fuse.norm.is_some());
+        let given_normed = if is_normed { given } else { 0 };
         let rows = Rows::new(&*backend, limits, hidden, [given, given_normed, tokens])?;
         let network = Network {
             config: config.clone(),
             target_config,
             embed,
             fuse,
+            final_norm,
             embedding_norm,
             feature_norm,
             joint,
@@ -383,11 +393,13 @@ fn is_qkv_matrix(name: &str) -> bool {
     ["q_proj.weight", "k_proj.weight", "v_proj.weight"].iter().any(|end| name.ends_with(end))
 }
 
-/// Tensors of such files that are not needed: the map from the target's tokens, what trainers keep of the target,
+/// Tensors of such files that are not needed: the map from the target's tokens, what is or trainers keep of the target,
 /// frequencies of rotations.
 fn is_extra(name: &str) -> bool {
     let known = ["t2d", "verifier_norm.weight", "verifier_lm_head.weight"];
-    known.contains(&name) || name.ends_with("rotary_emb.inv_freq")
+    // Copies of the target's beside a next-token layer.
+    let copied = [".shared_head.head.weight", ".embed_tokens.weight"].iter().any(|end| name.ends_with(end));
+    copied || known.contains(&name) || name.ends_with("rotary_emb.inv_freq")
 }
 
 /// The target's id of each token that is drafted: `id + d2t[id]`.
@@ -471,9 +483,14 @@ impl<B: Backend> Passes for Network<B> {
                 Features::Own(numbers) => (numbers, false),
             };
             backend.write(numbers, given);
-            let feature = match self.fuse.as_ref().filter(|_| is_tapped) {
-                None => &*given,
-                Some(fuse) => {
+            let feature = match (&self.fuse, &self.final_norm) {
+                (None, Some(weight)) if is_tapped => {
+                    backend.rms_norm(given, 0..count, weight, eps, given_normed);
+                    &*given_normed
+                }
+                (None, _) => &*given,
+                (Some(_), _) if !is_tapped => &*given,
+                (Some(fuse), _) => {
                     let input = match &fuse.norm {
                         None => &*given,
                         Some(FuseNorm::Whole(weight)) => {
