@@ -217,6 +217,48 @@ CASES = {
         rope_scaling={"type": "longrope", "short_factor": [1 + i / 16 for i in range(12)],
                       "long_factor": [1 + i / 2 for i in range(12)]},
     ),
+    # Attention and MLP of one layer norm without a bias, added together; neighbours turn; biases of attention; scaled
+    # logits.
+    "command-r": case(
+        "CohereForCausalLM", "cohere", torch.bfloat16, embedding=0.6,
+        hidden_size=48, num_attention_heads=3, num_key_value_heads=1, layer_norm_eps=1e-5, tie_word_embeddings=True,
+        attention_bias=True, logit_scale=0.25, use_qk_norm=False, rope_theta=10000.0, pad_token_id=0,
+        torch_dtype="bfloat16",
+    ),
+    # The same with windows in three of four layers, which alone turn; transformers 5.
+    "cohere2": case(
+        "Cohere2ForCausalLM", "cohere2", torch.bfloat16, embedding=0.6,
+        hidden_size=64, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        layer_norm_eps=1e-5, tie_word_embeddings=True, attention_bias=False, logit_scale=0.25, sliding_window=24,
+        layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"], pad_token_id=0,
+        dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
+    ),
+    # Layer norms around zero with biases; an MLP without a gate, its middle squared; five pairs of a head turn.
+    "nemotron": case(
+        "NemotronForCausalLM", "nemotron", torch.bfloat16, norm=0.0,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, hidden_act="relu2", norm_eps=1e-5,
+        tie_word_embeddings=False, attention_bias=False, mlp_bias=True, partial_rotary_factor=0.3125,
+        rope_theta=10000.0, torch_dtype="bfloat16",
+    ),
+    # Layer norms and biases everywhere, an MLP without a gate; windows in every layer.
+    "starcoder2": case(
+        "Starcoder2ForCausalLM", "starcoder2", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=2, hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5,
+        tie_word_embeddings=True, use_bias=True, sliding_window=40, rope_theta=10000.0, torch_dtype="bfloat16",
+    ),
+    # Layer norms with biases, biases on q, k and v; a quarter of a head turns.
+    "stablelm": case(
+        "StableLmForCausalLM", "stablelm", torch.bfloat16,
+        num_attention_heads=2, num_key_value_heads=2, layer_norm_eps=1e-5, tie_word_embeddings=False, use_qkv_bias=True,
+        qk_layernorm=False, use_parallel_residual=False, partial_rotary_factor=0.25, rope_theta=10000.0,
+        torch_dtype="bfloat16",
+    ),
+    # Layer norms without weights; queries, keys and values are clamped.
+    "olmo": case(
+        "OlmoForCausalLM", "olmo", torch.bfloat16,
+        num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=False, attention_bias=False, clip_qkv=0.75,
+        rope_theta=10000.0, pad_token_id=1, torch_dtype="bfloat16",
+    ),
     # Norms after each block only, norms of q and k over all heads together; heads of 48.
     "olmo2": case(
         "Olmo2ForCausalLM", "olmo2", torch.bfloat16,
@@ -272,6 +314,73 @@ CASES = {
                          "original_max_position_embeddings": 8, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
                          "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.25},
     ),
+    # An MLP without a gate, its middle squared; biases in it; YaRN as Arcee's models have it.
+    "arcee": case(
+        "ArceeForCausalLM", "arcee", torch.bfloat16,
+        hidden_act="relu2", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, rms_norm_eps=1e-5,
+        tie_word_embeddings=False, attention_bias=False, mlp_bias=True, rope_theta=10000.0, torch_dtype="bfloat16",
+        rope_scaling={"rope_type": "yarn", "factor": 20.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                      "original_max_position_embeddings": 128},
+    ),
+    # The same with an activation that each layer learns, and norms of q and k in each head; transformers 5.
+    "apertus": case(
+        "ApertusForCausalLM", "apertus", torch.bfloat16,
+        hidden_act="xielu", num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, num_hidden_layers=3,
+        tie_word_embeddings=False, attention_bias=False, dtype="bfloat16",
+        rope_parameters={"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 128},
+    ),
+    # Pairs of a rotation are neighbours; heads wider than hidden_size / heads.
+    "ernie4.5": case(
+        "Ernie4_5ForCausalLM", "ernie4_5", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=48, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        use_bias=False, rope_theta=500000.0, torch_dtype="bfloat16",
+    ),
+    # The same with experts in the second and the fourth of five layers: shares of a softmax, a bias for the choice, two
+    # experts of every token.
+    "ernie4.5-moe": case(
+        "Ernie4_5_MoeForCausalLM", "ernie4_5_moe", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=5, num_attention_heads=2,
+        num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False, use_bias=False, moe_num_experts=8, moe_k=3,
+        moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_interval=2, moe_layer_end_index=-1,
+        rope_theta=500000.0, torch_dtype="bfloat16",
+    ),
+    # Norms of q and k behind their rotation, which has a larger base for long contexts.
+    "hunyuan": case(
+        "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        attention_bias=True, rope_theta=10000.0, torch_dtype="bfloat16",
+        rope_scaling={"type": "dynamic", "alpha": 50.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1},
+    ),
+    # The same with experts in every layer, and one of every token as wide; numbers of each layer in lists.
+    "hunyuan-moe": case(
+        "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", torch.bfloat16,
+        hidden_size=32, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=False, num_experts=6, moe_topk=2,
+        moe_intermediate_size=[32, 32], num_shared_expert=[1, 1], rope_theta=10000.0, torch_dtype="bfloat16",
+    ),
+    # Neighbours of a share of a head turn; gate and up in one tensor; biases on q, k and v.
+    "glm": case(
+        "GlmForCausalLM", "glm", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1.5625e-7, tie_word_embeddings=False,
+        attention_bias=True, partial_rotary_factor=0.3125, rope_theta=10000.0, pad_token_id=0, torch_dtype="bfloat16",
+    ),
+    # The same with norms around the blocks; transformers 5.
+    "glm4": case(
+        "Glm4ForCausalLM", "glm4", torch.bfloat16,
+        hidden_size=48, num_attention_heads=3, num_key_value_heads=1, head_dim=48, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, attention_bias=True, pad_token_id=0, dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    ),
+    # Experts by a sigmoid and a bias behind a dense layer, two of every token, norms of q and k in each head.
+    "dots1": case(
+        "Dots1ForCausalLM", "dots1", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=False,
+        n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, n_group=1, topk_group=1, norm_topk_prob=True,
+        routed_scaling_factor=2.5, first_k_dense_replace=1, sliding_window=None, max_window_layers=3,
+        rope_theta=10000.0, rope_scaling=None, torch_dtype="bfloat16",
+    ),
     # Four multipliers.
     "granite": case(
         "GraniteForCausalLM", "granite", torch.bfloat16, embedding=0.1,
@@ -311,6 +420,14 @@ CASES = {
         num_local_experts=5, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[],
         use_sliding_window=False, sliding_window=None, dtype="bfloat16",
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    # Norms of q and k over all heads together, five pairs of a head turn by a field of their own; experts in every layer by
+    # a sigmoid and a bias, named as Mixtral's.
+    "minimax-m2": case(
+        "MiniMaxM2ForCausalLM", "minimax_m2", torch.bfloat16,
+        hidden_size=32, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, num_local_experts=8, num_experts_per_tok=3, use_qk_norm=True,
+        rotary_dim=10, rope_theta=5000000.0, torch_dtype="bfloat16",
     ),
     # Linear attention with three value heads for each key head, its keys narrower than its values, in the first and the
     # last layer too; gates of attention's output; three pairs of a head turn; norms around zero; transformers 5.
@@ -508,6 +625,9 @@ def random_weights(config, spec, rng):
             values = rng.uniform(-1.0, 1.5, shapes[name]).astype(numpy.float32)
         elif name.endswith("linear_attn.norm.weight"):  # around one, whatever the others are
             values = numpy.float32(1.0) + numpy.float32(0.2) * values
+        elif ".act_fn." in name:
+            low, high = {"beta": (0.5, 0.5), "eps": (-1e-6, -1e-6)}.get(name.rpartition(".")[2], (-1.0, 0.5))
+            values = numpy.asarray(rng.uniform(low, high, shapes[name]), numpy.float32)
         elif name.endswith("dt_bias"):
             pass
         elif name.endswith(".D"):
@@ -565,9 +685,10 @@ def apart(weights, model_type):
                 name = name.replace(f"block_sparse_moe.{ours}", f"block_sparse_moe.{theirs}")
             yield name, weight
         return
-    gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "lfm2_moe") else ("gate_proj", "up_proj", "down_proj")
+    gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "minimax_m2", "lfm2_moe") else ("gate_proj", "up_proj", "down_proj")
     for name, weight in weights.items():
-        if model_type == "mixtral":
+        name = name.replace("mlp.gate.moe_statics", "mlp.moe_statics")
+        if model_type in ("mixtral", "minimax_m2"):
             name = name.replace(".mlp.", ".block_sparse_moe.")
         if name.endswith("experts.gate_up_proj"):
             prefix = name.removesuffix("gate_up_proj")
@@ -639,7 +760,7 @@ def choice_margin(config, bias, logits):
     if bias is None:
         ranked = scores.sort(descending=True).values
         return float((ranked[k - 1] - ranked[k]) / scores.std())
-    scores = logits.sigmoid() + bias
+    scores = (logits.softmax(-1) if config.model_type.startswith("ernie") else logits.sigmoid()) + bias.flatten()
     margins, spread = [], scores.std()
     groups, kept = getattr(config, "n_group", 1), getattr(config, "topk_group", 1)
     if kept < groups:
@@ -662,14 +783,16 @@ def draw_by_token(model, narrow, rng, length, num_rows):
     margins = []
 
     def note_margin(router, inputs, output):
-        bias = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
-        experts = getattr(router, "proj", router).weight.shape[0]
+        noted = getattr(router, "moe_statics", router)
+        bias = inputs[1] if len(inputs) > 1 else getattr(noted, "e_score_correction_bias", None)
+        experts = getattr(router, "proj", getattr(router, "wg", router)).weight.shape[0]
         logits = next(part for part in output if part.is_floating_point() and part.shape[-1] == experts)
         if hasattr(router, "proj"):  # it gives shares
             logits = logits.log()
         margins.append(choice_margin(model.config, bias, logits[-1]))
 
-    routers = [module for module in model.modules() if type(module).__name__.lower().endswith(("topkrouter", "textrouter"))]
+    routers = [module for module in model.modules() if type(module).__name__.lower().endswith(
+        ("topkrouter", "textrouter", "v1gate"))]
     hooks = [router.register_forward_hook(note_margin) for router in routers]
     tokens = []
     for _ in range(100 * length):

@@ -170,7 +170,9 @@ pub(crate) fn check_readable(
     (found, encoding): (&[usize], Option<Encoding>),
     expected: &[usize],
 ) -> Result<(), LoadError> {
-    if found != expected {
+    // Dimensions of one before the others are no other order of numbers.
+    let inner = |shape: &[usize]| shape.iter().skip_while(|dim| **dim == 1).copied().collect::<Vec<_>>();
+    if found != expected && (expected.len() != 1 || inner(found) != inner(expected)) {
         return Err(LoadError::Shape {
             file: file.to_string(),
             tensor: shown.to_string(),

@@ -137,9 +137,9 @@ pub trait Backend: Device {
     /// width is the length of `weight`.
     fn rms_norm(&self, x: &Self::Rows, rows: Range<usize>, weight: &Self::Vector, eps: f32, out: &mut Self::Rows);
 
-    /// Layer norm of the first `rows` of `x` (Ba et al., 2016), see [`layer_norm`](crate::layer_norm::layer_norm), into
-    /// those of `out`. The width is the length of its weight.
-    fn layer_norm(&self, x: &Self::Rows, rows: usize, norm: Norm<'_, Self::Vector>, out: &mut Self::Rows);
+    /// Layer norm of `rows` of `x` (Ba et al., 2016), see [`layer_norm`](crate::layer_norm::layer_norm), into the first rows
+    /// of `out`. The width is the length of its weight.
+    fn layer_norm(&self, x: &Self::Rows, rows: Range<usize>, norm: Norm<'_, Self::Vector>, out: &mut Self::Rows);
 
     /// `x = activation(x)`.
     fn activate(&self, activation: Activation, x: &mut Self::Rows, extent: Extent);
@@ -252,6 +252,9 @@ pub trait Backend: Device {
 
     /// `x = by * x`.
     fn scale(&self, by: f32, x: &mut Self::Rows, extent: Extent);
+
+    /// `x = max(-limit, min(x, limit))`.
+    fn clamp(&self, limit: f32, x: &mut Self::Rows, extent: Extent);
 
     /// `x = x * by`: of each row of `by`, which are `by_width` wide, the numbers from `at` on. `x`: `extent`.
     fn multiply(&self, x: &mut Self::Rows, extent: Extent, by_width_at: (&Self::Rows, usize, usize));

@@ -329,7 +329,7 @@ impl HostBackend for Float32 {
                 pointwise::rms_norm(None, self.isa, &plain, weight, eps, heads);
             };
             match head_norms {
-                HeadNorms::None => {}
+                HeadNorms::None | HeadNorms::AfterRotation { .. } => {}
                 HeadNorms::PerHead { q, k, v, eps } => {
                     norm(queries, q, eps);
                     norm(keys, k, eps);
@@ -349,6 +349,10 @@ impl HostBackend for Float32 {
                     queries.iter_mut().for_each(|query| *query *= factor);
                 }
                 keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, cos, sin));
+            }
+            if let HeadNorms::AfterRotation { q, k, eps } = head_norms {
+                norm(queries, q, eps);
+                norm(keys, k, eps);
             }
             if layout.queries_only {
                 continue;

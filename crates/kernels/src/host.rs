@@ -117,6 +117,11 @@ pub trait HostBackend: Device {
         x.iter_mut().for_each(|x| *x *= by);
     }
 
+    /// `x = max(-limit, min(x, limit))`.
+    fn clamp(&self, limit: f32, x: &mut [f32]) {
+        x.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
+    }
+
     /// `x = x * by`, with the numbers of each row of `by` from `at` on: see [`multiply`](crate::pointwise::multiply).
     fn multiply(&self, x: &mut [f32], width: usize, by_width_at: (&[f32], usize, usize)) {
         crate::pointwise::multiply(x, width, by_width_at);
@@ -180,11 +185,11 @@ impl<H: HostBackend> Backend for H {
         HostBackend::rms_norm(self, x, weight, eps, out);
     }
 
-    fn layer_norm(&self, x: &Buffer<f32>, rows: usize, norm: Norm<'_, Buffer<f32>>, out: &mut Buffer<f32>) {
+    fn layer_norm(&self, x: &Buffer<f32>, rows: Range<usize>, norm: Norm<'_, Buffer<f32>>, out: &mut Buffer<f32>) {
         let Norm { weight, bias, eps } = norm;
-        let (numbers, norm) =
-            (rows * weight.len(), Norm { weight: &weight[..], bias: bias.map(|bias| &bias[..]), eps });
-        HostBackend::layer_norm(self, &x[..numbers], norm, &mut out[..numbers]);
+        let (width, norm) = (weight.len(), Norm { weight: &weight[..], bias: bias.map(|bias| &bias[..]), eps });
+        let (x, out) = (&x[rows.start * width..rows.end * width], &mut out[..rows.len() * width]);
+        HostBackend::layer_norm(self, x, norm, out);
     }
 
     fn activate(&self, activation: Activation, x: &mut Buffer<f32>, extent: Extent) {
@@ -330,6 +335,10 @@ impl<H: HostBackend> Backend for H {
 
     fn scale(&self, by: f32, x: &mut Buffer<f32>, extent: Extent) {
         HostBackend::scale(self, by, &mut x[..extent.numbers()]);
+    }
+
+    fn clamp(&self, limit: f32, x: &mut Buffer<f32>, extent: Extent) {
+        HostBackend::clamp(self, limit, &mut x[..extent.numbers()]);
     }
 
     fn multiply(&self, x: &mut Buffer<f32>, extent: Extent, (by, by_width, at): (&Buffer<f32>, usize, usize)) {

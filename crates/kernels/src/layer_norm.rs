@@ -1,4 +1,4 @@
-//! What encoders compute between products that decoders do not: norms with a mean, and activations without a gate.
+//! What encoders and a few decoders compute between products: norms with a mean, and activations without a gate.
 
 use crate::Activation;
 use crate::isa::Isa;

@@ -144,7 +144,7 @@ pub enum Out<'a, R: ?Sized = [f32]> {
     Gated(Activation, &'a mut R),
 }
 
-/// RMS norm of queries and keys before rotation, in some models of values too. `V`: a vector of a backend, or a slice.
+/// RMS norm of queries and keys, before rotation in most models, in some models of values too. `V`: a vector of a backend, or a slice.
 #[derive(Debug)]
 pub enum HeadNorms<'a, V: ?Sized = [f32]> {
     /// No norm.
@@ -157,6 +157,15 @@ pub enum HeadNorms<'a, V: ?Sized = [f32]> {
         k: &'a V,
         /// Weights for values (Gemma 4), which do not rotate; `None`: they have no norm.
         v: Option<&'a V>,
+        /// Added under the root.
+        eps: f32,
+    },
+    /// Each head separately, behind the rotation (Hunyuan): weights `[head_dim]`.
+    AfterRotation {
+        /// Weights for queries.
+        q: &'a V,
+        /// Weights for keys.
+        k: &'a V,
         /// Added under the root.
         eps: f32,
     },
@@ -187,6 +196,7 @@ impl<'a, V: ?Sized> HeadNorms<'a, V> {
             HeadNorms::PerHead { q, k, v, eps } => {
                 HeadNorms::PerHead { q: weight(q), k: weight(k), v: v.map(weight), eps }
             }
+            HeadNorms::AfterRotation { q, k, eps } => HeadNorms::AfterRotation { q: weight(q), k: weight(k), eps },
             HeadNorms::WholeWidth { q, k, eps } => HeadNorms::WholeWidth { q: weight(q), k: weight(k), eps },
         }
     }

@@ -337,6 +337,20 @@ pub enum Activation {
     GeluTanh,
     /// `x Phi(x)`, GELU itself (Hendrycks & Gimpel, 2016; BERT): see [`gelu`](crate::gelu).
     Gelu,
+    /// `max(x, 0)^2` (Primer: So et al., 2021; Arcee).
+    ReluSquared,
+    /// xIELU (Huang & Schlag, 2024; Apertus): `positive x^2 + beta x` from 0 up, and below
+    /// `(exp(min(x, eps)) - 1 - x) negative + beta x`, off by 1e-7 of `negative` at most.
+    Xielu {
+        /// Above 0.
+        positive: f32,
+        /// Likewise.
+        negative: f32,
+        /// The slope at 0.
+        beta: f32,
+        /// Just below 0.
+        eps: f32,
+    },
     /// `g / (1 + exp(-1.702 g))` with `g = min(x, limit)`, times `up + 1` with `up` clamped to `-limit..limit` (gpt-oss:
     /// OpenAI, 2025).
     Clamped {
@@ -352,6 +366,12 @@ const GELU_LINEAR: f32 = 1.595_769;
 const GELU_CUBIC: f32 = 0.044_715;
 
 impl Activation {
+    /// xIELU of the numbers that are stored: two logarithms behind a softplus, the slope, and what is just below 0.
+    pub fn xielu([alpha_p, alpha_n, beta, eps]: [f32; 4]) -> Activation {
+        let softplus = |x: f32| libm::log1p(libm::exp(f64::from(x))) as f32;
+        Activation::Xielu { positive: softplus(alpha_p), negative: beta + softplus(alpha_n), beta, eps }
+    }
+
     /// Of one number.
     #[inline(always)]
     pub(crate) fn of(self, x: f32) -> f32 {
@@ -359,6 +379,15 @@ impl Activation {
             Activation::Silu => (x, x),
             Activation::GeluTanh => (x, (x * GELU_LINEAR) * (x * x).mul_add(GELU_CUBIC, 1.0)),
             Activation::Gelu => return gelu(x),
+            Activation::ReluSquared => {
+                let x = if 0.0 > x { 0.0 } else { x };
+                return x * x;
+            }
+            Activation::Xielu { positive, negative, beta, eps } => {
+                let low = if x > eps { eps } else { x };
+                let below = ((exp(low) - 1.0) - x).mul_add(negative, beta * x);
+                return if x >= 0.0 { (positive * x).mul_add(x, beta * x) } else { below };
+            }
             Activation::Clamped { limit } => {
                 let x = if x > limit { limit } else { x };
                 (x, x * GELU_SIGMOID)
@@ -377,6 +406,17 @@ impl Activation {
                 (x, s.mul(s.mul(x, s.splat(GELU_LINEAR)), cubic))
             }
             Activation::Gelu => return gelu_lanes(s, x),
+            Activation::ReluSquared => {
+                let x = s.max(s.splat(0.0), x);
+                return s.mul(x, x);
+            }
+            Activation::Xielu { positive, negative, beta, eps } => {
+                let (low, line) = (s.min(s.splat(eps), x), s.mul(s.splat(beta), x));
+                let below = s.sub(s.sub(exp_lanes(s, low), s.splat(1.0)), x);
+                let below = s.fma(below, s.splat(negative), line);
+                let above = s.fma(s.mul(s.splat(positive), x), x, line);
+                return s.at_least(x, s.splat(0.0), above, below);
+            }
             Activation::Clamped { limit } => {
                 let x = s.min(s.splat(limit), x);
                 (x, s.mul(x, s.splat(GELU_SIGMOID)))
@@ -390,11 +430,11 @@ impl Activation {
     #[inline(always)]
     fn factor(self, up: f32) -> f32 {
         match self {
-            Activation::Silu | Activation::GeluTanh | Activation::Gelu => up,
             Activation::Clamped { limit } => {
                 let up = if up > limit { limit } else { up };
                 (if -limit > up { -limit } else { up }) + 1.0
             }
+            _ => up,
         }
     }
 
@@ -402,8 +442,8 @@ impl Activation {
     #[inline(always)]
     fn factor_lanes<S: Simd>(self, s: S, up: S::V) -> S::V {
         match self {
-            Activation::Silu | Activation::GeluTanh | Activation::Gelu => up,
             Activation::Clamped { limit } => s.add(s.max(s.splat(-limit), s.min(s.splat(limit), up)), s.splat(1.0)),
+            _ => up,
         }
     }
 }
@@ -659,6 +699,7 @@ pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>,
             let lengths = [q.len(), k.len(), v.map_or(k.len(), <[f32]>::len)];
             assert_eq!(lengths, [layout.head_dim; 3]);
         }
+        HeadNorms::AfterRotation { q, k, .. } => assert_eq!([q.len(), k.len()], [layout.head_dim; 2]),
         HeadNorms::WholeWidth { q, k, .. } => {
             assert_eq!((q.len(), k.len()), (heads * layout.head_dim, kv_heads * layout.head_dim));
         }
@@ -700,17 +741,15 @@ impl RotateRow<'_> {
             HeadNorms::PerHead { q, k, v, eps } => {
                 [Norm::Head(q, eps), Norm::Head(k, eps), v.map_or(Norm::None, |v| Norm::Head(v, eps))]
             }
+            HeadNorms::AfterRotation { q, k, eps } => [Norm::Turned(q, eps), Norm::Turned(k, eps), Norm::None],
             HeadNorms::WholeWidth { q, k, eps } => {
                 [Norm::Row(q, ops.inverse_rms(queries, eps)), Norm::Row(k, ops.inverse_rms(keys, eps)), Norm::None]
             }
         };
-        let (cos, sin) = self.angles;
-        let rotary_dim = 2 * cos.len();
         let mut turned = [0.0; MAX_HEAD_DIM];
         let turned = &mut turned[..head_dim];
         for (head, query) in queries.chunks_exact_mut(head_dim).enumerate() {
-            q_norm.apply(ops, head, query, turned);
-            ops.rotate(&mut turned[..rotary_dim], cos, sin);
+            q_norm.turn(ops, head, query, self.angles, turned);
             if let Some(factor) = self.query_factor {
                 ops.multiply(factor, turned);
             }
@@ -719,8 +758,7 @@ impl RotateRow<'_> {
         let mut normed = [0.0; MAX_HEAD_DIM];
         let value_normed = &mut normed[..head_dim];
         for (kv_head, (key, value)) in keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim)).enumerate() {
-            k_norm.apply(ops, kv_head, key, turned);
-            ops.rotate(&mut turned[..rotary_dim], cos, sin);
+            k_norm.turn(ops, kv_head, key, self.angles, turned);
             v_norm.apply(ops, kv_head, value, value_normed);
             let place = KvPlace { layer: self.layer, slot: self.slot, kv_head };
             match self.cache.shape().dtype {
@@ -745,15 +783,30 @@ enum Norm<'a> {
     None,
     /// Per head: weight, eps.
     Head(&'a [f32], f32),
+    /// The same behind the rotation.
+    Turned(&'a [f32], f32),
     /// Over all heads: weight, the row's factor.
     Row(&'a [f32], f32),
 }
 
 impl Norm<'_> {
+    /// Norm and rotation.
+    #[inline(always)]
+    fn turn(&self, ops: impl RowOps, index: usize, head: &[f32], (cos, sin): (&[f32], &[f32]), out: &mut [f32]) {
+        self.apply(ops, index, head, out);
+        ops.rotate(&mut out[..2 * cos.len()], cos, sin);
+        if let Norm::Turned(weight, eps) = *self {
+            let mut turned = [0.0; MAX_HEAD_DIM];
+            let turned = &mut turned[..out.len()];
+            turned.copy_from_slice(out);
+            ops.scale(turned, ops.inverse_rms(turned, eps), weight, out);
+        }
+    }
+
     #[inline(always)]
     fn apply(&self, ops: impl RowOps, index: usize, head: &[f32], out: &mut [f32]) {
         match *self {
-            Norm::None => out.copy_from_slice(head),
+            Norm::None | Norm::Turned(..) => out.copy_from_slice(head),
             Norm::Head(weight, eps) => ops.scale(head, ops.inverse_rms(head, eps), weight, out),
             Norm::Row(weight, factor) => ops.scale(head, factor, &weight[index * head.len()..][..head.len()], out),
         }

@@ -36,7 +36,7 @@ pub struct RoutingRule {
 /// What becomes of an expert's logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scores {
-    /// Its share in the softmax over all experts. The choice is by logits.
+    /// Its share in the softmax over all experts. The choice is by logits, or by shares and the bias of [`Routing`].
     Softmax,
     /// The same, times a factor, and a row goes to some groups of experts only: those with the best single ones
     /// (DeepSeek-V2: DeepSeek-AI, 2024).
@@ -69,7 +69,7 @@ pub struct Routing<'a> {
     pub num_experts: usize,
     /// The choice and the weights.
     pub rule: RoutingRule,
-    /// `[num_experts]`, added to scores for the choice alone; only of [`Scores::Sigmoid`].
+    /// `[num_experts]`, added to scores for the choice alone.
     pub bias: Option<&'a [f32]>,
 }
 
@@ -94,8 +94,14 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
             match rule.scores {
                 Scores::Softmax => {
                     for (logits, (chosen, weights)) in rows.zip(results) {
-                        choose_of(|| ranks_of(logits), chosen);
-                        weigh_shares(logits, (rule.over_chosen, 1.0), chosen, weights);
+                        let largest = match bias {
+                            None => {
+                                choose_of(|| ranks_of(logits), chosen);
+                                logits[chosen[0] as usize]
+                            }
+                            Some(bias) => choose_shares(logits, bias, chosen),
+                        };
+                        weigh_shares(logits, largest, (rule.over_chosen, 1.0), chosen, weights);
                     }
                 }
                 Scores::GroupedSoftmax { groups, kept_groups, factor } => {
@@ -105,7 +111,7 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
                         ranks.iter_mut().zip(ranks_of(logits)).for_each(|(rank, of)| *rank = of);
                         keep_groups(ranks, (groups, kept_groups), |best, _| ranked(best));
                         choose(ranks, chosen);
-                        weigh_shares(logits, (rule.over_chosen, factor), chosen, weights);
+                        weigh_shares(logits, logits[chosen[0] as usize], (rule.over_chosen, factor), chosen, weights);
                     }
                 }
                 Scores::Sigmoid { groups, kept_groups, sum_eps, factor } => {
@@ -145,7 +151,7 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
         assert!((1..=groups).contains(&kept_groups) && kept_groups * size >= top_k, "{kept_groups} of {groups} groups");
     }
     assert!(
-        bias.is_none_or(|bias| bias.len() == num_experts && matches!(scores, Scores::Sigmoid { .. })),
+        bias.is_none_or(|bias| bias.len() == num_experts && !matches!(scores, Scores::GroupedSoftmax { .. })),
         "the bias is [num_experts]"
     );
     assert!((1..=num_experts).contains(&top_k), "{top_k} of {num_experts} experts");
@@ -169,10 +175,19 @@ fn ranks_of(logits: &[f32]) -> impl Iterator<Item = u64> {
     logits.iter().zip(0u32..).map(|(&logit, expert)| rank(logit, expert))
 }
 
+/// Chooses by share in the softmax over all and bias; returns the largest logit.
+#[inline(always)]
+fn choose_shares(logits: &[f32], bias: &[f32], chosen: &mut [u32]) -> f32 {
+    let largest = ranks_of(logits).max().map_or(0.0, ranked);
+    let sum = logits.iter().fold(0.0, |sum, &logit| sum + exp(logit - largest));
+    let share = |expert: usize| exp(logits[expert] - largest) / sum + bias[expert];
+    choose_of(|| (0..logits.len()).map(|expert| rank(share(expert), expert as u32)), chosen);
+    largest
+}
+
 /// Shares in the softmax, over the chosen or all, times a factor.
 #[inline(always)]
-fn weigh_shares(logits: &[f32], (over_chosen, factor): (bool, f32), chosen: &[u32], weights: &mut [f32]) {
-    let largest = logits[chosen[0] as usize];
+fn weigh_shares(logits: &[f32], largest: f32, (over_chosen, factor): (bool, f32), chosen: &[u32], weights: &mut [f32]) {
     let mut sum = 0.0;
     for (weight, &expert) in weights.iter_mut().zip(chosen) {
         *weight = exp(logits[expert as usize] - largest);

@@ -87,7 +87,9 @@ fn layer_norm_takes_the_mean_away_and_divides_by_the_deviation() {
 #[test]
 fn gated_activations_have_one_set_of_bits() {
     let clamped = Activation::Clamped { limit: 1.5 };
-    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu, clamped] {
+    let plain = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ReluSquared];
+    let xielu = Activation::xielu([0.2, -0.7, 0.5, -1e-6]);
+    for activation in plain.into_iter().chain([clamped, xielu]) {
         for width in [1, 15, 16, 17, 48, 100, 4864] {
             for rows in [0, 1, 5, 33] {
                 let gate_up = numbers(width as u64 + 100, rows * 2 * width);
@@ -111,10 +113,14 @@ fn gated_activations_are_silu_and_gelu_of_the_gate_times_up() {
         if gate < -3.0 { gate / (1.0 + libm::exp(-2.0 * inner)) } else { 0.5 * gate * (1.0 + libm::tanh(inner)) }
     };
     let width = 4096;
-    for (activation, exact, lowest) in [(Activation::Silu, silu, -80.0), (Activation::GeluTanh, gelu, -9.0)] {
+    let squared: Exact = |gate| gate.max(0.0).powi(2);
+    for (activation, exact, lowest) in
+        [(Activation::Silu, silu, -80.0), (Activation::GeluTanh, gelu, -9.0), (Activation::ReluSquared, squared, -9.0)]
+    {
         let mut gate_then_up = numbers(5, 2 * width);
         gate_then_up[..width].iter_mut().for_each(|gate| *gate = gate.max(lowest));
-        gate_then_up[..6].copy_from_slice(&[0.0, -0.0, 100.0, lowest, 3e38, -5.0]);
+        let largest = if activation == Activation::ReluSquared { 1e18 } else { 3e38 };
+        gate_then_up[..6].copy_from_slice(&[0.0, -0.0, 100.0, lowest, largest, -5.0]);
         let gate_up: Vec<f32> = (0..2 * width).map(|at| gate_then_up[gate_up_row(at, width)]).collect();
         let mut out = vec![0.0; width];
         gated(None, Isa::Scalar, activation, &gate_up, width, &mut out);
@@ -123,6 +129,22 @@ fn gated_activations_are_silu_and_gelu_of_the_gate_times_up() {
         // An argument of 80 is off by 80 half ulps before the exponential.
         let tolerance = if activation == Activation::Silu { 1e-6 } else { 1e-5 };
         assert_close(&out, &want, tolerance);
+    }
+}
+
+#[test]
+fn xielu_is_a_parabola_above_and_an_exponential_below() {
+    let of = Activation::xielu([0.0, 0.541_324_85, 0.5, -1e-6]); // softplus of 0 is ln 2, of ln(e - 1) it is 1
+    let mut x = numbers(6, 4096);
+    x[..4].copy_from_slice(&[0.0, -1e-4, -80.0, 1e3]);
+    let mut out = x.clone();
+    activate(None, Isa::Scalar, of, &mut out);
+    for (x, out) in x.into_iter().map(f64::from).zip(out) {
+        let want = match x >= 0.0 {
+            true => std::f64::consts::LN_2 * x * x + 0.5 * x,
+            false => (libm::expm1(x) - x) * 1.5 + 0.5 * x,
+        };
+        assert!((f64::from(out) - want).abs() < 3e-7 * (1.0 + want.abs()), "{x}: {out} for {want}");
     }
 }
 
@@ -207,12 +229,13 @@ enum Norms {
     /// Of values too, without weights.
     WithValues,
     WholeWidth,
+    AfterRotation,
 }
 
 /// Query heads, kv heads, width of a head, how many of its numbers rotate, norms, what the cache keeps.
 type Heads = (usize, usize, usize, usize, Norms, KvDtype);
 
-const HEADS: [Heads; 13] = {
+const HEADS: [Heads; 15] = {
     use KvDtype::*;
     [
         (4, 2, 64, 64, Norms::None, Bf16),
@@ -228,6 +251,8 @@ const HEADS: [Heads; 13] = {
         (4, 1, 64, 0, Norms::None, Bf16),          // SmolLM3's layers without positions
         (3, 1, 512, 512, Norms::WithValues, Bf16), // Gemma 4
         (2, 2, 32, 32, Norms::WithValues, Int8),
+        (4, 2, 64, 64, Norms::AfterRotation, Bf16), // Hunyuan
+        (2, 1, 80, 32, Norms::AfterRotation, Int8),
     ]
 };
 
@@ -280,6 +305,7 @@ impl Batch {
                 Norms::None => HeadNorms::None,
                 Norms::PerHead => HeadNorms::PerHead { q, k, v: None, eps },
                 Norms::WithValues => HeadNorms::PerHead { q, k, v: Some(&self.v_norm), eps },
+                Norms::AfterRotation => HeadNorms::AfterRotation { q, k, eps },
                 Norms::WholeWidth => HeadNorms::WholeWidth { q, k, eps },
             },
             rope: self.rope.as_ref(),
@@ -301,8 +327,12 @@ impl Batch {
             .flat_map(|x| {
                 let mean = x.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / normed_width as f64;
                 let scale = 1.0 / (mean + EPS as f64).sqrt();
-                let norm =
-                    |(&x, &w): (&f32, &f32)| x as f64 * if self.norms == Norms::None { 1.0 } else { scale * w as f64 };
+                let factor = |w: f32| match self.norms {
+                    Norms::None => 1.0,
+                    Norms::AfterRotation => scale, // turning keeps the size
+                    _ => scale * w as f64,
+                };
+                let norm = |(&x, &w): (&f32, &f32)| x as f64 * factor(w);
                 x.iter().zip(weight.iter().cycle()).map(norm).collect::<Vec<f64>>()
             })
             .collect();
@@ -321,7 +351,9 @@ impl Batch {
                 })
                 .collect()
         };
-        normed.chunks(head_dim).flat_map(turn).collect()
+        let turned = normed.chunks(head_dim).flat_map(turn);
+        let behind = |(x, &w): (f64, &f32)| if self.norms == Norms::AfterRotation { x * w as f64 } else { x };
+        turned.zip(weight.iter().cycle()).map(behind).collect()
     }
 
     /// With queries that grow every 64 positions.

@@ -47,6 +47,7 @@ fn routing_has_one_set_of_bits() {
                 let groups = if num_experts.is_multiple_of(4) && num_experts > 4 { (4, 2) } else { (1, 1) };
                 for how in [
                     softmax(num_experts, top_k, over_chosen),
+                    Routing { bias: Some(&bias), ..softmax(num_experts, top_k, over_chosen) },
                     sigmoid((num_experts, top_k), (1, 1), over_chosen, None),
                     sigmoid((num_experts, top_k), groups, over_chosen, Some(&bias)),
                     grouped((num_experts, top_k), groups, over_chosen),
@@ -134,6 +135,15 @@ fn a_bias_and_groups_have_a_part_in_the_choice_alone() {
                 assert!((f64::from(weight) - want).abs() < 2e-6, "{weight} for {want}");
             }
         }
+    }
+    // The same of a softmax, whose scores are shares (ERNIE 4.5).
+    let logits_of_shares = [0.1f32, 0.2, 0.3, 0.4].map(f32::ln);
+    for over_chosen in [false, true] {
+        let how = Routing { bias: Some(&[0.25, 0.0, 0.0, -0.25]), ..softmax(4, 2, over_chosen) };
+        let (chosen, weights) = routed(None, Isa::Scalar, &logits_of_shares, how);
+        assert_eq!(chosen, [0, 2]);
+        let wanted = if over_chosen { [0.25, 0.75] } else { [0.1, 0.3] };
+        assert!(weights.iter().zip(wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-6), "{weights:?}");
     }
     // A group whose scores with bias are below zero is still one that may be kept.
     let (chosen, _) = routed(None, Isa::Scalar, &logits(scores), sigmoid((8, 3), (2, 2), true, Some(&[-2.0; 8])));

@@ -19,7 +19,7 @@ mod shape;
 
 pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, Pooling, PositionTable};
-pub use family::{Family, HeadNorm, NormPlacement};
+pub use family::{Family, FusedProjections, HeadNorm, NormKind, NormPlacement};
 pub use layers::{
     DeltaConfig, ExpertConfig, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
     ShortConvolutionConfig,
@@ -40,6 +40,11 @@ const GENERATION: &str = "generation_config.json";
 const OVERRIDES: &str = "--override-generation-config";
 /// A configuration is a few kilobytes; a larger file than this is refused.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 4 << 20;
+
+/// Numbers of an xIELU.
+pub(crate) const XIELU: [&str; 4] = ["alpha_p", "alpha_n", "beta", "eps"];
+/// Largest number of queries, keys and values.
+const CLIP: &str = "clip_qkv";
 
 /// Widest input of a matrix: above it an int8 sum could leave 32 bits (see [`kernels::MatrixShape`]).
 const MAX_WIDTH: usize = 1 << 17;
@@ -78,14 +83,19 @@ pub struct ModelConfig {
     pub experts: Option<ExpertConfig>,
     /// Where blocks have their norms.
     pub norms: NormPlacement,
+    /// What norms of the stream take.
+    pub norm: NormKind,
     /// Norms multiply by 1 plus the stored weight.
     pub norms_around_zero: bool,
     /// Added under the root in every norm.
     pub rms_norm_eps: f32,
-    /// The norm of q and k before rotation.
+    /// The norm of q and k.
     pub head_norm: HeadNorm,
     /// Of the gate, in every MLP.
     pub activation: Activation,
+    /// The same layer by layer, where the configuration has its numbers; empty: tensors of layers have them, or it is the
+    /// same in all.
+    pub layer_activations: Vec<Activation>,
     /// Multiplies the scores of attention.
     pub attention_scale: f32,
     /// Scores are bent below this.
@@ -100,12 +110,18 @@ pub struct ModelConfig {
     pub logits_softcap: Option<f32>,
     /// What makes logits of the last hidden row.
     pub head: Head,
-    /// q, k and v are stored as one tensor, gate and up as another.
-    pub fused_projections: bool,
+    /// Which projections are stored as one tensor.
+    pub fused_projections: FusedProjections,
+    /// The MLP is gated; otherwise it is up, the activation, down.
+    pub gated_mlp: bool,
+    /// Pairs that turn are stored as neighbours, 0 and 1, and not halves apart.
+    pub neighbours: bool,
     /// Biases on the q, k and v projections.
     pub qkv_bias: bool,
     /// A bias on the attention's output projection.
     pub o_bias: bool,
+    /// Queries, keys and values are clamped to this and its negative.
+    pub clip_qkv: Option<f32>,
     /// Each number of attention's output has a gate, which the query projection makes.
     pub attention_gate: bool,
     /// Each query head has a logit in the softmax that has no value: see [`kernels::Attention::sinks`].
@@ -246,6 +262,9 @@ impl ModelConfig {
             AttentionBias::Never => (false, false),
             AttentionBias::Qkv => (true, false),
             AttentionBias::Assumed => [fields.flag("attention_bias", true)?; 2].into(),
+            AttentionBias::AssumedQkv => (fields.flag("attention_bias", true)?, false),
+            AttentionBias::UseQkvBias => (fields.flag("use_qkv_bias", false)?, false),
+            AttentionBias::UseBias => [fields.flag("use_bias", true)?; 2].into(),
             AttentionBias::StatedQkv => (fields.flag("attention_bias", false)?, false),
             AttentionBias::Stated => [fields.flag("attention_bias", false)?; 2].into(),
             AttentionBias::StatedApart => {
@@ -301,12 +320,14 @@ impl ModelConfig {
             ropes,
             experts,
             norms: traits.norms,
+            norm: traits.norm,
             norms_around_zero: traits.norms_around_zero,
-            rms_norm_eps: fields.optional_float(traits.spelling.eps(), 1e-12..=1.0)?.unwrap_or(traits.eps) as f32,
+            rms_norm_eps: fields.optional_float(traits.eps_field, 1e-12..=1.0)?.unwrap_or(traits.eps) as f32,
             head_norm: match traits.head_norm_if_asked && !fields.flag("use_qk_norm", false)? {
                 true => HeadNorm::None,
                 false => traits.head_norm,
             },
+            layer_activations: layer_activations(&fields, num_layers)?,
             activation,
             attention_scale: match latent {
                 Some(_) => multipliers.attention_scale * rope::score_factor(&fields)?,
@@ -317,17 +338,23 @@ impl ModelConfig {
             residual_multiplier: multipliers.residual,
             logits_multiplier: multipliers.logits,
             logits_softcap: multipliers.logits_softcap,
-            head: match traits.spelling.tied(&fields, traits.tied)? {
+            head: match fields.flag("tie_embedding", fields.flag("tie_word_embeddings", traits.tied)?)? {
                 true => Head::Embedding,
                 false if is_base => Head::Absent,
                 false => Head::Own,
             },
             fused_projections: traits.fused_projections,
+            gated_mlp: traits.gated_mlp,
+            neighbours: traits.neighbours,
             qkv_bias,
             o_bias,
             attention_gate: traits.attention_gate,
             sinks: traits.sinks,
-            mlp_bias: traits.mlp_bias && fields.flag("mlp_bias", false)?,
+            clip_qkv: fields.optional_float(CLIP, 1e-3..=1e9)?.map(|limit| limit as f32),
+            mlp_bias: match traits.attention_bias {
+                AttentionBias::UseBias => o_bias,
+                _ => traits.mlp_bias && fields.flag("mlp_bias", false)?,
+            },
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
             layer_input: layers::layer_input(&fields, traits)?,
@@ -413,7 +440,7 @@ impl ModelConfig {
 
     /// Matrices of an MLP: a gated one has three.
     fn mlp_matrices(&self) -> u64 {
-        if self.encoder.as_ref().is_some_and(|encoder| !encoder.gated) { 2 } else { 3 }
+        if self.gated_mlp { 3 } else { 2 }
     }
 
     fn layer_parameters_with(&self, counted: fn(&ExpertConfig) -> usize) -> u64 {
@@ -538,8 +565,19 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits, both_ways: 
             return Err(fields.error(name, format!("{} is not supported; attention looks back only", !usual)));
         }
     }
-    if let Some(limit) = fields.optional_float("clip_qkv", 0.0..=1e9)? {
-        return Err(fields.error("clip_qkv", format!("{limit} is not supported; queries and keys are not clipped")));
+    if let Some(limit) = fields.optional_float(CLIP, 0.0..=1e9)?.filter(|_| traits.family != Family::Olmo) {
+        return Err(fields.error(CLIP, format!("{limit} is not supported; queries and keys are not clipped")));
+    }
+    if traits.head_norm == HeadNorm::None {
+        for name in ["use_qk_norm", "qk_layernorm"] {
+            if fields.flag(name, false)? {
+                return Err(fields.error(name, "true is not supported; queries and keys have no norms here"));
+            }
+        }
+    }
+    if fields.flag("use_parallel_residual", false)? {
+        let problem = "true is not supported; the MLP reads what attention gave";
+        return Err(fields.error("use_parallel_residual", problem));
     }
     if traits.attention_gate && !fields.flag("attn_output_gate", true)? {
         return Err(fields.error("attn_output_gate", "false is not supported; attention's output has gates here"));
@@ -547,7 +585,7 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits, both_ways: 
     Ok(())
 }
 
-/// The gate's activation. Gemma's field is the first; its second may be there too and is not what was trained.
+/// The activation of the gate, or of the middle of an MLP without one. Gemma's field is the first; its second may be there too and is not what was trained.
 fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadError> {
     for name in ["hidden_activation", "hidden_act"] {
         match fields.text(name)? {
@@ -558,13 +596,26 @@ fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadEr
             }
             Some("silu" | "swish") => return Ok(Activation::Silu),
             Some("gelu_pytorch_tanh") => return Ok(Activation::GeluTanh),
+            Some("xielu") if matches!(traits.activation, Activation::Xielu { .. }) => return Ok(traits.activation),
+            Some("relu2") => return Ok(Activation::ReluSquared),
             Some(other) => {
-                let problem = format!("{} is not supported; silu and gelu_pytorch_tanh are", quoted(other));
+                let problem = format!("{} is not supported; silu, gelu_pytorch_tanh and relu2 are", quoted(other));
                 return Err(fields.error(name, problem));
             }
         }
     }
     if traits.clamped { clamped(fields) } else { Ok(traits.activation) }
+}
+
+/// Numbers of xIELU in lists, as a GGUF file has them.
+fn layer_activations(fields: &Fields<'_>, num_layers: usize) -> Result<Vec<Activation>, LoadError> {
+    let Some(xielu) = fields.object("xielu")? else { return Ok(Vec::new()) };
+    let mut lists = Vec::new();
+    for name in XIELU {
+        lists.push(xielu.floats(name, num_layers, -1e6..=1e6)?);
+    }
+    let of = |layer: usize| Activation::xielu(std::array::from_fn(|number| lists[number][layer] as f32));
+    Ok((0..num_layers).map(of).collect())
 }
 
 /// A gate and its factor that are clamped.
@@ -618,6 +669,7 @@ impl Multipliers {
                 logits_softcap: cap("final_logit_softcapping", None)?,
                 ..plain
             },
+            Factors::Cohere => Multipliers { logits: positive("logit_scale")?.unwrap_or(0.0625) as f32, ..plain },
             Factors::Granite => Multipliers {
                 attention_scale: positive("attention_multiplier")?.unwrap_or(1.0) as f32,
                 embedding: positive("embedding_multiplier")?.unwrap_or(1.0) as f32,

@@ -522,7 +522,7 @@ impl<B: Backend> DecoderBody<B> {
         let DecoderBody { transformer, scratch, states, last } = self;
         let pass = transformer::Pass { backend, config, adapters: &[] };
         transformer.compute(&pass, batch, Memory { kv, states }, scratch, last);
-        backend.rms_norm(&last[0].rows, 0..batch.num_rows(), &transformer.final_norm, config.rms_norm_eps, x);
+        transformer.final_norm.apply((backend, config), &last[0].rows, 0..batch.num_rows(), x);
     }
 }
 
@@ -663,7 +663,7 @@ impl<B: Backend> Encoder<B> {
                     After::Activation => backend.activate(config.activation, other, extent),
                 }
                 if let Some(norm) = norm {
-                    backend.layer_norm(other, count, norm.with_eps(config.rms_norm_eps), tail);
+                    backend.layer_norm(other, 0..count, norm.with_eps(config.rms_norm_eps), tail);
                 } else {
                     std::mem::swap(tail, other);
                 }
@@ -698,7 +698,7 @@ impl<B: Backend> Pass<'_, B> {
     }
 
     fn norm(&self, x: &B::Rows, norm: &NormWeights<B>, out: &mut B::Rows) {
-        self.backend.layer_norm(x, self.rows, norm.with_eps(self.config.rms_norm_eps), out);
+        self.backend.layer_norm(x, 0..self.rows, norm.with_eps(self.config.rms_norm_eps), out);
     }
 
     /// What a layer's tokens see of each other: to `attended`.

@@ -178,6 +178,9 @@ impl<B: Backend> Attention<B> {
             (Some(HeadWeights { q, k, v }), HeadNorm::PerHead | HeadNorm::WithValues) => {
                 HeadNorms::PerHead { q, k: k.as_ref().unwrap_or(q), v: v.as_ref(), eps }
             }
+            (Some(HeadWeights { q, k, .. }), HeadNorm::AfterRotation) => {
+                HeadNorms::AfterRotation { q, k: k.as_ref().unwrap_or(q), eps }
+            }
             (Some(HeadWeights { q, k, .. }), HeadNorm::WholeWidth) => {
                 HeadNorms::WholeWidth { q, k: k.as_ref().unwrap_or(q), eps }
             }

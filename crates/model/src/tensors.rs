@@ -10,14 +10,14 @@
 //! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
 
 use checkpoint::LoadError;
-use kernels::{DeltaShape, LatentShape, MatrixShape, OutputNorm, PackedMatrix, WeightClass};
+use kernels::{Activation, DeltaShape, LatentShape, MatrixShape, OutputNorm, PackedMatrix, WeightClass};
 use roofline::embedding_class;
 use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::config::{
-    self, DeltaConfig, ExpertConfig, Family, Head, HeadNorm, LatentConfig, LayerConfig, LayerInputConfig, MambaConfig,
-    ModelConfig, NormPlacement, SharedExpertConfig, ShortConvolutionConfig,
+    self, DeltaConfig, ExpertConfig, Family, FusedProjections, Head, HeadNorm, LatentConfig, LayerConfig,
+    LayerInputConfig, MambaConfig, ModelConfig, NormKind, NormPlacement, SharedExpertConfig, ShortConvolutionConfig,
 };
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 
@@ -86,6 +86,20 @@ impl Linear {
     }
 }
 
+/// A norm of the stream, `[hidden_size]` each.
+#[derive(Debug)]
+pub(crate) struct Norm {
+    /// `None`: all 1.
+    pub(crate) weight: Option<Vector>,
+    pub(crate) bias: Option<Vector>,
+}
+
+impl Norm {
+    pub(crate) fn vectors(&self) -> impl Iterator<Item = &Vector> {
+        self.weight.iter().chain(&self.bias)
+    }
+}
+
 /// Norms of a block's input and output.
 #[derive(Debug)]
 pub(crate) struct Norms<T> {
@@ -93,11 +107,12 @@ pub(crate) struct Norms<T> {
     pub(crate) after: Option<T>,
 }
 
-/// The gated MLP, or one expert.
+/// The MLP, or one expert.
 #[derive(Debug)]
 pub(crate) struct Mlp {
+    /// Without a gate, up alone.
     pub(crate) gate_up: Linear,
-    /// To that of [`kernels::gate_up_row`].
+    /// To that of [`kernels::gate_up_row`], if there is a gate.
     pub(crate) gate_up_order: RowOrder,
     pub(crate) down: Linear,
 }
@@ -288,7 +303,7 @@ impl Rates {
 
 #[derive(Debug)]
 pub(crate) struct Layer {
-    pub(crate) attention_norms: Norms<Vector>,
+    pub(crate) attention_norms: Norms<Norm>,
     /// The first product: queries, their gates if there are any, keys and values; of linear attention queries, keys,
     /// values, and the output's gates; of a short convolution its gates and its input.
     pub(crate) qkv: Linear,
@@ -296,8 +311,12 @@ pub(crate) struct Layer {
     pub(crate) mixer: Mixer,
     /// The last product.
     pub(crate) o: Linear,
-    pub(crate) mlp_norms: Norms<Vector>,
+    pub(crate) mlp_norms: Norms<Norm>,
     pub(crate) feed: Feed,
+    /// Of the MLP.
+    pub(crate) activation: Activation,
+    /// Numbers of it, `[1]` each, where tensors have them.
+    pub(crate) activation_numbers: Option<[Vector; 4]>,
     /// Of the token's own input to this layer.
     pub(crate) input: Option<LayerInput>,
     /// A number `[1]` that the stream is multiplied by behind the layer.
@@ -387,6 +406,12 @@ impl Layer {
         }
     }
 
+    /// Of both blocks.
+    pub(crate) fn norms(&self) -> impl Iterator<Item = &Norm> {
+        let norms = [&self.attention_norms, &self.mlp_norms];
+        norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten()
+    }
+
     /// Of all that [`plain_vectors`](Self::plain_vectors) lists and the weights of convolutions.
     fn vectors(&self) -> Vec<&Vector> {
         let filter = self.mixer.filter().map(|filter| &filter.weight);
@@ -395,8 +420,7 @@ impl Layer {
 
     /// Tensors of one dimension.
     fn plain_vectors(&self) -> Vec<&Vector> {
-        let norms = [&self.attention_norms, &self.mlp_norms];
-        let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
+        let norms = self.norms().flat_map(Norm::vectors);
         let filter_bias = self.mixer.filter().and_then(|filter| filter.bias.as_ref());
         let (choice_bias, beside) = match &self.feed {
             Feed::Dense(_) => (None, None),
@@ -406,7 +430,12 @@ impl Layer {
             let BesideMlp { mlp_norm, norms: [before, after], router_norm, factors, .. } = &**beside;
             [mlp_norm, before, after, router_norm, factors]
         });
-        let input = self.input.iter().map(|input| &input.norm).chain(&self.scalar);
+        let input = self
+            .input
+            .iter()
+            .map(|input| &input.norm)
+            .chain(&self.scalar)
+            .chain(self.activation_numbers.iter().flatten());
         norms.chain(self.mixer.vectors()).chain(filter_bias).chain(choice_bias).chain(beside).chain(input).collect()
     }
 }
@@ -430,6 +459,8 @@ struct Names {
     final_norm: &'static str,
     /// Norms of the two blocks' inputs, where only inputs are normed.
     norms: [&'static str; 2],
+    /// Norms of both blocks' inputs and outputs, where outputs are normed.
+    norms_around: [[&'static str; 2]; 2],
     head_norms: [&'static str; 2],
     /// Attention's last product.
     o: &'static str,
@@ -446,6 +477,10 @@ struct Names {
 const USUAL: Names = Names {
     final_norm: "norm",
     norms: ["input_layernorm", "post_attention_layernorm"],
+    norms_around: [
+        ["input_layernorm", "post_attention_layernorm"],
+        ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+    ],
     head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
     o: "self_attn.o_proj",
     mlp: "mlp",
@@ -459,7 +494,26 @@ const USUAL: Names = Names {
 const OF_GEMMA4: Names = Names { router: "router.proj", experts: "experts", ..USUAL };
 const OF_GPT_OSS: Names = Names { router: "mlp.router", ..USUAL };
 
-const OF_GLM4: Names = Names { shared_expert: "mlp.shared_experts", ..USUAL };
+const OF_GLM4: Names = Names {
+    norms_around: [["input_layernorm", "post_self_attn_layernorm"], ["post_attention_layernorm", "post_mlp_layernorm"]],
+    shared_expert: "mlp.shared_experts",
+    ..USUAL
+};
+
+const OF_ERNIE: Names = Names { choice_bias: "mlp.moe_statics.e_score_correction_bias", ..OF_GLM4 };
+
+const OF_APERTUS: Names = Names { norms: ["attention_layernorm", "feedforward_layernorm"], ..USUAL };
+
+const OF_MINIMAX: Names = Names { choice_bias: "block_sparse_moe.e_score_correction_bias", ..USUAL };
+
+const OF_STARCODER2: Names = Names { parts: ["", "c_fc", "c_proj"], ..USUAL };
+
+const OF_HUNYUAN: Names = Names {
+    head_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"],
+    router: "mlp.gate.wg",
+    shared_expert: "mlp.shared_mlp",
+    ..USUAL
+};
 
 /// As GGUF files have it; others have gate and up in one tensor: see [`Tensors::input_linear`].
 const OF_GRANITE: Names = Names {
@@ -488,9 +542,13 @@ impl Names {
         match family {
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
             Family::GptOss => &OF_GPT_OSS,
-            Family::Glm4Moe | Family::Glm4MoeLite | Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Mistral4 => {
-                &OF_GLM4
-            }
+            Family::Glm4 | Family::Glm4Moe | Family::Dots1 => &OF_GLM4,
+            Family::Glm4MoeLite | Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Mistral4 => &OF_GLM4,
+            Family::Ernie45Moe => &OF_ERNIE,
+            Family::Apertus => &OF_APERTUS,
+            Family::MiniMaxM2 => &OF_MINIMAX,
+            Family::Starcoder2 => &OF_STARCODER2,
+            Family::HunYuanDense | Family::HunYuanMoe => &OF_HUNYUAN,
             Family::Gemma4 => &OF_GEMMA4,
             Family::GraniteMoe | Family::GraniteHybrid => &OF_GRANITE,
             _ => &USUAL,
@@ -596,6 +654,8 @@ pub(crate) struct Tensors<'c> {
     head: &'static str,
     names: &'static Names,
     experts: ExpertNames,
+    /// q, k and v are one tensor, also where transformers has them apart: GGUF of GLM-4.
+    fused_qkv: bool,
     /// Gate and up of an MLP are `input_linear`, down is `output_linear`: as Granite was published.
     input_linear: bool,
     /// What is stored of Mamba-2 and linear attention are rates and not their logarithms: GGUF.
@@ -614,6 +674,7 @@ impl<'c> Tensors<'c> {
             head: HEADS[0],
             names: Names::of(config.family),
             experts: ExpertNames::Named,
+            fused_qkv: config.fused_projections == FusedProjections::All,
             input_linear: false,
             stored_rates: false,
             apart: false,
@@ -636,7 +697,8 @@ impl<'c> Tensors<'c> {
         let stored_rates =
             of(mamba, &format!("mamba.{STORED_RATES}")) || of(delta, &format!("linear_attn.{STORED_RATES}"));
         let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(Some(0), "self_attn.k_b_proj.weight");
-        Tensors { config, prefix, head, names, experts, input_linear, stored_rates, apart }
+        let fused_qkv = config.fused_projections == FusedProjections::All || has("self_attn.qkv_proj.weight");
+        Tensors { config, prefix, head, names, experts, fused_qkv, input_linear, stored_rates, apart }
     }
 
     /// Those of a drafter's layers in the same files, whose first has names that begin with `layer`.
@@ -653,8 +715,17 @@ impl<'c> Tensors<'c> {
     }
 
     /// `[hidden_size]`.
-    pub(crate) fn final_norm(&self) -> Vector {
-        Vector { name: format!("{}{}.weight", self.prefix, self.names.final_norm), len: self.config.hidden_size }
+    pub(crate) fn final_norm(&self) -> Norm {
+        self.norm(&format!("{}{}", self.prefix, self.names.final_norm))
+    }
+
+    fn norm(&self, module: &str) -> Norm {
+        let vector = |kind: &str| Vector { name: format!("{module}.{kind}"), len: self.config.hidden_size };
+        let (weight, bias) = match self.config.norm {
+            NormKind::Rms => (true, false),
+            NormKind::Layer { weight, bias } => (weight, bias),
+        };
+        Norm { weight: weight.then(|| vector("weight")), bias: bias.then(|| vector("bias")) }
     }
 
     /// What makes the layers' inputs, in models that have them.
@@ -685,19 +756,21 @@ impl<'c> Tensors<'c> {
         let config = self.config;
         let hidden = config.hidden_size;
         let name = |part: &str| format!("{prefix}{part}");
-        let norm = |part: &str| Some(Vector { name: name(&format!("{part}.weight")), len: hidden });
-        let [first, second] = self.names.norms;
+        let norm = |part: &str| Some(self.norm(&name(part)));
+        let ([first, second], [attention, mlp]) = (self.names.norms, self.names.norms_around);
         let (attention_norms, mlp_norms) = match config.norms {
             NormPlacement::Before => {
                 (Norms { before: norm(first), after: None }, Norms { before: norm(second), after: None })
             }
-            NormPlacement::After => (
-                Norms { before: None, after: norm("post_attention_layernorm") },
-                Norms { before: None, after: norm("post_feedforward_layernorm") },
-            ),
+            NormPlacement::Parallel => {
+                (Norms { before: norm(first), after: None }, Norms { before: norm(first), after: None })
+            }
+            NormPlacement::After => {
+                (Norms { before: None, after: norm(attention[1]) }, Norms { before: None, after: norm(mlp[1]) })
+            }
             NormPlacement::Around => (
-                Norms { before: norm("input_layernorm"), after: norm("post_attention_layernorm") },
-                Norms { before: norm("pre_feedforward_layernorm"), after: norm("post_feedforward_layernorm") },
+                Norms { before: norm(attention[0]), after: norm(attention[1]) },
+                Norms { before: norm(mlp[0]), after: norm(mlp[1]) },
             ),
         };
         let feed = match config.experts.filter(|_| config.layers[index].has_experts) {
@@ -717,14 +790,30 @@ impl<'c> Tensors<'c> {
             norm: Vector { name: name("post_per_layer_input_norm.weight"), len: hidden },
         });
         let scalar = config.layer_scalars.then(|| Vector { name: name("layer_scalar"), len: 1 });
-        Layer { attention_norms, qkv, qkv_order, mixer, o, mlp_norms, feed, input, scalar }
+        let is_learnt = matches!(config.activation, Activation::Xielu { .. }) && config.layer_activations.is_empty();
+        let number = |of| Vector { name: name(&format!("{}.act_fn.{of}", self.names.mlp)), len: 1 };
+        let activation_numbers = is_learnt.then(|| config::XIELU.map(number));
+        let activation = config.layer_activations.get(index).copied().unwrap_or(config.activation);
+        Layer {
+            attention_norms,
+            qkv,
+            qkv_order,
+            mixer,
+            o,
+            mlp_norms,
+            feed,
+            activation,
+            activation_numbers,
+            input,
+            scalar,
+        }
     }
 
     fn attention(&self, index: usize, name: &dyn Fn(&str) -> String) -> Between {
         let config = self.config;
         let LayerConfig { heads, values_are_keys, .. } = config.layers[index];
         let (hidden, kv_width) = (config.hidden_size, heads.kv_width());
-        let qkv = match config.fused_projections {
+        let qkv = match self.fused_qkv {
             true => vec![(name("self_attn.qkv_proj"), heads.qkv_width())],
             false => {
                 let values = if values_are_keys { "self_attn.k_proj" } else { "self_attn.v_proj" };
@@ -740,7 +829,7 @@ impl<'c> Tensors<'c> {
         let head_norm = |part: &str, len| Vector { name: name(&format!("{part}.weight")), len };
         let head_norms = match config.head_norm {
             HeadNorm::None => None,
-            HeadNorm::PerHead | HeadNorm::WithValues => {
+            HeadNorm::PerHead | HeadNorm::WithValues | HeadNorm::AfterRotation => {
                 let keys = (!heads.queries_only).then(|| head_norm(k_norm, heads.head_dim));
                 Some((head_norm(q_norm, heads.head_dim), keys))
             }
@@ -749,7 +838,14 @@ impl<'c> Tensors<'c> {
         let sinks = config.sinks.then(|| Vector { name: name("self_attn.sinks"), len: heads.num_heads });
         Between {
             qkv: Linear::whole(&qkv, hidden, config.qkv_bias),
-            qkv_order: if heads.gated { grouped } else { RowOrder::AsStored },
+            qkv_order: match config.layers[index].rope.filter(|_| config.neighbours) {
+                Some(rope) => {
+                    let (head_dim, rotary_dim) = (heads.head_dim, config.ropes[rope].rotary_dim);
+                    RowOrder::Neighbours { rows: heads.q_width() + kv_width, head_dim, rotary_dim }
+                }
+                None if heads.gated => grouped,
+                None => RowOrder::AsStored,
+            },
             mixer: Mixer::Attention(Attention { head_norms, sinks }),
             o: Linear::whole(&[(name(self.names.o), hidden)], heads.q_width(), config.o_bias),
         }
@@ -893,8 +989,8 @@ impl<'c> Tensors<'c> {
     fn dense(&self, name: &dyn Fn(&str) -> String, width: usize) -> Mlp {
         let config = self.config;
         let (hidden, has_bias) = (config.hidden_size, config.mlp_bias);
-        if !config.fused_projections {
-            return self.gated((self.names.mlp, width), has_bias, name);
+        if config.fused_projections == FusedProjections::None {
+            return self.unfused((self.names.mlp, width), has_bias, name);
         }
         Mlp {
             gate_up: Linear::whole(&[(name("mlp.gate_up_proj"), 2 * width)], hidden, has_bias),
@@ -903,18 +999,20 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    /// A gated MLP of some width.
-    fn gated(&self, (module, width): (&str, usize), has_bias: bool, name: &dyn Fn(&str) -> String) -> Mlp {
+    /// An MLP of some width whose projections are apart.
+    fn unfused(&self, (module, width): (&str, usize), has_bias: bool, name: &dyn Fn(&str) -> String) -> Mlp {
         let hidden = self.config.hidden_size;
         let of = |part: &str, rows| (name(&format!("{module}.{part}")), rows);
         let [gate, up, down] = self.names.parts;
+        let is_gated = self.config.gated_mlp;
         let (gate_up, down) = match self.input_linear {
             true => (vec![of("input_linear", 2 * width)], of("output_linear", hidden)),
-            false => (vec![of(gate, width), of(up, width)], of(down, hidden)),
+            false if is_gated => (vec![of(gate, width), of(up, width)], of(down, hidden)),
+            false => (vec![of(up, width)], of(down, hidden)),
         };
         Mlp {
             gate_up: Linear::whole(&gate_up, hidden, has_bias),
-            gate_up_order: RowOrder::GateUp,
+            gate_up_order: if is_gated { RowOrder::GateUp } else { RowOrder::AsStored },
             down: Linear::whole(&[down], width, has_bias),
         }
     }
@@ -977,7 +1075,7 @@ impl<'c> Tensors<'c> {
         };
         let shared_expert = |SharedExpertConfig { width, gated }| {
             let gate = || Linear::whole(&[(name(&format!("{}_gate", names.shared_expert)), 1)], hidden, false);
-            SharedExpert { mlp: self.gated((names.shared_expert, width), false, name), gate: gated.then(gate) }
+            SharedExpert { mlp: self.unfused((names.shared_expert, width), false, name), gate: gated.then(gate) }
         };
         let choice_bias = || Vector { name: name(names.choice_bias), len: num_experts };
         Feed::Experts {
@@ -1086,7 +1184,7 @@ impl<'c> Tensors<'c> {
         &self,
         mut check: impl FnMut(&str, &[usize], bool) -> Result<(), LoadError>,
     ) -> Result<(), LoadError> {
-        visit(&[&self.embedding()], &[&self.final_norm()], &mut check)?;
+        visit(&[&self.embedding()], &self.final_norm().vectors().collect::<Vec<_>>(), &mut check)?;
         if let Some(head) = self.head() {
             visit(&[&head], &[], &mut check)?;
         }
@@ -1156,7 +1254,12 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
     };
     let tensors = Tensors::usual(config);
     let tables = [Some(tensors.embedding()), tensors.head()];
-    let mut bytes = vector(&tensors.final_norm());
+    // Norms without weights have ones.
+    let norm = |norm: &Norm| {
+        let ones = u64::from(norm.weight.is_none()) * (config.hidden_size * size_of::<f32>()) as u64;
+        norm.vectors().map(vector).sum::<u64>() + ones
+    };
+    let mut bytes = norm(&tensors.final_norm());
     if let Some(InputTable { table, projection, norm }) = tensors.inputs() {
         bytes += matrix(&table, embedding_class(class))? + matrix(&projection, class)? + vector(&norm);
     }
@@ -1169,8 +1272,15 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
             bytes += matrix(linear, layer.class_of(linear, class))?;
         }
         bytes += layer.vectors().into_iter().map(vector).sum::<u64>();
+        bytes += layer.norms().map(|of| norm(of) - of.vectors().map(vector).sum::<u64>()).sum::<u64>();
         // Numbers beside the layer are none of the backend's vectors; norms of values have ones for weights.
-        bytes -= layer.scalar.iter().chain(layer.factors()).map(vector).sum::<u64>();
+        bytes -= layer
+            .scalar
+            .iter()
+            .chain(layer.factors())
+            .chain(layer.activation_numbers.iter().flatten())
+            .map(vector)
+            .sum::<u64>();
         let heads = config.layers[index].heads;
         bytes += if config.has_value_norms(heads) { (heads.head_dim * size_of::<f32>()) as u64 } else { 0 };
     }

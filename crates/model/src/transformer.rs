@@ -8,7 +8,7 @@
 //! logits = norm(x) Whead                 only for the rows whose next token is wanted
 //! ```
 //! Some layers have a state instead of keys and values, and another way from the first product to `a`: mixers.rs.
-//! `before` and `after` are norms, or nothing; `m` and `r` are 1 in most models. What a model has of this is in its
+//! `before` and `after` are norms, or nothing; in some models both blocks read one norm of the same `x`; `m` and `r` are 1 in most models. What a model has of this is in its
 //! [`ModelConfig`] and its weights: no step here asks for its name.
 //!
 //! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows. Rows lie
@@ -19,7 +19,7 @@
 use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
-use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormPlacement};
+use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormKind, NormPlacement};
 use crate::experts::{BesideMlp, ExpertScratch, Experts, SharedExpert};
 use crate::mixers::{
     Attention, Delta, HeadWeights, Latent, LatentScratch, Mamba, Memory, Mixer, MixerPlace, ShortConvolution,
@@ -28,8 +28,8 @@ use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use kernels::{
-    AttentionRule, AttentionSpan, Backend, Extent, HeadLayout, Out, OutOfMemory, RopeTable, StateSpan, StepArrays,
-    WeightClass, recurrence,
+    Activation, AttentionRule, AttentionSpan, Backend, Extent, HeadLayout, Out, OutOfMemory, RopeTable, StateSpan,
+    StepArrays, WeightClass, recurrence,
 };
 use roofline::embedding_class;
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub(crate) struct Transformer<B: Backend> {
     inputs: Option<InputTable<B>>,
     stack: Stack<B>,
     /// `[hidden_size]`.
-    pub(crate) final_norm: B::Vector,
+    pub(crate) final_norm: Norm<B>,
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves as the head.
     head: Option<Arc<B::Matrix>>,
 }
@@ -73,17 +73,49 @@ pub(crate) fn copy<B: Backend>(backend: &B, from: &B::Rows, to: &mut B::Rows, ex
 }
 
 pub(crate) struct Layer<B: Backend> {
-    attention_norms: Norms<B::Vector>,
+    attention_norms: Norms<Norm<B>>,
     /// `[q heads | gates, if any | k heads | v heads] x hidden_size`, or the first product of another mixer.
     pub(crate) qkv: Linear<B>,
     mixer: Mixer<B>,
     /// `[hidden_size, num_heads * head_dim]`, or the last product of another mixer.
     o: Linear<B>,
-    mlp_norms: Norms<B::Vector>,
+    mlp_norms: Norms<Norm<B>>,
     mlp: MlpBlock<B>,
     input: Option<LayerInput<B>>,
     /// Multiplies the stream behind the layer.
     scalar: f32,
+}
+
+/// A norm of the stream.
+pub(crate) struct Norm<B: Backend> {
+    /// `[hidden_size]`.
+    weight: B::Vector,
+    /// Likewise.
+    bias: Option<B::Vector>,
+    kind: NormKind,
+}
+
+impl<B: Backend> Norm<B> {
+    /// `rows` of `x`, to the first rows of `out`.
+    pub(crate) fn apply(
+        &self,
+        (backend, config): (&B, &ModelConfig),
+        x: &B::Rows,
+        rows: Range<usize>,
+        out: &mut B::Rows,
+    ) {
+        let (Norm { weight, bias, kind }, eps) = (self, config.rms_norm_eps);
+        match kind {
+            NormKind::Rms => backend.rms_norm(x, rows, weight, eps, out),
+            NormKind::Layer { .. } => {
+                backend.layer_norm(x, rows, kernels::Norm { weight, bias: bias.as_ref(), eps }, out);
+            }
+        }
+    }
+
+    fn bytes(&self, backend: &B) -> usize {
+        [Some(&self.weight), self.bias.as_ref()].into_iter().flatten().map(|vector| backend.vector_bytes(vector)).sum()
+    }
 }
 
 enum MlpBlock<B: Backend> {
@@ -91,12 +123,13 @@ enum MlpBlock<B: Backend> {
     Experts(Experts<B>),
 }
 
-/// The gated MLP, or one expert of many.
+/// The MLP, or one expert of many.
 pub(crate) struct Mlp<B: Backend> {
-    /// `2 * width x hidden_size`, in the order of [`kernels::gate_up_row`].
+    /// `2 * width x hidden_size`, in the order of [`kernels::gate_up_row`]; `width x hidden_size` without a gate.
     pub(crate) gate_up: Linear<B>,
     /// `[hidden_size, width]`.
     pub(crate) down: Linear<B>,
+    pub(crate) activation: Activation,
 }
 
 pub(crate) struct Linear<B: Backend> {
@@ -116,6 +149,17 @@ impl<B: Backend> Linear<B> {
 }
 
 impl<B: Backend> Mlp<B> {
+    /// The middle of the MLP.
+    fn activated(&self, pass: &Pass<'_, B>, (input, rows): (&B::Rows, usize), out: &mut B::Rows) {
+        let (backend, activation) = (pass.backend, self.activation);
+        if pass.config.gated_mlp {
+            return self.gate_up.apply(backend, input, rows, Out::Gated(activation, out));
+        }
+        self.gate_up.apply(backend, input, rows, Out::Store(out));
+        let width = backend.shape(&self.gate_up.matrix).out_features;
+        backend.activate(activation, out, Extent { rows, width });
+    }
+
     /// The first `rows` of `input`. `activated` is scratch.
     /// One expert's.
     pub(crate) fn apply(
@@ -125,7 +169,7 @@ impl<B: Backend> Mlp<B> {
         activated: &mut B::Rows,
         out: Out<'_, B::Rows>,
     ) {
-        self.gate_up.apply(pass.backend, input, rows, Out::Gated(pass.config.activation, activated));
+        self.activated(pass, (input, rows), activated);
         self.down.apply(pass.backend, activated, rows, out);
     }
 
@@ -140,14 +184,12 @@ impl<B: Backend> Mlp<B> {
         out: Out<'_, B::Rows>,
     ) {
         match gate_up.as_mut().filter(|_| at.adapts(pass, Module::GateUp)) {
-            None => {
-                self.gate_up.apply(pass.backend, input, rows, Out::Gated(pass.config.activation, activated));
-            }
+            None => self.activated(pass, (input, rows), activated),
             Some(gate_up) => {
                 self.gate_up.apply(pass.backend, input, rows, Out::Store(gate_up));
                 at.add(pass, Module::GateUp, input, gate_up);
                 let extent = Extent { rows, width: pass.config.layers[at.layer].mlp_width };
-                pass.backend.gate(pass.config.activation, gate_up, extent, activated);
+                pass.backend.gate(self.activation, gate_up, extent, activated);
             }
         }
         let out = apply(&self.down, pass.backend, (activated, rows), out);
@@ -438,7 +480,7 @@ impl<B: Backend> Transformer<B> {
         scratch: &'s mut Scratch<B>,
     ) -> &'s B::Rows {
         let normed = &mut scratch.blocks.normed;
-        backend.rms_norm(&scratch.wanted_x, rows, &self.final_norm, config.rms_norm_eps, normed);
+        self.final_norm.apply((backend, config), &scratch.wanted_x, rows, normed);
         normed
     }
 
@@ -461,7 +503,7 @@ impl<B: Backend> Transformer<B> {
     pub(crate) fn bytes_read(&self, backend: &B) -> usize {
         let head = backend.matrix_bytes(self.head());
         let inputs = self.inputs.as_ref().map_or(0, |inputs| inputs.bytes_read(backend));
-        self.stack.bytes(backend) + head + backend.vector_bytes(&self.final_norm) + inputs
+        self.stack.bytes(backend) + head + self.final_norm.bytes(backend) + inputs
     }
 
     pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
@@ -587,7 +629,8 @@ impl<B: Backend> Stack<B> {
         let layer = |layer: &Layer<B>| {
             let norms = [&layer.attention_norms, &layer.mlp_norms];
             let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
-            let norms = norms.chain(layer.input.iter().map(|input| &input.norm));
+            let norms = norms.map(|norm| norm.bytes(backend));
+            let norms = norms.chain(layer.input.iter().map(|input| backend.vector_bytes(&input.norm)));
             let inputs = layer.input.iter().flat_map(|input| [&input.gate, &input.out]);
             let mlp = match &layer.mlp {
                 MlpBlock::Dense(mlp) => mlp.bytes(backend),
@@ -598,7 +641,7 @@ impl<B: Backend> Stack<B> {
                 + layer.o.bytes(backend)
                 + inputs.map(|linear| linear.bytes(backend)).sum::<usize>()
                 + mlp
-                + norms.map(|norm| backend.vector_bytes(norm)).sum::<usize>()
+                + norms.sum::<usize>()
         };
         self.layers.iter().map(layer).sum()
     }
@@ -614,7 +657,7 @@ pub(crate) struct Pass<'a, B: Backend> {
 
 /// Whether blocks add to the residual stream as they are, so that their last product can do it.
 fn adds_at_once(config: &ModelConfig) -> bool {
-    config.norms == NormPlacement::Before && config.residual_multiplier == 1.0
+    [NormPlacement::Before, NormPlacement::Parallel].contains(&config.norms) && config.residual_multiplier == 1.0
 }
 
 /// Where a block's last product goes.
@@ -625,20 +668,20 @@ fn block_output<'a, B: Backend>(pass: &Pass<'_, B>, x: &'a mut B::Rows, result: 
 /// A block's input, which is the normed residual stream in `normed` or the stream itself, and where its result goes.
 fn block_input<'a, B: Backend>(
     pass: &Pass<'_, B>,
-    norms: &Norms<B::Vector>,
+    norms: &Norms<Norm<B>>,
     (x, rows): (&'a mut B::Rows, usize),
     normed: &'a mut B::Rows,
     result: &'a mut B::Rows,
 ) -> (&'a B::Rows, Out<'a, B::Rows>) {
-    let Some(weight) = &norms.before else { return (x, Out::Store(result)) };
-    pass.backend.rms_norm(x, 0..rows, weight, pass.config.rms_norm_eps, normed);
+    let Some(norm) = &norms.before else { return (x, Out::Store(result)) };
+    norm.apply((pass.backend, pass.config), x, 0..rows, normed);
     (normed, block_output(pass, x, result))
 }
 
 /// Adds what the product left in `result`, if it has not been added.
 fn add_result<B: Backend>(
     pass: &Pass<'_, B>,
-    norms: &Norms<B::Vector>,
+    norms: &Norms<Norm<B>>,
     result: &B::Rows,
     normed: &mut B::Rows,
     (x, rows): (&mut B::Rows, usize),
@@ -648,8 +691,8 @@ fn add_result<B: Backend>(
         return;
     }
     let result = match &norms.after {
-        Some(weight) => {
-            backend.rms_norm(result, 0..rows, weight, config.rms_norm_eps, normed);
+        Some(norm) => {
+            norm.apply((backend, config), result, 0..rows, normed);
             normed
         }
         None => result,
@@ -671,6 +714,10 @@ impl<B: Backend> Layer<B> {
         let (input, _) = block_input(pass, &self.attention_norms, (x, rows), normed, result);
         self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
         at.add(pass, Module::Qkv, input, qkv);
+        if let Some(limit) = pass.config.clip_qkv {
+            let width = pass.config.layers[at.layer].heads.qkv_width();
+            pass.backend.clamp(limit, qkv, Extent { rows, width });
+        }
         if let Some(matrix) = self.mixer.gates() {
             pass.backend.linear(input, rows, matrix, None, Out::Store(gates));
         }
@@ -685,11 +732,33 @@ impl<B: Backend> Layer<B> {
         (scratch, inputs): (&mut BlockScratch<B>, &mut Option<InputScratch<B>>),
         x: &mut B::Rows,
     ) {
-        let BlockScratch { normed, result, activated, experts, adapted } = scratch;
+        let parallel = pass.config.norms == NormPlacement::Parallel;
+        if parallel {
+            self.add_mlp(pass, at, scratch, (x, rows)); // both blocks read the stream as it came
+        }
+        let BlockScratch { normed, result, .. } = scratch;
         let out = apply(&self.o, pass.backend, (attended, rows), block_output(pass, x, result));
         at.add(pass, Module::O, attended, out);
         add_result(pass, &self.attention_norms, result, normed, (x, rows));
+        if !parallel {
+            self.add_mlp(pass, at, scratch, (x, rows));
+        }
+        if let Some((input, inputs)) = self.input.as_ref().zip(inputs.as_mut()) {
+            let BlockScratch { normed, result, .. } = scratch;
+            input.apply(pass, (at.layer, at.narrow), inputs, (result, normed), (x, rows));
+        }
+        scale(pass.backend, self.scalar, x, Extent { rows, width: pass.config.hidden_size });
+    }
 
+    /// The MLP, added to the residual stream `x`.
+    fn add_mlp(
+        &self,
+        pass: &Pass<'_, B>,
+        at: &At<'_, '_, B>,
+        scratch: &mut BlockScratch<B>,
+        (x, rows): (&mut B::Rows, usize),
+    ) {
+        let BlockScratch { normed, result, activated, experts, adapted } = scratch;
         let (input, out) = block_input(pass, &self.mlp_norms, (&mut *x, rows), normed, result);
         match (&self.mlp, experts) {
             (MlpBlock::Dense(mlp), _) => mlp.apply_adapted(pass, at, (input, rows), adapted, activated, out),
@@ -700,10 +769,6 @@ impl<B: Backend> Layer<B> {
             (MlpBlock::Experts(_), None) => unreachable!("a model with experts has scratch for them"),
         }
         add_result(pass, &self.mlp_norms, result, normed, (x, rows));
-        if let Some((input, inputs)) = self.input.as_ref().zip(inputs.as_mut()) {
-            input.apply(pass, (at.layer, at.narrow), inputs, (result, normed), (x, rows));
-        }
-        scale(pass.backend, self.scalar, x, Extent { rows, width: pass.config.hidden_size });
     }
 }
 
@@ -909,7 +974,7 @@ impl<B: Backend> Loader<'_, B> {
                 self.layer(tensors.layer(index), (self.config.layers[index].heads, rotary_dim))
             })
             .collect::<Result<_, _>>()?;
-        let final_norm = self.norm(&tensors.final_norm())?;
+        let final_norm = self.stream_norm(&tensors.final_norm())?;
         let head = tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?;
         Ok(Transformer { embed, inputs, stack: Stack { layers, ropes }, final_norm, head: head.map(Arc::new) })
     }
@@ -961,7 +1026,10 @@ impl<B: Backend> Loader<'_, B> {
             o: self.linear(&layer.o)?,
             mlp_norms: self.norms(&layer.mlp_norms)?,
             mlp: match &layer.feed {
-                Feed::Dense(mlp) => MlpBlock::Dense(self.mlp(mlp)?),
+                Feed::Dense(mlp) => {
+                    let activation = self.activation(&layer)?;
+                    MlpBlock::Dense(Mlp { activation, ..self.mlp(mlp)? })
+                }
                 Feed::Experts { router, choice_bias, experts, shared, beside } => MlpBlock::Experts(Experts {
                     // Before the router, as its matrices are listed.
                     beside: beside.as_ref().map(|beside| self.beside(beside)).transpose()?,
@@ -985,6 +1053,16 @@ impl<B: Backend> Loader<'_, B> {
                 None => 1.0,
             },
         })
+    }
+
+    /// Of a layer's MLP.
+    fn activation(&self, layer: &tensors::Layer) -> Result<Activation, LoadError> {
+        let Some(numbers) = &layer.activation_numbers else { return Ok(layer.activation) };
+        let mut found = [0.0; 4];
+        for (found, number) in found.iter_mut().zip(numbers) {
+            *found = self.weights.vector(&number.name, 1)?[0];
+        }
+        Ok(Activation::xielu(found))
     }
 
     /// Of queries, keys and values.
@@ -1123,7 +1201,7 @@ impl<B: Backend> Loader<'_, B> {
 
     fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
         let gate_up = self.linear_in_order(&mlp.gate_up, mlp.gate_up_order)?;
-        Ok(Mlp { gate_up, down: self.linear(&mlp.down)? })
+        Ok(Mlp { gate_up, down: self.linear(&mlp.down)?, activation: self.config.activation })
     }
 
     /// Fused projections: rows, and bias entries, one part after the other.
@@ -1176,8 +1254,17 @@ impl<B: Backend> Loader<'_, B> {
         Ok(matrix)
     }
 
-    fn norms(&self, norms: &Norms<tensors::Vector>) -> Result<Norms<B::Vector>, LoadError> {
-        let norm = |norm: &Option<tensors::Vector>| norm.as_ref().map(|norm| self.norm(norm)).transpose();
+    fn stream_norm(&self, norm: &tensors::Norm) -> Result<Norm<B>, LoadError> {
+        let weight = match &norm.weight {
+            Some(weight) => self.norm(weight)?,
+            None => self.placed(&vec![1.0; self.config.hidden_size], "of ones")?,
+        };
+        let bias = norm.bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?;
+        Ok(Norm { weight, bias, kind: self.config.norm })
+    }
+
+    fn norms(&self, norms: &Norms<tensors::Norm>) -> Result<Norms<Norm<B>>, LoadError> {
+        let norm = |norm: &Option<tensors::Norm>| norm.as_ref().map(|norm| self.stream_norm(norm)).transpose();
         Ok(Norms { before: norm(&norms.before)?, after: norm(&norms.after)? })
     }
 

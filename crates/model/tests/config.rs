@@ -6,8 +6,8 @@ use kernels::{
     RoutingRule, Scores,
 };
 use model::config::{
-    DeltaConfig, ExpertConfig, HeadNorm, LatentConfig, LayerConfig, MambaConfig, Mixer, NormPlacement, RopeConfig,
-    SharedExpertConfig, ShortConvolutionConfig,
+    DeltaConfig, ExpertConfig, FusedProjections, HeadNorm, LatentConfig, LayerConfig, MambaConfig, Mixer, NormKind,
+    NormPlacement, RopeConfig, SharedExpertConfig, ShortConvolutionConfig,
 };
 use model::{Family, GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::SamplingParams;
@@ -107,8 +107,24 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 44] = [
+const ARCHITECTURES: [(&str, Family); 60] = [
+    ("ApertusForCausalLM", Family::Apertus),
+    ("MiniMaxM2ForCausalLM", Family::MiniMaxM2),
+    ("CohereForCausalLM", Family::Cohere),
+    ("Cohere2ForCausalLM", Family::Cohere2),
+    ("NemotronForCausalLM", Family::Nemotron),
+    ("Starcoder2ForCausalLM", Family::Starcoder2),
+    ("StableLmForCausalLM", Family::StableLm),
+    ("OlmoForCausalLM", Family::Olmo),
     ("LlamaForCausalLM", Family::Llama),
+    ("ArceeForCausalLM", Family::Arcee),
+    ("Ernie4_5ForCausalLM", Family::Ernie45),
+    ("Ernie4_5_MoeForCausalLM", Family::Ernie45Moe),
+    ("HunYuanDenseV1ForCausalLM", Family::HunYuanDense),
+    ("HunYuanMoEV1ForCausalLM", Family::HunYuanMoe),
+    ("GlmForCausalLM", Family::Glm),
+    ("Glm4ForCausalLM", Family::Glm4),
+    ("Dots1ForCausalLM", Family::Dots1),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
     ("Qwen2VLForConditionalGeneration", Family::Qwen2),
@@ -157,7 +173,7 @@ const ARCHITECTURES: [(&str, Family); 44] = [
 fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     let (architecture, _) = ARCHITECTURES.into_iter().find(|(_, family)| *family == wanted).unwrap();
     let experts = json!({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-        "shared_expert_intermediate_size": 48, "n_routed_experts": 8});
+        "shared_expert_intermediate_size": 48, "n_routed_experts": 8, "moe_topk": [2, 2], "moe_num_experts": 8, "moe_k": 2});
     let latents = json!({"kv_lora_rank": 64, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20,
         "first_k_dense_replace": 1});
     let has_latents = [Family::DeepSeekV2, Family::DeepSeekV3, Family::Glm4MoeLite, Family::Mistral4].contains(&wanted);
@@ -167,7 +183,11 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
             changes[name] = value.clone();
         }
     }
-    if [Family::GptOss, Family::Mistral4].contains(&wanted) && changes.get("rope_parameters").is_none() {
+    if wanted == Family::HunYuanMoe {
+        changes["num_experts"] = json!(8);
+    }
+    if [Family::GptOss, Family::Apertus, Family::Mistral4].contains(&wanted) && changes.get("rope_parameters").is_none()
+    {
         changes["rope_parameters"] = json!({"rope_type": "default"}); // none is assumed
     }
     if changes.get("num_hidden_layers").is_none() {
@@ -189,6 +209,17 @@ fn families_differ_in_biases() {
     for (family, plain, biased) in [
         (Family::Llama, (false, false, false), (true, true, true)),
         (Family::Mistral, (false, false, false), (false, false, false)),
+        (Family::Arcee, (false, false, false), (true, true, true)),
+        (Family::Cohere2, (false, false, false), (true, true, false)),
+        (Family::Nemotron, (false, false, false), (true, true, true)),
+        (Family::Starcoder2, (true, true, true), (true, true, true)),
+        (Family::StableLm, (false, false, false), (false, false, false)),
+        (Family::Olmo, (false, false, false), (true, true, false)),
+        (Family::Ernie45, (false, false, false), (false, false, false)),
+        (Family::HunYuanMoe, (false, false, false), (true, true, false)),
+        (Family::Glm, (false, false, false), (true, false, false)),
+        (Family::Glm4, (true, false, false), (true, false, false)),
+        (Family::Dots1, (false, false, false), (true, true, false)),
         (Family::Qwen2, (true, false, false), (true, false, false)),
         (Family::Qwen3, (false, false, false), (true, true, false)),
         (Family::Gemma2, (false, false, false), (true, true, false)),
@@ -221,13 +252,30 @@ fn families_differ_in_biases() {
 /// What transformers assumes of fields that are absent, and what an architecture fixes.
 #[test]
 fn families_differ_in_norms_and_defaults() {
-    use Activation::{Clamped, GeluTanh, Silu};
-    use HeadNorm::{PerHead, WholeWidth};
-    use NormPlacement::{After, Around, Before};
+    use Activation::{Clamped, GeluTanh, ReluSquared, Silu};
+    use HeadNorm::{AfterRotation, PerHead, WholeWidth};
+    use NormPlacement::{After, Around, Before, Parallel};
+    const XIELU: Activation = Activation::Xielu { positive: 0.8, negative: 0.8, beta: 0.5, eps: -1e-6 };
     let none = HeadNorm::None;
     for (family, norms, head_norm, activation, head_dim, theta, tied) in [
         (Family::Llama, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Mistral, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Arcee, (Before, false), none, ReluSquared, 32, 1e4, false),
+        (Family::MiniMaxM2, (Before, false), WholeWidth, Silu, 128, 5e6, false),
+        (Family::Apertus, (Before, false), PerHead, XIELU, 32, 1.2e7, false),
+        (Family::Cohere, (Parallel, false), none, Silu, 32, 5e5, true),
+        (Family::Cohere2, (Parallel, false), none, Silu, 32, 1e4, true),
+        (Family::Nemotron, (Before, true), none, ReluSquared, 32, 1e4, false),
+        (Family::Starcoder2, (Before, false), none, GeluTanh, 32, 1e4, true),
+        (Family::StableLm, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Olmo, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Ernie45, (Before, false), none, Silu, 128, 5e5, true),
+        (Family::Ernie45Moe, (Before, false), none, Silu, 32, 5e5, true),
+        (Family::HunYuanDense, (Before, false), AfterRotation, Silu, 32, 1e4, false),
+        (Family::HunYuanMoe, (Before, false), AfterRotation, Silu, 32, 1e4, false),
+        (Family::Glm, (Before, false), none, Silu, 128, 1e4, false),
+        (Family::Glm4, (Around, false), none, Silu, 128, 1e4, false),
+        (Family::Dots1, (Before, false), PerHead, Silu, 32, 1e4, false),
         (Family::Qwen2, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Qwen3, (Before, false), PerHead, Silu, 128, 1e4, false),
         (Family::Gemma, (Before, true), none, GeluTanh, 256, 1e4, true),
@@ -255,7 +303,23 @@ fn families_differ_in_norms_and_defaults() {
         let found = (config.head_norm, config.activation, config.head_dim);
         assert_eq!(found, (head_norm, activation, head_dim), "{family}");
         assert_eq!((config.ropes[0].theta, config.head.tables() == 1), (theta, tied), "{family}");
-        assert_eq!(config.fused_projections, family == Family::Phi3, "{family}");
+        let fused = match family {
+            Family::Phi3 => FusedProjections::All,
+            Family::Glm | Family::Glm4 => FusedProjections::GateUp,
+            _ => FusedProjections::None,
+        };
+        let gated = ![Family::Arcee, Family::Apertus, Family::Nemotron, Family::Starcoder2].contains(&family);
+        assert_eq!((config.fused_projections, config.gated_mlp), (fused, gated), "{family}");
+        let norm = match family {
+            Family::Cohere | Family::Cohere2 => NormKind::Layer { weight: true, bias: false },
+            Family::Nemotron | Family::Starcoder2 | Family::StableLm => NormKind::Layer { weight: true, bias: true },
+            Family::Olmo => NormKind::Layer { weight: false, bias: false },
+            _ => NormKind::Rms,
+        };
+        assert_eq!(config.norm, norm, "{family}");
+        let neighbours =
+            [Family::Cohere, Family::Cohere2, Family::Ernie45, Family::Ernie45Moe, Family::Glm, Family::Glm4];
+        assert_eq!(config.neighbours, neighbours.contains(&family), "{family}");
     }
     let eps = |family| of_family(family, json!({"rms_norm_eps": null})).rms_norm_eps;
     for family in [Family::Phi3, Family::Olmo2, Family::Mixtral, Family::Lfm2, Family::Lfm2Moe, Family::Glm4Moe] {
@@ -453,12 +517,17 @@ fn every_layer_says_which_window_it_has() {
         (Family::Gemma3, json!({"sliding_window_pattern": 3}), "WW.WW.W"),
         (Family::Gemma4, json!({}), "WWWWW.."), // the last sees all
         (Family::Phi3, json!({}), "......."),
+        (Family::Dots1, json!({"max_window_layers": 5}), ".....WW"),
+        (Family::Dots1, json!({"max_window_layers": 5, "sliding_window": null}), "......."),
         (Family::Phi3, json!({"sliding_window": null}), "......."),
         (Family::Phi3, window.clone(), "WWWWWWW"),
         (Family::Mixtral, json!({}), "......."),
         (Family::Mixtral, window.clone(), "WWWWWWW"),
         (Family::Olmo2, window.clone(), "......."),
         (Family::Olmo3, json!({}), "WWW.WWW"),
+        (Family::Cohere2, json!({}), "WWW.WWW"),
+        (Family::Starcoder2, json!({}), "......."),
+        (Family::Starcoder2, window.clone(), "WWWWWWW"),
         (Family::Exaone4, json!({}), "WWW.WWW"),
         (Family::GptOss, json!({}), "W.W.W.W"),
         (Family::GptOss, json!({"sliding_window": null}), "......."),
@@ -593,6 +662,22 @@ fn every_class_has_its_base() {
     let bases = [
         ("LlamaModel", Family::Llama),
         ("MistralModel", Family::Mistral),
+        ("ArceeModel", Family::Arcee),
+        ("CohereModel", Family::Cohere),
+        ("ApertusModel", Family::Apertus),
+        ("MiniMaxM2Model", Family::MiniMaxM2),
+        ("Cohere2Model", Family::Cohere2),
+        ("NemotronModel", Family::Nemotron),
+        ("Starcoder2Model", Family::Starcoder2),
+        ("StableLmModel", Family::StableLm),
+        ("OlmoModel", Family::Olmo),
+        ("Ernie4_5Model", Family::Ernie45),
+        ("Ernie4_5_MoeModel", Family::Ernie45Moe),
+        ("HunYuanDenseV1Model", Family::HunYuanDense),
+        ("HunYuanMoEV1Model", Family::HunYuanMoe),
+        ("GlmModel", Family::Glm),
+        ("Glm4Model", Family::Glm4),
+        ("Dots1Model", Family::Dots1),
         ("Qwen2Model", Family::Qwen2),
         ("MiMoModel", Family::Qwen2),
         ("Qwen3Model", Family::Qwen3),

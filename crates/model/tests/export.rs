@@ -64,7 +64,8 @@ fn header(path: &Path) -> (serde_json::Map<String, Value>, u64) {
 
 /// Whether a tensor holds rows that units are made of.
 fn is_quantizable(name: &str, shape: &[usize]) -> bool {
-    let other = ["embed_tokens", "lm_head", ".gate.weight", ".router.", "shared_expert_gate", "_proj_bias"];
+    let other =
+        ["embed_tokens", "lm_head", ".gate.w", ".router.", "shared_expert_gate", "_proj_bias", "correction_bias"];
     shape.len() > 1 && !other.iter().any(|part| name.contains(part))
 }
 
@@ -105,18 +106,19 @@ fn widened(name: &str) -> Option<Checkpoint> {
     let (mut entries, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, mut shape) in tensors {
         // Tokens and experts stay as many as they are.
-        let named = ["sinks", "router.bias", "correction_bias"].iter().any(|end| name.ends_with(end));
-        let kept = usize::from(match shape.len() {
-            1 => named,
-            2 => !is_quantizable(&name, &shape),
-            _ => true,
-        });
+        let named = ["sinks", "router.bias", "correction_bias", ".act_fn."].iter().any(|part| name.contains(part));
+        let kept = match shape.len() {
+            len if named => len,
+            1 => 0,
+            2 => usize::from(!is_quantizable(&name, &shape)),
+            _ => 1,
+        };
         shape.iter_mut().skip(kept).for_each(|size| *size *= factor);
-        let width = *shape.last().unwrap();
+        let width = shape.last().copied().unwrap_or(1);
         let begin = data.len();
         for at in 0..shape.iter().product() {
             let value = match shape.len() {
-                1 => 1.0 + 0.2 * uniform(),
+                0 | 1 => 1.0 + 0.2 * uniform(),
                 // Groups of 128 of very different sizes, and a large weight here and there.
                 _ => {
                     let size = (1.0 + (at / 128 % 5) as f32) / (width as f32).sqrt();
@@ -139,8 +141,8 @@ fn widened(name: &str) -> Option<Checkpoint> {
             "shared_intermediate_size",
             "head_dim",
         ];
-        if sizes.contains(&field.as_str()) {
-            *value = json!(value.as_u64().unwrap() as usize * factor);
+        if let Some(size) = value.as_u64().filter(|_| sizes.contains(&field.as_str())) {
+            *value = json!(size as usize * factor);
         }
         for list in value.as_object_mut().into_iter().flat_map(|map| map.values_mut()).filter_map(Value::as_array_mut) {
             *list = list.iter().flat_map(|number| vec![number.clone(); factor]).collect(); // one for each pair of a head

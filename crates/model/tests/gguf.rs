@@ -287,6 +287,23 @@ fn converted_families_give_the_logits_of_their_directories() {
     for name in [
         "deepseek-v2",
         "deepseek-v3",
+        "apertus",
+        "arcee",
+        "minimax-m2",
+        "cohere2",
+        "command-r",
+        "nemotron",
+        "olmo",
+        "stablelm",
+        "starcoder2",
+        "dots1",
+        "ernie4.5",
+        "ernie4.5-moe",
+        "glm",
+        "glm4",
+        "hunyuan",
+        "hunyuan-moe",
+        "qwen2-moe",
         "exaone4",
         "gemma",
         "gemma2",
@@ -346,6 +363,13 @@ fn sayable(directory: &Path) -> Value {
             config["no_rope_layer_interval"] = Value::Null;
         }
         "GptOssForCausalLM" => config["swiglu_limit"] = 7.0.into(),
+        "Qwen2MoeForCausalLM" => config["use_sliding_window"] = false.into(),
+        "Starcoder2ForCausalLM" => config["sliding_window"] = Value::Null,
+        "OlmoForCausalLM" => config["layer_norm_eps"] = 1e-5.into(),
+        "HunYuanDenseV1ForCausalLM" => {
+            config["rope_theta"] = f64::from((1e4 * 50f64.powf(32.0 / 30.0)) as f32).into();
+            config["rope_scaling"] = Value::Null;
+        }
         "Qwen3MoeForCausalLM" => config["norm_topk_prob"] = true.into(),
         "Lfm2ForCausalLM" => {
             config["intermediate_size"] = 80.into();
@@ -365,6 +389,23 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     }
     let architecture = match config["architectures"][0].as_str().unwrap() {
         "LlamaForCausalLM" | "MixtralForCausalLM" => "llama",
+        "ArceeForCausalLM" => "arcee",
+        "ApertusForCausalLM" => "apertus",
+        "MiniMaxM2ForCausalLM" => "minimax-m2",
+        "CohereForCausalLM" => "command-r",
+        "Cohere2ForCausalLM" => "cohere2",
+        "NemotronForCausalLM" => "nemotron",
+        "Starcoder2ForCausalLM" => "starcoder2",
+        "StableLmForCausalLM" => "stablelm",
+        "OlmoForCausalLM" => "olmo",
+        "Ernie4_5ForCausalLM" => "ernie4_5",
+        "Ernie4_5_MoeForCausalLM" => "ernie4_5-moe",
+        "HunYuanDenseV1ForCausalLM" => "hunyuan-dense",
+        "HunYuanMoEV1ForCausalLM" => "hunyuan-moe",
+        "GlmForCausalLM" => "chatglm",
+        "Glm4ForCausalLM" => "glm4",
+        "Dots1ForCausalLM" => "dots1",
+        "Qwen2MoeForCausalLM" => "qwen2moe",
         "Qwen2ForCausalLM" => "qwen2",
         "Qwen3ForCausalLM" => "qwen3",
         // Only with experts in every layer.
@@ -441,6 +482,12 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("linear_key_head_dim", "ssm.state_size"),
         ("linear_conv_kernel_dim", "ssm.conv_kernel"),
         ("full_attention_interval", "full_attention_interval"),
+        ("moe_num_experts", "expert_count"),
+        ("moe_k", "expert_used_count"),
+        ("moe_topk", "expert_used_count"),
+        ("moe_num_shared_experts", "expert_shared_count"),
+        ("moe_layer_start_index", "leading_dense_block_count"),
+        ("moe_layer_interval", "interleave_moe_layer_step"),
         ("n_routed_experts", "expert_count"),
         ("n_shared_experts", "expert_shared_count"),
         ("n_group", "expert_group_count"),
@@ -468,7 +515,18 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     }
     for (field, name) in [
         ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
-        ("norm_eps", "attention.layer_norm_rms_epsilon"),
+        (
+            "norm_eps",
+            if architecture == "nemotron" {
+                "attention.layer_norm_epsilon"
+            } else {
+                "attention.layer_norm_rms_epsilon"
+            },
+        ),
+        ("layer_norm_eps", "attention.layer_norm_epsilon"),
+        ("norm_epsilon", "attention.layer_norm_epsilon"),
+        ("logit_scale", "logit_scale"),
+        ("clip_qkv", "attention.clamp_kqv"),
         ("routed_scaling_factor", "expert_weights_scale"),
         ("attn_logit_softcapping", "attn_logit_softcapping"),
         ("final_logit_softcapping", "final_logit_softcapping"),
@@ -523,7 +581,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         }
     }
     let shares = [&config["partial_rotary_factor"], &config["rope_parameters"]["partial_rotary_factor"]];
-    let share = shares.into_iter().find_map(Value::as_f64).unwrap_or(1.0);
+    let share = shares.into_iter().find_map(Value::as_f64);
+    let share = share.or(config["rotary_dim"].as_f64().map(|width| width / f64::from(wide))).unwrap_or(1.0);
     let turning = latent.map_or((f64::from(wide) * share) as u32, |(_, turning)| turning);
     settings.push(u32_setting(&key("rope.dimension_count"), turning));
 
@@ -584,13 +643,22 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     let is_dense = config["num_local_experts"] == 0;
     let has_delta = config["linear_num_value_heads"].is_u64();
     let stored = delta_heads(stored_tensors(directory), config, architecture);
-    let stored = if is_old { stored } else { latent_heads(stored, (plain as usize, value as usize)) };
+    let mut stored = if is_old { stored } else { latent_heads(stored, (plain as usize, value as usize)) };
+    // Numbers of activations are settings, a list of all layers each.
+    for number in ["alpha_n", "alpha_p", "beta", "eps"] {
+        let of_layers = stored.extract_if(.., |tensor| tensor.name.ends_with(&format!("act_fn.{number}")));
+        let wide = |tensor: Stored| half::bf16::from_le_bytes(tensor.bytes.try_into().unwrap()).to_f32().to_le_bytes();
+        let values: Vec<u8> = of_layers.flat_map(wide).collect();
+        if !values.is_empty() {
+            settings.push(list_setting(&format!("xielu.{number}"), 6, values.len() as u64 / 4, &values));
+        }
+    }
     for Stored { name, dtype, shape, bytes } in unfused_experts(gpt_oss_experts(stored)) {
         let name = ggml_name(architecture, &name);
         let name = if is_dense { name.replace("_shexp", "") } else { name };
         let is_inner_norm = has_delta && name.ends_with("ssm_norm.weight");
         let (name, number, bytes) = match dtype.as_str() {
-            _ if (["gemma", "gemma2", "gemma3"].contains(&architecture) || has_delta)
+            _ if (["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture) || has_delta)
                 && name.ends_with("_norm.weight")
                 && !is_inner_norm =>
             {
@@ -611,7 +679,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         };
         let shape = match name.rsplit_once("blk.").map_or("", |(_, own)| own.split_once('.').unwrap().1) {
             "shortconv.conv.weight" | "ssm_conv1d.weight" => vec![shape[0], shape[2]],
-            "ffn_gate_inp_shexp.weight" if architecture == "qwen35moe" => vec![shape[1]],
+            "ffn_gate_inp_shexp.weight" if ["qwen2moe", "qwen35moe"].contains(&architecture) => vec![shape[1]],
+            "exp_probs_b.bias" => shape[shape.len() - 1..].to_vec(),
             "ssm_a" | "ssm_d" if !has_delta => vec![shape[0], 1],
             "ssm_norm.weight" if !has_delta => {
                 let groups = config["mamba_n_groups"].as_u64().unwrap() as usize;
@@ -627,6 +696,9 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         tensors.push((name, shape.iter().rev().map(|&dim| dim as u64).collect(), number, bytes));
     }
     let mut tensors = stacked_experts(tensors);
+    if architecture == "chatglm" {
+        fuse_qkv(&mut tensors);
+    }
     // A layer that drafts, of which no forward pass reads anything.
     for index in number("num_hidden_layers").unwrap()..layers {
         for (name, dims) in [
@@ -811,7 +883,8 @@ fn layers_without_keys(config: &Value) -> Option<Vec<bool>> {
     Some(types.iter().map(is_other).collect())
 }
 
-const INTERLEAVED: [&str; 6] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
+const INTERLEAVED: [&str; 8] =
+    ["llama", "arcee", "olmo", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
 
 /// Neighbours 2 i and 2 i + 1 of a head are its rows i and half + i.
 fn interleaved(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
@@ -964,6 +1037,21 @@ fn stacked_experts(tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>) -> Vec<(Strin
     stacked
 }
 
+/// q, k and v of each layer as one tensor, as most files of GLM-4 have them.
+fn fuse_qkv(tensors: &mut Vec<(String, Vec<u64>, u32, Vec<u8>)>) {
+    let parts = tensors.extract_if(.., |(name, ..)| ["attn_k.", "attn_v."].iter().any(|part| name.contains(part)));
+    let parts: Vec<_> = parts.collect();
+    for (name, dims, _, bytes) in tensors.iter_mut().filter(|(name, ..)| name.contains("attn_q.")) {
+        for part in ["attn_k.", "attn_v."] {
+            let part = name.replace("attn_q.", part);
+            let (_, more, _, its) = parts.iter().find(|(name, ..)| *name == part).unwrap();
+            *dims.last_mut().unwrap() += more.last().unwrap();
+            bytes.extend(its);
+        }
+        *name = name.replace("attn_q.", "attn_qkv.");
+    }
+}
+
 fn ggml_name(architecture: &str, name: &str) -> String {
     let own: &[(&str, &str)] = match architecture {
         "gemma2" | "gemma3" => &[
@@ -998,6 +1086,27 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             &[("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm")]
         }
         "phi3" => &[("mlp.gate_up_proj", "ffn_up"), ("self_attn.qkv_proj", "attn_qkv")],
+        "apertus" => &[("attention_layernorm", "attn_norm"), ("feedforward_layernorm", "ffn_norm")],
+        "starcoder2" => &[("mlp.c_fc", "ffn_up"), ("mlp.c_proj", "ffn_down")],
+        "glm4" | "chatglm" => &[
+            ("post_self_attn_layernorm", "post_attention_norm"),
+            ("post_mlp_layernorm", "post_ffw_norm"),
+            ("mlp.gate_up_proj", "ffn_up"),
+        ],
+        "hunyuan-dense" | "hunyuan-moe" => &[
+            ("self_attn.query_layernorm", "attn_q_norm"),
+            ("self_attn.key_layernorm", "attn_k_norm"),
+            ("mlp.gate.wg", "ffn_gate_inp"),
+            ("mlp.shared_mlp.gate_proj", "ffn_gate_shexp"),
+            ("mlp.shared_mlp.up_proj", "ffn_up_shexp"),
+            ("mlp.shared_mlp.down_proj", "ffn_down_shexp"),
+        ],
+        "qwen2moe" => &[
+            ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+            ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+            ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+            ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+        ],
         "lfm2" | "lfm2moe" => &[
             ("model.embedding_norm", "token_embd_norm"),
             ("operator_norm", "attn_norm"),
@@ -1043,7 +1152,8 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
             ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
         ],
-        "deepseek2" | "mistral4" => &[
+        "minimax-m2" => &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias")],
+        "deepseek2" | "mistral4" | "dots1" | "ernie4_5-moe" => &[
             ("self_attn.q_a_proj", "attn_q_a"),
             ("self_attn.q_a_layernorm", "attn_q_a_norm"),
             ("self_attn.q_b_proj", "attn_q_b"),
@@ -1052,6 +1162,7 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("self_attn.k_b_proj", "attn_k_b"),
             ("self_attn.v_b_proj", "attn_v_b"),
             ("self_attn.kv_b_proj", "attn_kv_b"),
+            ("mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias"),
             ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
             ("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
             ("mlp.shared_experts.up_proj", "ffn_up_shexp"),

@@ -19,8 +19,18 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
 /// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
 /// token are one.
-const ARCHITECTURES: [(&str, &str); 30] = [
+const ARCHITECTURES: [(&str, &str); 47] = [
     ("llama", "LlamaForCausalLM"),
+    ("arcee", "ArceeForCausalLM"),
+    ("apertus", "ApertusForCausalLM"),
+    ("ernie4_5", "Ernie4_5ForCausalLM"),
+    ("ernie4_5-moe", "Ernie4_5_MoeForCausalLM"),
+    ("hunyuan-dense", "HunYuanDenseV1ForCausalLM"),
+    ("hunyuan-moe", "HunYuanMoEV1ForCausalLM"),
+    ("chatglm", "GlmForCausalLM"),
+    ("glm4", "Glm4ForCausalLM"),
+    ("dots1", "Dots1ForCausalLM"),
+    ("qwen2moe", "Qwen2MoeForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
     ("qwen3moe", "Qwen3MoeForCausalLM"),
@@ -29,12 +39,19 @@ const ARCHITECTURES: [(&str, &str); 30] = [
     ("gemma3", "Gemma3ForCausalLM"),
     ("gemma4", "Gemma4ForCausalLM"),
     ("phi3", "Phi3ForCausalLM"),
+    ("command-r", "CohereForCausalLM"),
+    ("cohere2", "Cohere2ForCausalLM"),
+    ("nemotron", "NemotronForCausalLM"),
+    ("starcoder2", "Starcoder2ForCausalLM"),
+    ("stablelm", "StableLmForCausalLM"),
+    ("olmo", "OlmoForCausalLM"),
     ("olmo2", "Olmo2ForCausalLM"),
     ("granite", "GraniteForCausalLM"),
     ("smollm3", "SmolLM3ForCausalLM"),
     ("olmoe", "OlmoeForCausalLM"),
     ("exaone4", "Exaone4ForCausalLM"),
     ("seed_oss", "SeedOssForCausalLM"),
+    ("minimax-m2", "MiniMaxM2ForCausalLM"),
     ("gpt-oss", "GptOssForCausalLM"),
     ("qwen2vl", "Qwen2ForCausalLM"),
     ("qwen3vl", "Qwen3ForCausalLM"),
@@ -64,10 +81,16 @@ const INTEGERS: [(&str, &str); 8] = [
     ("moe_intermediate_size", "expert_feed_forward_length"),
 ];
 const FEED_FORWARD: (&str, &str) = ("intermediate_size", "feed_forward_length");
-const EPSILON: &str = "rms_norm_eps";
+const EPSILON: (&str, &str) = ("rms_norm_eps", "attention.layer_norm_rms_epsilon");
+/// Of layer norms, with a mean; transformers has a name of its own for most of them.
+const LAYER_EPSILON: [(&str, &str); 3] = [
+    ("layer_norm_eps", "attention.layer_norm_epsilon"),
+    ("norm_epsilon", "attention.layer_norm_epsilon"),
+    ("norm_eps", "attention.layer_norm_epsilon"),
+];
+const WITH_LAYER_NORMS: [&str; 6] = ["command-r", "cohere2", "nemotron", "starcoder2", "stablelm", "olmo"];
 /// Floats.
-const FLOATS: [(&str, &str); 9] = [
-    (EPSILON, "attention.layer_norm_rms_epsilon"),
+const FLOATS: [(&str, &str); 10] = [
     ("rope_theta", "rope.freq_base"),
     ("rope_local_base_freq", "rope.freq_base_swa"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -76,6 +99,8 @@ const FLOATS: [(&str, &str); 9] = [
     ("embedding_multiplier", "embedding_scale"),
     ("residual_multiplier", "residual_scale"),
     ("logits_scaling", "logit_scale"),
+    ("logit_scale", "logit_scale"),
+    ("clip_qkv", "attention.clamp_kqv"),
 ];
 const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
 const HEAD_DIM_OF_WINDOWS: (&str, &str) = ("head_dim", "attention.key_length_swa");
@@ -113,6 +138,14 @@ const OF_LATENT: [(&str, &str); 3] = [
 ];
 const VALUE_LENGTH: &str = "attention.value_length";
 const EXPERT_SCORES: &str = "expert_gating_func";
+const OF_ERNIE: [(&str, &str); 5] = [
+    ("moe_num_experts", "expert_count"),
+    ("moe_k", "expert_used_count"),
+    ("moe_num_shared_experts", "expert_shared_count"),
+    ("moe_layer_start_index", "leading_dense_block_count"),
+    ("moe_layer_interval", "interleave_moe_layer_step"),
+];
+const CHOSEN_OF_HUNYUAN: (&str, &str) = ("moe_topk", "expert_used_count");
 const SHARED_WIDTH: (&str, &str) = ("shared_intermediate_size", "expert_shared_feed_forward_length");
 const OF_MAMBA: [(&str, &str); 4] = [
     ("mamba_n_heads", "ssm.time_step_rank"),
@@ -232,10 +265,13 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
     for (field, key) in FLOATS {
         if let Some(number) = metadata.float(&settings.key(key))? {
             config.insert(field.into(), number.into());
-        } else if field == EPSILON {
-            // Every architecture that is read has one, and what each would be without it is not the same.
-            return Err(metadata.error(&settings.key(key), "missing"));
         }
+    }
+    let has_layer_norms = WITH_LAYER_NORMS.contains(&settings.architecture);
+    for (field, key) in if has_layer_norms { &LAYER_EPSILON[..] } else { &[EPSILON] } {
+        // Every architecture that is read has one, and what each would be without it is not the same.
+        let missing = || metadata.error(&settings.key(key), "missing");
+        config.insert((*field).into(), metadata.float(&settings.key(key))?.ok_or_else(missing)?.into());
     }
     let head_dim = settings.head_dim()?;
     if let Some(head_dim) = head_dim {
@@ -245,8 +281,8 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
             let problem = format!("{values}, and keys have {head_dim}; heads of two widths are not supported");
             return Err(metadata.error(&settings.key(VALUE_LENGTH), problem));
         }
-        let turning = |rotated: &u64| *rotated != head_dim && !settings.has_latents();
-        if let Some(rotated) = settings.integer("rope.dimension_count")?.filter(turning) {
+        let turns = |_: &u64| !settings.has_latents();
+        if let Some(rotated) = settings.integer("rope.dimension_count")?.filter(turns) {
             // By its own number: as a share of a head it would not be recognised.
             if rotated == 0 || rotated > head_dim || rotated % 2 != 0 {
                 let problem = format!("{rotated} is no even number from 2 to {head_dim}, the width of a head");
@@ -260,12 +296,21 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         config.insert("vocab_size".into(), (*rows).into());
     }
     config.insert("tie_word_embeddings".into(), gguf.tensor("output.weight").is_none().into());
-    config.insert("attention_bias".into(), gguf.has_tensor_like("attn_q.bias").into());
-    config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_gate.bias").is_some().into());
+    let has_bias = ["attn_q.bias", "attn_qkv.bias"].iter().any(|name| gguf.has_tensor_like(name));
+    for name in ["attention_bias", "use_qkv_bias", "use_bias"] {
+        config.insert(name.into(), has_bias.into());
+    }
+    config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_up.bias").is_some().into());
     add_architecture_fields(&settings, head_dim, &mut config)?;
     match settings.architecture {
         "lfm2" | "lfm2moe" => add_lfm2_fields(gguf, &settings, &mut config)?,
-        "glm4moe" => add_glm4_fields(gguf, &settings, head_dim, &mut config)?,
+        "glm4moe" | "dots1" => add_glm4_fields(gguf, &settings, &mut config)?,
+        "ernie4_5-moe" => add_integers(&settings, &OF_ERNIE, &mut config)?,
+        "hunyuan-moe" => add_integers(&settings, &[CHOSEN_OF_HUNYUAN], &mut config)?,
+        "qwen2moe" => {
+            add_integers(&settings, &[SHARED_WIDTH_OF_QWEN], &mut config)?;
+            add_dense_layers(gguf, settings.integer("block_count")?.unwrap_or(0), &mut config);
+        }
         "deepseek2" | "mistral4" => add_latent_fields(&settings, &mut config)?,
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
         "gemma4" => add_gemma4_fields(gguf, files, &settings, &mut config)?,
@@ -327,6 +372,18 @@ fn add_architecture_fields(
             config.extend(window.map(|window| (WINDOW.0.to_string(), window.into())));
             add_layer_types(settings, config)?;
         }
+        "apertus" => {
+            let mut numbers = Map::new();
+            for name in ["alpha_p", "alpha_n", "beta", "eps"] {
+                numbers.insert(name.into(), json!(settings.metadata.floats(&format!("xielu.{name}"))?));
+            }
+            config.insert("xielu".into(), Value::Object(numbers));
+            config.insert("rope_parameters".into(), json!({"rope_type": "default"}));
+        }
+        "cohere2" => {
+            config.insert(WINDOW.0.into(), json!(window));
+            add_layer_types(settings, config)?;
+        }
         "phi3" => {
             config.insert(WINDOW.0.into(), json!(window));
         }
@@ -357,7 +414,7 @@ fn add_lfm2_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String
         let name = |heads: &f64| if *heads == 0.0 { "conv" } else { "full_attention" };
         config.insert("layer_types".into(), heads.iter().map(name).collect());
     }
-    config.extend(config.get(EPSILON).cloned().map(|eps| (EPSILON_OF_LFM2.to_string(), eps)));
+    config.extend(config.get(EPSILON.0).cloned().map(|eps| (EPSILON_OF_LFM2.to_string(), eps)));
     // The width that is stated is the MLP's own.
     config.insert("block_auto_adjust_ff_dim".into(), false.into());
     config.insert("conv_bias".into(), gguf.has_tensor_like("shortconv.conv.bias").into());
@@ -369,22 +426,32 @@ fn add_lfm2_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String
     Ok(())
 }
 
-fn add_glm4_fields(
-    gguf: &Gguf,
+/// Integers of single architectures.
+fn add_integers(
     settings: &Settings<'_>,
-    head_dim: Option<u64>,
+    fields: &[(&str, &str)],
     config: &mut Map<String, Value>,
 ) -> Result<(), LoadError> {
-    for (field, name) in OF_GLM4.into_iter().chain([DENSE_OF_GLM4, DRAFTING]) {
+    for (field, name) in fields {
         config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
     }
+    Ok(())
+}
+
+/// Layers without experts are those without a router.
+fn add_dense_layers(gguf: &Gguf, layers: u64, config: &mut Map<String, Value>) {
+    let has_router = |layer: &u64| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+    let dense: Vec<u64> = (0..layers.min(MAX_LAYERS)).filter(|layer| !has_router(layer)).collect();
+    config.insert("mlp_only_layers".into(), dense.into());
+}
+
+fn add_glm4_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    add_integers(settings, &OF_GLM4, config)?;
+    add_integers(settings, &[DENSE_OF_GLM4, DRAFTING], config)?;
     // Layers that draft are counted with the others.
     let (layers, drafting) = (settings.integer("block_count")?, settings.integer(DRAFTING.1)?.unwrap_or(0));
     if let Some(layers) = layers {
         config.insert("num_hidden_layers".into(), layers.saturating_sub(drafting).into());
-    }
-    if settings.integer("rope.dimension_count")? == head_dim {
-        config.insert("partial_rotary_factor".into(), json!(1.0));
     }
     config.insert("use_qk_norm".into(), gguf.tensor("blk.0.attn_q_norm.weight").is_some().into());
     add_router_fields(settings, config)
@@ -560,9 +627,7 @@ fn add_delta_fields(
         config.insert("partial_rotary_factor".into(), json!(1.0));
     }
     if settings.architecture == "qwen3next" {
-        let has_router = |layer: &u64| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
-        let dense: Vec<u64> = (0..layers.min(MAX_LAYERS)).filter(|layer| !has_router(layer)).collect();
-        config.insert("mlp_only_layers".into(), dense.into());
+        add_dense_layers(gguf, layers, config);
     }
     Ok(())
 }
@@ -604,10 +669,21 @@ fn add_layer_types(settings: &Settings<'_>, config: &mut Map<String, Value>) -> 
 pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let architecture = metadata.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
     let name = field.rsplit('.').next().unwrap_or(field);
-    let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, FLOATS[0].1)];
+    let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, EPSILON.1)];
     let fields =
         INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain(ROPE_OF_MISTRAL3).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
-    let fields = fields.chain(own).chain(OF_GLM4).chain(OF_MAMBA).chain([SHARED_WIDTH]).chain(OF_LATENT);
+    let of_norms = if WITH_LAYER_NORMS.contains(&architecture) { &LAYER_EPSILON[..] } else { &[EPSILON] };
+    let fields = of_norms
+        .iter()
+        .copied()
+        .chain(fields)
+        .chain(own)
+        .chain(OF_ERNIE)
+        .chain([CHOSEN_OF_HUNYUAN])
+        .chain(OF_GLM4)
+        .chain(OF_MAMBA)
+        .chain([SHARED_WIDTH])
+        .chain(OF_LATENT);
     let widths = [("qk_nope_head_dim", "attention.key_length_mla"), ("v_head_dim", "attention.value_length_mla")];
     let fields = fields.chain(widths);
     let mut fields =

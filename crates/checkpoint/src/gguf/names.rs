@@ -18,7 +18,7 @@
 //!
 //! **Convolutions** lose the dimension of one between channels and taps, which is put back.
 //!
-//! **Norms of Gemma and Qwen3.5** multiply by one plus their weight; the converter adds the one. It is subtracted here,
+//! **Norms of Gemma, Qwen3.5 and Nemotron** multiply by one plus their weight; the converter adds the one. It is subtracted here,
 //! and the forward pass adds it again, which gives the number in the file.
 
 use super::header::Metadata;
@@ -78,7 +78,9 @@ fn expert_modules(architecture: &str) -> (&'static str, [&'static str; 3]) {
 fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] {
     match architecture {
         "lfm2moe" => &[("exp_probs_b.bias", "feed_forward.expert_bias")],
-        "glm4moe" | "deepseek2" | "mistral4" => &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")],
+        "minimax-m2" => &[("exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias")],
+        "ernie4_5-moe" => &[("exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias")],
+        "glm4moe" | "dots1" | "deepseek2" | "mistral4" => &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias")],
         "gemma4" => &[
             ("layer_output_scale.weight", "layer_scalar"),
             ("ffn_gate_inp.scale", "router.scale"),
@@ -101,7 +103,8 @@ const SINKS: (&str, &str) = ("attn_sinks.weight", "self_attn.sinks");
 const MAX_EXPERTS: usize = 1024;
 
 /// Architectures whose queries and keys are stored interleaved.
-const INTERLEAVED: [&str; 6] = ["llama", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
+const INTERLEAVED: [&str; 8] =
+    ["llama", "arcee", "olmo", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
 
 const OF_LFM2: [(&str, &str); 12] = [
     ("attn_norm", "operator_norm"),
@@ -173,6 +176,28 @@ const OF_LATENT: [(&str, &str); 11] = [
     ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
 ];
 
+const OF_GLM4_DENSE: [(&str, &str); 3] = [
+    ("post_attention_norm", "post_self_attn_layernorm"),
+    ("post_ffw_norm", "post_mlp_layernorm"),
+    ("ffn_up", "mlp.gate_up_proj"),
+];
+
+const OF_HUNYUAN: [(&str, &str); 6] = [
+    ("attn_q_norm", "self_attn.query_layernorm"),
+    ("attn_k_norm", "self_attn.key_layernorm"),
+    ("ffn_gate_inp", "mlp.gate.wg"),
+    ("ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_mlp.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
+];
+
+const OF_QWEN2MOE: [(&str, &str); 4] = [
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+];
+
 /// The delta rule of Qwen3-Next and Qwen3.5; the last are of layers that draft.
 const OF_DELTA: [(&str, &str); 20] = [
     ("post_attention_norm", "post_attention_layernorm"),
@@ -205,9 +230,14 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         }
         "olmo2" | "exaone4" | "seed_oss" => &[("post_attention_norm", "post_attention_layernorm")],
         "gpt-oss" => &[("post_attention_norm", "post_attention_layernorm"), ("ffn_gate_inp", "mlp.router")],
-        "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
+        "phi3" | "chatglm" => &[("ffn_up", "mlp.gate_up_proj")],
+        "apertus" => &[("attn_norm", "attention_layernorm"), ("ffn_norm", "feedforward_layernorm")],
+        "starcoder2" => &[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")],
+        "glm4" => &OF_GLM4_DENSE,
+        "hunyuan-dense" | "hunyuan-moe" => &OF_HUNYUAN,
+        "qwen2moe" => &OF_QWEN2MOE,
         "lfm2" | "lfm2moe" => &OF_LFM2,
-        "glm4moe" => &OF_GLM4,
+        "glm4moe" | "dots1" | "ernie4_5-moe" => &OF_GLM4,
         "deepseek2" | "mistral4" => &OF_LATENT,
         "gemma4" => &OF_GEMMA4,
         "granitemoe" | "granitehybrid" => &OF_GRANITE,
@@ -280,7 +310,7 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
         stored
     } else if rotated && INTERLEAVED.contains(&architecture) {
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
-    } else if ["gemma", "gemma2", "gemma3"].contains(&architecture) && name.ends_with("norm.weight") {
+    } else if ["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture) && name.ends_with("norm.weight") {
         StoredAs::PlusOne
     } else if name.ends_with(".mamba.rates") {
         StoredAs::Negative
@@ -414,6 +444,15 @@ mod tests {
             ("deepseek2", "blk.7.attn_kv_a_mqa.weight", "model.layers.7.self_attn.kv_a_proj_with_mqa.weight"),
             ("deepseek2", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.gate.e_score_correction_bias"),
             ("mistral4", "blk.7.attn_v_b.weight", "model.layers.7.self_attn.v_b_proj.weight"),
+            ("starcoder2", "blk.7.ffn_up.bias", "model.layers.7.mlp.c_fc.bias"),
+            ("nemotron", "blk.7.attn_norm.bias", "model.layers.7.input_layernorm.bias"),
+            ("dots1", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.gate.e_score_correction_bias"),
+            ("ernie4_5-moe", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.moe_statics.e_score_correction_bias"),
+            ("glm4", "blk.7.post_attention_norm.weight", "model.layers.7.post_self_attn_layernorm.weight"),
+            ("glm4", "blk.7.ffn_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("hunyuan-moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.mlp.gate.wg.weight"),
+            ("hunyuan-dense", "blk.7.attn_k_norm.weight", "model.layers.7.self_attn.key_layernorm.weight"),
+            ("qwen2moe", "blk.7.ffn_gate_inp_shexp.weight", "model.layers.7.mlp.shared_expert_gate.weight"),
             ("qwen35", "blk.7.attn_qkv.weight", "model.layers.7.linear_attn.in_proj_qkv.weight"),
             ("qwen35", "blk.7.attn_gate.weight", "model.layers.7.linear_attn.in_proj_z.weight"),
             ("qwen35", "blk.7.ssm_alpha.weight", "model.layers.7.linear_attn.in_proj_a.weight"),

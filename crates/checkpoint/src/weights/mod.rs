@@ -92,6 +92,16 @@ pub enum RowOrder {
         /// Rows of its pairs; even.
         tail: usize,
     },
+    /// Heads whose pairs are neighbours: of the first `rotary_dim` rows of a head the even ones, then the odd ones. Rows
+    /// from `rows` on are unchanged.
+    Neighbours {
+        /// Of all heads.
+        rows: usize,
+        /// Rows of a head.
+        head_dim: usize,
+        /// Even.
+        rotary_dim: usize,
+    },
 }
 
 impl RowOrder {
@@ -119,6 +129,13 @@ impl RowOrder {
                 match of_group.checked_sub(width - tail) {
                     None => row,
                     Some(i) => group + width - tail + 2 * (i % (tail / 2)) + i / (tail / 2),
+                }
+            }
+            RowOrder::Neighbours { rows, head_dim, rotary_dim } => {
+                let (in_head, half) = (row % head_dim, rotary_dim / 2);
+                match row < rows && in_head < rotary_dim {
+                    true => row - in_head + 2 * (in_head % half) + in_head / half,
+                    false => row,
                 }
             }
         }
@@ -382,6 +399,7 @@ impl Weights {
             RowOrder::AsStored => name,
             RowOrder::GateUp => format!("{name}, gated"),
             RowOrder::GateUpPairs => format!("{name}, gated in pairs"),
+            RowOrder::Neighbours { head_dim, rotary_dim, .. } => format!("{name}, neighbours {rotary_dim}/{head_dim}"),
             RowOrder::Grouped { groups, parts } => format!("{name}, {groups} groups of {parts:?}"),
             RowOrder::HalvedTails { width, tail } => format!("{name}, the last {tail} of {width} halved"),
         };

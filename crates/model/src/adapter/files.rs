@@ -152,10 +152,11 @@ fn missing(files: &Checkpoint, file: &str) -> LoadError {
 }
 
 /// The products of a layer by [`Module`](super::Module); the MLP's where it is dense, and those of attention. Where its
-/// queries have gates, their rows are in another order, and adapters of them are not read.
+/// queries have gates, or neighbours turn together, rows are in another order, and adapters of them are not read, nor
+/// those of up without a gate.
 fn products(layer: &Layer) -> [Option<&Linear>; 4] {
     let (gate_up, down) = match &layer.feed {
-        Feed::Dense(mlp) => (Some(&mlp.gate_up), Some(&mlp.down)),
+        Feed::Dense(mlp) => (Some(&mlp.gate_up).filter(|_| mlp.gate_up_order != RowOrder::AsStored), Some(&mlp.down)),
         Feed::Experts { .. } => (None, None),
     };
     let is_attention = matches!(layer.mixer, Mixer::Attention(_));

@@ -2,7 +2,7 @@
 
 use super::files::{Adapter, Pair};
 use super::rows::RowGroup;
-use crate::config::{LayerConfig, ModelConfig};
+use crate::config::{FusedProjections, LayerConfig, ModelConfig};
 use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
@@ -50,8 +50,8 @@ impl Module {
         let (_, width) = self.widths(config, layer);
         let kv = config.layers[layer].heads.kv_width();
         match self {
-            Module::Qkv if !config.fused_projections => ([width - 2 * kv, kv, kv], 3),
-            Module::GateUp if !config.fused_projections => ([width / 2, width / 2, 0], 2),
+            Module::Qkv if config.fused_projections != FusedProjections::All => ([width - 2 * kv, kv, kv], 3),
+            Module::GateUp if config.fused_projections == FusedProjections::None => ([width / 2, width / 2, 0], 2),
             _ => ([width, 0, 0], 1),
         }
     }

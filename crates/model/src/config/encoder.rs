@@ -10,8 +10,8 @@
 use super::fields::{Fields, parse_object, quoted};
 use super::rope::RopeConfig;
 use super::{
-    CONFIG, CacheLayer, Family, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES, MAX_WIDTH, Mixer, ModelConfig,
-    NormPlacement, check_head_dim,
+    CONFIG, CacheLayer, Family, FusedProjections, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES, MAX_WIDTH, Mixer,
+    ModelConfig, NormKind, NormPlacement, check_head_dim,
 };
 use checkpoint::{Checkpoint, LoadError};
 use kernels::{Activation, AttentionRule, HeadLayout, RopeScaling};
@@ -243,8 +243,10 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         norms: NormPlacement::After,
         norms_around_zero: false,
         rms_norm_eps: 1e-12,
+        norm: NormKind::Layer { weight: true, bias: encoder.norm_bias },
         head_norm: HeadNorm::None,
         activation: Activation::Gelu,
+        layer_activations: Vec::new(),
         attention_scale: AttentionRule::of_width(head_dim).scale,
         attention_softcap: None,
         embedding_multiplier: 1.0,
@@ -252,9 +254,12 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         logits_multiplier: 1.0,
         logits_softcap: None,
         head: Head::Absent,
-        fused_projections: false,
+        fused_projections: FusedProjections::None,
+        gated_mlp: false,
+        neighbours: false,
         qkv_bias: true,
         o_bias: true,
+        clip_qkv: None,
         attention_gate: false,
         sinks: false,
         mlp_bias: true,
@@ -403,7 +408,8 @@ fn modern_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadErr
         qkv_bias: attention_bias,
         o_bias: attention_bias,
         mlp_bias: fields.flag("mlp_bias", false)?,
-        fused_projections: true,
+        fused_projections: FusedProjections::All,
+        gated_mlp: true,
         ..config
     })
 }

@@ -53,6 +53,8 @@ pub enum Family {
     Qwen2Moe,
     /// Qwen3 with experts (Yang et al., 2025).
     Qwen3Moe,
+    /// MiniMax-M2: experts (MiniMax, 2025).
+    MiniMaxM2,
     /// Qwen3-Next: three layers of four have a state (Qwen Team, 2025; Gated DeltaNet: Yang et al., 2024).
     Qwen3Next,
     /// gpt-oss: experts with biases, sinks in attention (OpenAI, 2025).
@@ -79,6 +81,36 @@ pub enum Family {
     GraniteMoe,
     /// Granite 4: Mamba-2 and attention, with experts or dense (IBM, 2025).
     GraniteHybrid,
+    /// Arcee's foundation models: an MLP without a gate (Arcee AI, 2025).
+    Arcee,
+    /// Apertus: an MLP without a gate, whose activation each layer learns (Swiss AI, 2025).
+    Apertus,
+    /// ERNIE 4.5, dense (ERNIE Team, 2025).
+    Ernie45,
+    /// The same with experts.
+    Ernie45Moe,
+    /// Hunyuan, dense: norms of queries and keys behind the rotation (Tencent Hunyuan Team, 2025).
+    HunYuanDense,
+    /// The same with experts.
+    HunYuanMoe,
+    /// GLM-4 (GLM Team, 2024).
+    Glm,
+    /// GLM-4-0414: GLM-4 with norms around its blocks.
+    Glm4,
+    /// Command R: attention and MLP beside each other (Cohere, 2024).
+    Cohere,
+    /// Command R7B and Command A: the same with windows (Cohere, 2025).
+    Cohere2,
+    /// Nemotron 4 and Minitron: layer norms, an MLP without a gate (Parmar et al., 2024).
+    Nemotron,
+    /// StarCoder2: layer norms, biases, an MLP without a gate (Lozhkov et al., 2024).
+    Starcoder2,
+    /// StableLM 2 1.6B: layer norms (Bellagente et al., 2024).
+    StableLm,
+    /// OLMo: layer norms without weights (Groeneveld et al., 2024).
+    Olmo,
+    /// dots.llm1: experts (Huo et al., 2025).
+    Dots1,
     /// BERT: an encoder (Devlin et al., 2018).
     Bert,
     /// RoBERTa: an encoder (Liu et al., 2019).
@@ -118,6 +150,22 @@ pub enum NormPlacement {
     After,
     /// Both.
     Around,
+    /// The input is normed, once for attention and the MLP, which are added together.
+    Parallel,
+}
+
+/// What a norm of the stream takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// The mean square, and a weight.
+    Rms,
+    /// The mean too, and what of these it has.
+    Layer {
+        /// Multiplies.
+        weight: bool,
+        /// Is added.
+        bias: bool,
+    },
 }
 
 /// What a norm of queries and keys takes together.
@@ -131,6 +179,19 @@ pub enum HeadNorm {
     WithValues,
     /// All heads of a row.
     WholeWidth,
+    /// Each head by itself, behind the rotation.
+    AfterRotation,
+}
+
+/// Which projections are one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FusedProjections {
+    /// None.
+    None,
+    /// Gate and up.
+    GateUp,
+    /// Gate and up, and q, k and v.
+    All,
 }
 
 /// Biases of the attention's projections.
@@ -145,6 +206,12 @@ pub(super) enum AttentionBias {
     Assumed,
     /// On q, k and v if it says so.
     StatedQkv,
+    /// On q, k and v unless it says no.
+    AssumedQkv,
+    /// On q, k and v if `use_qkv_bias` says so.
+    UseQkvBias,
+    /// On all four and in the MLP unless `use_bias` says no.
+    UseBias,
     /// On q, k and v unless `attention_bias` says no, on the output if `attention_out_bias` says so.
     StatedApart,
 }
@@ -158,6 +225,8 @@ pub(super) enum Windows {
     All { absent: Option<usize> },
     /// With `use_sliding_window`, those from `max_window_layers` on.
     From,
+    /// Those from `max_window_layers` on.
+    FromAlways,
     /// With `use_sliding_window`, all.
     AllIfAsked,
     /// With `use_sliding_window`, every second one from the first, below `max_window_layers`.
@@ -180,6 +249,8 @@ pub(super) enum Factors {
     Gemma { capped_scores: bool },
     /// Embeddings times the root of `hidden_size`, scores as they are, capped logits if a field says so.
     Gemma4,
+    /// `logit_scale`.
+    Cohere,
     /// `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`.
     Granite,
 }
@@ -214,6 +285,16 @@ pub(super) enum ExpertFields {
     /// `moe_intermediate_size` wide, from layer `first_k_dense_replace` on, or where `mlp_layer_types` says so, and
     /// `n_shared_experts` more without a gate.
     DeepSeek(Router),
+    /// The same, from the first layer on if no field says otherwise, weights by `norm_topk_prob`.
+    Dots1,
+    /// In every layer, `intermediate_size` wide, scores by sigmoid, a bias for the choice, weights over the chosen.
+    MiniMaxM2,
+    /// `moe_intermediate_size` wide, from layer `moe_layer_start_index` to `moe_layer_end_index`, every
+    /// `moe_layer_interval`-th, a bias for the choice, weights over the chosen, and `moe_num_shared_experts` more without
+    /// a gate.
+    Ernie,
+    /// In every layer, `intermediate_size` wide, weights over the chosen, and one as wide without a gate.
+    HunYuan,
     /// In every layer, `intermediate_size` wide, weights over the chosen, and one of `shared_intermediate_size` without a
     /// gate; with `num_local_experts` 0 that one alone.
     Granite,
@@ -245,32 +326,6 @@ pub(super) enum MixerFields {
     Latent,
 }
 
-/// What common fields are called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spelling {
-    Usual,
-    /// `norm_eps`, `tie_embedding`.
-    Lfm2,
-}
-
-impl Spelling {
-    pub(super) fn eps(self) -> &'static str {
-        match self {
-            Spelling::Usual => "rms_norm_eps",
-            Spelling::Lfm2 => "norm_eps",
-        }
-    }
-
-    /// Whether the embedding is the head.
-    pub(super) fn tied(self, fields: &Fields<'_>, absent: bool) -> Result<bool, LoadError> {
-        let usual = fields.flag("tie_word_embeddings", absent)?;
-        match self {
-            Spelling::Usual => Ok(usual),
-            Spelling::Lfm2 => fields.flag("tie_embedding", usual),
-        }
-    }
-}
-
 /// How the projections of a layer of linear attention are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeltaProjections {
@@ -293,6 +348,7 @@ pub(super) struct Traits {
     /// `mlp_bias` is read.
     pub(super) mlp_bias: bool,
     pub(super) norms: NormPlacement,
+    pub(super) norm: NormKind,
     /// Norms multiply by 1 plus their weight.
     pub(super) norms_around_zero: bool,
     pub(super) head_norm: HeadNorm,
@@ -303,9 +359,12 @@ pub(super) struct Traits {
     pub(super) absent_window: usize,
     pub(super) factors: Factors,
     pub(super) experts: ExpertFields,
-    /// q, k and v are one tensor, gate and up another.
-    pub(super) fused_projections: bool,
-    /// `partial_rotary_factor` is read.
+    pub(super) fused_projections: FusedProjections,
+    /// The MLP is gated.
+    pub(super) gated_mlp: bool,
+    /// Pairs of a rotation are neighbours, 0 and 1, and not halves apart.
+    pub(super) neighbours: bool,
+    /// `partial_rotary_factor` is read, and `rotary_dim`.
     pub(super) partial_rotation: bool,
     /// What it is when the field is absent.
     pub(super) rotary_share: f64,
@@ -321,7 +380,8 @@ pub(super) struct Traits {
     /// The stream is multiplied by a number behind each layer.
     pub(super) layer_scalars: bool,
     pub(super) mixers: MixerFields,
-    pub(super) spelling: Spelling,
+    /// Field of what is added under the root in norms.
+    pub(super) eps_field: &'static str,
     /// The MLP's width is computed of several fields.
     pub(super) computed_width: bool,
     /// Layers with a window have a rotation of their own, unstretched, and this base when the field is absent.
@@ -361,6 +421,7 @@ const LLAMA: Traits = Traits {
     attention_bias: AttentionBias::Stated,
     mlp_bias: true,
     norms: NormPlacement::Before,
+    norm: NormKind::Rms,
     norms_around_zero: false,
     head_norm: HeadNorm::None,
     head_norm_if_asked: false,
@@ -368,7 +429,9 @@ const LLAMA: Traits = Traits {
     absent_window: 4096,
     factors: Factors::Plain,
     experts: ExpertFields::None,
-    fused_projections: false,
+    fused_projections: FusedProjections::None,
+    gated_mlp: true,
+    neighbours: false,
     partial_rotation: false,
     rotary_share: 1.0,
     attention_gate: false,
@@ -377,7 +440,7 @@ const LLAMA: Traits = Traits {
     uneven_layers: None,
     layer_scalars: false,
     mixers: MixerFields::Attention,
-    spelling: Spelling::Usual,
+    eps_field: "rms_norm_eps",
     computed_width: false,
     local_theta: None,
     unrotated_layers: false,
@@ -587,7 +650,7 @@ const LFM2: Traits = Traits {
     mlp_bias: false,
     head_norm: HeadNorm::PerHead,
     mixers: MixerFields::ShortConvolutions,
-    spelling: Spelling::Lfm2,
+    eps_field: "norm_eps",
     computed_width: true,
     eps: 1e-5,
     theta: 1e6,
@@ -638,8 +701,154 @@ const MISTRAL4: Traits = Traits {
     ..DEEPSEEK_V3
 };
 
-pub(super) const ARCHITECTURES: [Traits; 49] = [
+const ERNIE45: Traits = Traits {
+    family: Family::Ernie45,
+    architecture: "Ernie4_5ForCausalLM",
+    base: "Ernie4_5Model",
+    model_type: "ernie4_5",
+    attention_bias: AttentionBias::Never,
+    mlp_bias: false,
+    neighbours: true,
+    head_dim: Some(128),
+    eps: 1e-5,
+    theta: 5e5,
+    tied: true,
+    ..LLAMA
+};
+
+const HUNYUAN: Traits = Traits {
+    family: Family::HunYuanDense,
+    architecture: "HunYuanDenseV1ForCausalLM",
+    base: "HunYuanDenseV1Model",
+    model_type: "hunyuan_v1_dense",
+    mlp_bias: false,
+    head_norm: HeadNorm::AfterRotation,
+    eps: 1e-5,
+    ..LLAMA
+};
+
+const GLM: Traits = Traits {
+    family: Family::Glm,
+    architecture: "GlmForCausalLM",
+    base: "GlmModel",
+    model_type: "glm",
+    attention_bias: AttentionBias::StatedQkv,
+    mlp_bias: false,
+    fused_projections: FusedProjections::GateUp,
+    partial_rotation: true,
+    rotary_share: 0.5,
+    neighbours: true,
+    head_dim: Some(128),
+    eps: 1.5625e-7,
+    ..LLAMA
+};
+
+const COHERE: Traits = Traits {
+    family: Family::Cohere,
+    architecture: "CohereForCausalLM",
+    base: "CohereModel",
+    model_type: "cohere",
+    mlp_bias: false,
+    norms: NormPlacement::Parallel,
+    norm: NormKind::Layer { weight: true, bias: false },
+    factors: Factors::Cohere,
+    neighbours: true,
+    eps_field: "layer_norm_eps",
+    eps: 1e-5,
+    theta: 5e5,
+    tied: true,
+    ..LLAMA
+};
+
+const NEMOTRON: Traits = Traits {
+    family: Family::Nemotron,
+    architecture: "NemotronForCausalLM",
+    base: "NemotronModel",
+    model_type: "nemotron",
+    norm: NormKind::Layer { weight: true, bias: true },
+    norms_around_zero: true,
+    gated_mlp: false,
+    partial_rotation: true,
+    rotary_share: 0.5,
+    activation: Activation::ReluSquared,
+    eps_field: "norm_eps",
+    eps: 1e-5,
+    ..LLAMA
+};
+
+const GLM4_MOE: Traits = Traits {
+    family: Family::Glm4Moe,
+    architecture: "Glm4MoeForCausalLM",
+    base: "Glm4MoeModel",
+    model_type: "glm4_moe",
+    attention_bias: AttentionBias::StatedQkv,
+    mlp_bias: false,
+    head_norm: HeadNorm::PerHead,
+    head_norm_if_asked: true,
+    experts: ExpertFields::Glm4,
+    partial_rotation: true,
+    rotary_share: 0.5,
+    eps: 1e-5,
+    ..LLAMA
+};
+
+pub(super) const ARCHITECTURES: [Traits; 65] = [
     LLAMA,
+    Traits {
+        family: Family::Arcee,
+        architecture: "ArceeForCausalLM",
+        base: "ArceeModel",
+        model_type: "arcee",
+        gated_mlp: false,
+        activation: Activation::ReluSquared,
+        eps: 1e-5,
+        ..LLAMA
+    },
+    Traits {
+        family: Family::Apertus,
+        architecture: "ApertusForCausalLM",
+        base: "ApertusModel",
+        model_type: "apertus",
+        mlp_bias: false,
+        head_norm: HeadNorm::PerHead,
+        gated_mlp: false,
+        // What a layer learns of, as transformers draws it.
+        activation: Activation::Xielu { positive: 0.8, negative: 0.8, beta: 0.5, eps: -1e-6 },
+        eps: 1e-5,
+        // Absent, transformers assumes one stretched 8 times.
+        rope_stated: true,
+        theta: 1.2e7,
+        ..LLAMA
+    },
+    ERNIE45,
+    Traits {
+        family: Family::Ernie45Moe,
+        architecture: "Ernie4_5_MoeForCausalLM",
+        base: "Ernie4_5_MoeModel",
+        model_type: "ernie4_5_moe",
+        experts: ExpertFields::Ernie,
+        head_dim: None,
+        ..ERNIE45
+    },
+    HUNYUAN,
+    Traits {
+        family: Family::HunYuanMoe,
+        architecture: "HunYuanMoEV1ForCausalLM",
+        base: "HunYuanMoEV1Model",
+        model_type: "hunyuan_v1_moe",
+        experts: ExpertFields::HunYuan,
+        ..HUNYUAN
+    },
+    GLM,
+    Traits {
+        family: Family::Glm4,
+        architecture: "Glm4ForCausalLM",
+        base: "Glm4Model",
+        model_type: "glm4",
+        attention_bias: AttentionBias::AssumedQkv,
+        norms: NormPlacement::Around,
+        ..GLM
+    },
     MISTRAL,
     // Its layers with a window are listed.
     Traits { architecture: "MinistralForCausalLM", base: "MinistralModel", model_type: "ministral", ..MISTRAL },
@@ -781,10 +990,62 @@ pub(super) const ARCHITECTURES: [Traits; 49] = [
         base: "Phi3Model",
         model_type: "phi3",
         windows: Windows::All { absent: None },
-        fused_projections: true,
+        fused_projections: FusedProjections::All,
         partial_rotation: true,
         eps: 1e-5,
         ..MISTRAL
+    },
+    COHERE,
+    Traits {
+        family: Family::Cohere2,
+        architecture: "Cohere2ForCausalLM",
+        base: "Cohere2Model",
+        model_type: "cohere2",
+        windows: Windows::AllButEvery { pattern: 4 },
+        unrotated_beside_windows: true,
+        theta: 1e4,
+        ..COHERE
+    },
+    NEMOTRON,
+    Traits {
+        family: Family::Starcoder2,
+        architecture: "Starcoder2ForCausalLM",
+        base: "Starcoder2Model",
+        model_type: "starcoder2",
+        attention_bias: AttentionBias::UseBias,
+        norms_around_zero: false,
+        windows: Windows::All { absent: None },
+        partial_rotation: false,
+        rotary_share: 1.0,
+        activation: Activation::GeluTanh,
+        eps_field: "norm_epsilon",
+        tied: true,
+        ..NEMOTRON
+    },
+    Traits {
+        family: Family::StableLm,
+        architecture: "StableLmForCausalLM",
+        base: "StableLmModel",
+        model_type: "stablelm",
+        attention_bias: AttentionBias::UseQkvBias,
+        mlp_bias: false,
+        norms_around_zero: false,
+        gated_mlp: true,
+        rotary_share: 0.25,
+        activation: Activation::Silu,
+        eps_field: "layer_norm_eps",
+        ..NEMOTRON
+    },
+    Traits {
+        family: Family::Olmo,
+        architecture: "OlmoForCausalLM",
+        base: "OlmoModel",
+        model_type: "olmo",
+        mlp_bias: false,
+        norm: NormKind::Layer { weight: false, bias: false },
+        eps_field: "layer_norm_eps",
+        eps: 1e-5,
+        ..LLAMA
     },
     OLMO2,
     Traits {
@@ -895,6 +1156,20 @@ pub(super) const ARCHITECTURES: [Traits; 49] = [
         ..QWEN3
     },
     Traits {
+        family: Family::MiniMaxM2,
+        architecture: "MiniMaxM2ForCausalLM",
+        base: "MiniMaxM2Model",
+        model_type: "minimax_m2",
+        attention_bias: AttentionBias::Never,
+        mlp_bias: false,
+        head_norm: HeadNorm::WholeWidth,
+        experts: ExpertFields::MiniMaxM2,
+        partial_rotation: true,
+        head_dim: Some(128),
+        theta: 5e6,
+        ..LLAMA
+    },
+    Traits {
         family: Family::GptOss,
         architecture: "GptOssForCausalLM",
         base: "GptOssModel",
@@ -966,6 +1241,7 @@ pub(super) const ARCHITECTURES: [Traits; 49] = [
         experts: ExpertFields::Lfm2,
         ..LFM2
     },
+    GLM4_MOE,
     Traits {
         family: Family::DeepSeekV2,
         architecture: "DeepseekV2ForCausalLM",
@@ -985,19 +1261,18 @@ pub(super) const ARCHITECTURES: [Traits; 49] = [
         ..DEEPSEEK_V3
     },
     Traits {
-        family: Family::Glm4Moe,
-        architecture: "Glm4MoeForCausalLM",
-        base: "Glm4MoeModel",
-        model_type: "glm4_moe",
-        attention_bias: AttentionBias::StatedQkv,
-        mlp_bias: false,
-        head_norm: HeadNorm::PerHead,
-        head_norm_if_asked: true,
-        experts: ExpertFields::Glm4,
-        partial_rotation: true,
-        rotary_share: 0.5,
-        eps: 1e-5,
-        ..LLAMA
+        family: Family::Dots1,
+        architecture: "Dots1ForCausalLM",
+        base: "Dots1Model",
+        model_type: "dots1",
+        attention_bias: AttentionBias::Stated,
+        head_norm_if_asked: false,
+        windows: Windows::FromAlways,
+        experts: ExpertFields::Dots1,
+        partial_rotation: false,
+        rotary_share: 1.0,
+        eps: 1e-6,
+        ..GLM4_MOE
     },
 ];
 

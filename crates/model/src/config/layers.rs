@@ -321,21 +321,32 @@ impl ExpertConfig {
             return Ok(None);
         }
         let num_experts = match traits.experts {
-            ExpertFields::Glm4 | ExpertFields::DeepSeek(_) => fields.size("n_routed_experts", MAX_EXPERTS)?,
+            ExpertFields::Glm4 | ExpertFields::Dots1 | ExpertFields::DeepSeek(_) => {
+                fields.size("n_routed_experts", MAX_EXPERTS)?
+            }
+            ExpertFields::Ernie => fields.size("moe_num_experts", MAX_EXPERTS)?,
+            ExpertFields::HunYuan => of_all_layers(fields, "num_experts")?,
             // Transformers 5 writes the second name for what was the first.
             _ => match fields.optional_size("num_experts", MAX_EXPERTS)? {
                 Some(num_experts) => num_experts,
                 None => fields.size("num_local_experts", MAX_EXPERTS)?,
             },
         };
-        let chosen = if traits.experts == ExpertFields::Gemma4 { "top_k_experts" } else { "num_experts_per_tok" };
-        let top_k = fields.size(chosen, MAX_EXPERTS)?;
+        let chosen = match traits.experts {
+            ExpertFields::Gemma4 => "top_k_experts",
+            ExpertFields::Ernie => "moe_k",
+            ExpertFields::HunYuan => "moe_topk",
+            _ => "num_experts_per_tok",
+        };
+        let top_k = of_all_layers(fields, chosen)?;
         if top_k > num_experts {
             return Err(fields.error(chosen, format!("{top_k} of {num_experts} experts")));
         }
         let normed = |absent| fields.flag("norm_topk_prob", absent);
         let (width, over_chosen) = match traits.experts {
-            ExpertFields::Qwen | ExpertFields::Qwen2Moe => ("moe_intermediate_size", normed(false)?),
+            ExpertFields::Qwen | ExpertFields::Qwen2Moe | ExpertFields::Dots1 => {
+                ("moe_intermediate_size", normed(false)?)
+            }
             ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 => {
                 ("moe_intermediate_size", normed(true)?)
             }
@@ -344,38 +355,37 @@ impl ExpertConfig {
             }
             ExpertFields::DeepSeek(Router::Shares) => ("moe_intermediate_size", false),
             ExpertFields::DeepSeek(_) => ("moe_intermediate_size", normed(true)?),
-            ExpertFields::Qwen35 | ExpertFields::Gemma4 => ("moe_intermediate_size", true),
+            ExpertFields::Qwen35 | ExpertFields::Gemma4 | ExpertFields::Ernie => ("moe_intermediate_size", true),
             ExpertFields::Olmoe => ("intermediate_size", normed(false)?),
-            ExpertFields::Mixtral | ExpertFields::Granite | ExpertFields::GptOss | ExpertFields::None => {
-                ("intermediate_size", true)
-            }
+            ExpertFields::Mixtral
+            | ExpertFields::Granite
+            | ExpertFields::GptOss
+            | ExpertFields::HunYuan
+            | ExpertFields::MiniMaxM2
+            | ExpertFields::None => ("intermediate_size", true),
         };
         let intermediate_size = fields.size(width, MAX_WIDTH)?;
         let (scores, has_choice_bias) = match traits.experts {
             ExpertFields::Lfm2 => {
                 (sigmoid(fields, (num_experts, top_k), false)?, fields.flag("use_expert_bias", true)?)
             }
-            ExpertFields::Glm4 | ExpertFields::DeepSeek(Router::Sigmoids) => {
-                (sigmoid(fields, (num_experts, top_k), true)?, true)
-            }
+            ExpertFields::Glm4
+            | ExpertFields::Dots1
+            | ExpertFields::MiniMaxM2
+            | ExpertFields::DeepSeek(Router::Sigmoids) => (sigmoid(fields, (num_experts, top_k), true)?, true),
             ExpertFields::DeepSeek(router) => (shares(fields, (num_experts, top_k), router)?, false),
-            _ => (Scores::Softmax, false),
+            _ => (Scores::Softmax, traits.experts == ExpertFields::Ernie),
         };
         let shared = match traits.experts {
             ExpertFields::Qwen2Moe | ExpertFields::Qwen3Next | ExpertFields::Qwen35 => {
                 let width = fields.size("shared_expert_intermediate_size", MAX_WIDTH)?;
                 Some(SharedExpertConfig { width, gated: true })
             }
-            ExpertFields::Glm4 | ExpertFields::DeepSeek(_) => {
-                match fields.optional_integer("n_shared_experts", 0..=64)?.unwrap_or(1) as usize {
-                    0 => None,
-                    count if count * intermediate_size > MAX_WIDTH => {
-                        let problem = format!("{count} of width {intermediate_size} are more than {MAX_WIDTH} wide");
-                        return Err(fields.error("n_shared_experts", problem));
-                    }
-                    count => Some(SharedExpertConfig { width: count * intermediate_size, gated: false }),
-                }
+            ExpertFields::Glm4 | ExpertFields::Dots1 | ExpertFields::DeepSeek(_) => {
+                several(fields, ("n_shared_experts", 1), intermediate_size)?
             }
+            ExpertFields::Ernie => several(fields, ("moe_num_shared_experts", 2), intermediate_size)?,
+            ExpertFields::HunYuan => Some(SharedExpertConfig { width: intermediate_size, gated: false }),
             ExpertFields::Granite => match shared_width(fields)? {
                 0 => None,
                 width => Some(SharedExpertConfig { width, gated: false }),
@@ -385,6 +395,31 @@ impl ExpertConfig {
         let rule = RoutingRule { top_k, over_chosen, scores };
         let (biases, beside_mlp) = (traits.experts == ExpertFields::GptOss, traits.experts == ExpertFields::Gemma4);
         Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, has_choice_bias, shared, beside_mlp }))
+    }
+}
+
+/// A number, or a list of one for each layer, all of them equal.
+fn of_all_layers(fields: &Fields<'_>, name: &str) -> Result<usize, LoadError> {
+    let Some(Value::Array(listed)) = fields.map.get(name) else { return fields.size(name, MAX_EXPERTS) };
+    let number = listed.first().and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok());
+    match number.filter(|number| (1..=MAX_EXPERTS).contains(number) && listed.iter().all(|of| *of == listed[0])) {
+        Some(number) => Ok(number),
+        None => Err(fields.error(name, format!("expected one number from 1 to {MAX_EXPERTS} for all layers"))),
+    }
+}
+
+/// Experts of every token, as one.
+fn several(
+    fields: &Fields<'_>,
+    (name, absent): (&str, u64),
+    width: usize,
+) -> Result<Option<SharedExpertConfig>, LoadError> {
+    match fields.optional_integer(name, 0..=64)?.unwrap_or(absent) as usize {
+        0 => Ok(None),
+        count if count * width > MAX_WIDTH => {
+            Err(fields.error(name, format!("{count} of width {width} are more than {MAX_WIDTH} wide")))
+        }
+        count => Ok(Some(SharedExpertConfig { width: count * width, gated: false })),
     }
 }
 
@@ -753,11 +788,11 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
     Ok(match traits.windows {
         Windows::Never => none,
         Windows::All { .. } | Windows::AllIfAsked => vec![true; num_layers],
-        Windows::From | Windows::EverySecondIfAsked => {
+        Windows::From | Windows::FromAlways | Windows::EverySecondIfAsked => {
             let border = fields.optional_integer("max_window_layers", 0..=1 << 20)?;
             let border = border.map_or(FIRST_WINDOWED, |border| border as usize);
             let is_windowed = |layer| match traits.windows {
-                Windows::From => layer >= border,
+                Windows::From | Windows::FromAlways => layer >= border,
                 _ => layer < border && layer % 2 == 0,
             };
             (0..num_layers).map(is_windowed).collect()
@@ -836,6 +871,16 @@ fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Resu
                     None => Err(fields.error("first_k_dense_replace", "missing, and mlp_layer_types too")),
                 },
             };
+        }
+        ExpertFields::Dots1 => return from("first_k_dense_replace", 0),
+        ExpertFields::Ernie => {
+            let interval = fields.optional_size("moe_layer_interval", 1 << 20)?.unwrap_or(1);
+            let last = fields.get("moe_layer_end_index").and_then(Value::as_i64).filter(|last| *last >= 0);
+            let from_first = from("moe_layer_start_index", 1)?.into_iter().enumerate();
+            let has = |(layer, from_first): (usize, bool)| {
+                from_first && (layer + 1) % interval == 0 && last.is_none_or(|last| layer as i64 <= last)
+            };
+            return Ok(from_first.map(has).collect());
         }
         ExpertFields::Granite | ExpertFields::Gemma4 => return Ok(vec![has_experts(fields, traits)?; num_layers]),
         _ => return Ok(vec![traits.experts != ExpertFields::None; num_layers]),

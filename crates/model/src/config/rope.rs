@@ -1,5 +1,6 @@
 //! Rotary positions: both spellings of their fields. Definitions follow `modeling_rope_utils.py` of transformers 5.
 
+use super::HeadNorm;
 use super::family::{MixerFields, Traits};
 use super::fields::{Fields, quoted};
 use checkpoint::LoadError;
@@ -139,6 +140,12 @@ fn read(
     match rope_type {
         // Of a text alone, the three positions of a token are one.
         "default" | "mrope" => Ok((plain, max_position_embeddings)),
+        // Hunyuan's: a larger base for all lengths.
+        "dynamic" if traits.head_norm == HeadNorm::AfterRotation => {
+            let (alpha, width) = (rope.float("alpha", FACTOR)?, head_dim as f64);
+            let theta = theta * alpha.powf(width / (width - 2.0));
+            Ok((RopeConfig { theta, ..plain }, max_position_embeddings))
+        }
         "linear" => {
             let factor = rope.float("factor", FACTOR)?;
             let context_limit = stretched(max_position_embeddings, factor);
@@ -237,7 +244,10 @@ fn rotary_dim(
     head_dim: usize,
 ) -> Result<usize, LoadError> {
     const NAME: &str = "partial_rotary_factor";
-    let (mut share, mut place) = (traits.rotary_share, fields);
+    // MiniMax-M2 states a width.
+    let width = fields.optional_size("rotary_dim", head_dim)?.filter(|_| traits.partial_rotation);
+    let share = width.map_or(traits.rotary_share, |width| width as f64 / head_dim as f64);
+    let (mut share, mut place) = (share, fields);
     for part in [Some(fields), rope].into_iter().flatten() {
         let Some(stated) = part.optional_float(NAME, 0.0..=1.0)? else { continue };
         if !traits.partial_rotation && stated != 1.0 {

@@ -11,7 +11,7 @@
 
 use super::Target;
 use crate::config::fields::{Fields, quoted};
-use crate::config::{CONFIG, CacheLayer, Family, LayerConfig, ModelConfig, NormPlacement};
+use crate::config::{CONFIG, CacheLayer, Family, FusedProjections, LayerConfig, ModelConfig, NormKind, NormPlacement};
 use crate::tensors::Linear;
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
@@ -203,7 +203,11 @@ fn layer_config(fields: &Fields<'_>, target: &Target<'_>, one_layer: bool) -> Re
 
 /// Layers as drafters have them: normed before each block, and dense.
 fn supported(config: &ModelConfig) -> Result<(), String> {
-    let plain = config.norms == NormPlacement::Before && config.experts.is_none() && !config.fused_projections;
+    let plain = config.norms == NormPlacement::Before
+        && config.experts.is_none()
+        && config.fused_projections == FusedProjections::None
+        && config.norm == NormKind::Rms
+        && config.gated_mlp;
     match plain && config.residual_multiplier == 1.0 {
         true => Ok(()),
         false => Err(format!("layers of {} are not supported in a drafter", config.family)),

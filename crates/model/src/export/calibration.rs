@@ -15,9 +15,9 @@ use super::recipe::{
     Narrow, Reason, Target, Unit, Verdict, judge, judged_alone, limit, quantize, restored, rounded, units,
 };
 use super::{Export, ExportError, Work};
-use crate::config::LayerConfig;
+use crate::config::{LayerConfig, NormKind};
 use crate::mixers::Memory;
-use crate::tensors::Tensors;
+use crate::tensors::{Tensors, Vector};
 use crate::transformer::{Layer, Loader, Pass, Place, Scratch};
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
@@ -418,14 +418,24 @@ impl<'e> Calibrator<'e> {
             first += own.len();
         }
         let norm = Tensors::of(config, weights).final_norm();
-        let mut factors = weights.vector(&norm.name, norm.len)?;
+        let read = |vector: &Option<Vector>| {
+            vector.as_ref().map(|vector| weights.vector(&vector.name, vector.len)).transpose()
+        };
+        let mut factors = read(&norm.weight)?.unwrap_or_else(|| vec![1.0; config.hidden_size]);
+        let (bias, eps) = (read(&norm.bias)?, config.rms_norm_eps);
         if config.norms_around_zero {
             factors.iter_mut().for_each(|factor| *factor += 1.0);
         }
         let normed = |rows: &[Vec<f32>]| {
             let rows = rows.concat();
             let mut out = vec![0.0; rows.len()];
-            self.backend.rms_norm(&rows, &factors, config.rms_norm_eps, &mut out);
+            match config.norm {
+                NormKind::Rms => self.backend.rms_norm(&rows, &factors, eps, &mut out),
+                NormKind::Layer { .. } => {
+                    let norm = kernels::Norm { weight: &factors[..], bias: bias.as_deref(), eps };
+                    self.backend.layer_norm(&rows, norm, &mut out);
+                }
+            }
             out
         };
         let clean = normed(&clean);

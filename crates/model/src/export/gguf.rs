@@ -19,7 +19,7 @@ use super::staging;
 use super::vocabulary::vocabulary;
 use super::{Export, ExportError, ExportReport, Work};
 use crate::config::{Family, Head, ModelConfig};
-use crate::tensors::{Attention, Feed, Mixer, Tensors, Vector, usual_name};
+use crate::tensors::{Attention, Feed, Mixer, Norm, Tensors, Vector, usual_name};
 use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
@@ -140,7 +140,7 @@ impl Plan {
         };
         plan.tables.extend(table(tensors.embedding()));
         plan.tables.extend(tensors.head().into_iter().flat_map(table));
-        plan.vector(tensors.final_norm());
+        tensors.final_norm().vectors().for_each(|norm| plan.vector(norm.clone()));
         if let RopeScaling::Llama3 { factor, original_max_position, .. } = config.ropes[0].scaling {
             let rope = &config.ropes[0];
             let divisors = llama3_divisors(rope.theta, rope.rotary_dim, factor, original_max_position);
@@ -153,6 +153,7 @@ impl Plan {
                 module.interleaved = plan.is_rotated(&format!("{}.weight", module.name)).then_some(config.head_dim);
             }
             plan.units.extend(units);
+            layer.norms().flat_map(Norm::vectors).for_each(|norm| plan.vector(norm.clone()));
             let Feed::Dense(mlp) = layer.feed else {
                 return Err(refused("experts are not written as GGUF".to_string()));
             };
@@ -160,8 +161,6 @@ impl Plan {
                 let biases = linear.biases.into_iter();
                 biases.for_each(|bias| plan.vector(Vector { len: bias.shape[0], name: bias.name }));
             }
-            let norms = [layer.attention_norms, layer.mlp_norms].into_iter().flat_map(|n| [n.before, n.after]);
-            norms.flatten().for_each(|norm| plan.vector(norm));
             if let Mixer::Attention(Attention { head_norms, .. }) = layer.mixer {
                 let norms = head_norms.into_iter().flat_map(|(q, k)| [Some(q), k]).flatten();
                 norms.for_each(|norm| plan.vector(norm));

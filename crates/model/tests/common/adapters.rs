@@ -25,7 +25,7 @@ pub(crate) struct Files {
 pub(crate) fn modules(config: &ModelConfig) -> Vec<(&'static str, usize, usize)> {
     let (hidden, heads, width) = (config.hidden_size, config.layers[0].heads, config.intermediate_size);
     let kv = heads.kv_width();
-    let mut modules = match config.fused_projections {
+    let mut modules = match config.fused_projections == model::config::FusedProjections::All {
         true => vec![("self_attn.qkv_proj", hidden, heads.qkv_width()), ("mlp.gate_up_proj", hidden, 2 * width)],
         false => vec![
             ("self_attn.q_proj", hidden, heads.q_width()),

@@ -347,7 +347,7 @@ impl Backend for Remote {
         });
     }
 
-    fn layer_norm(&self, x: &Place, rows: usize, norm: Norm<'_, Place>, out: &mut Place) {
+    fn layer_norm(&self, x: &Place, rows: Range<usize>, norm: Norm<'_, Place>, out: &mut Place) {
         let (x, out, weight, bias, eps) = (x.0, out.0, norm.weight.0, norm.bias.map(|bias| bias.0), norm.eps);
         self.ask(move |reference, arena| {
             arena.change(out, |arena, out| {
@@ -384,11 +384,17 @@ impl Backend for Remote {
 
     fn rotate_and_store(&self, step: &Place, how: Rotation<'_, Place>, qkv: &mut Place, kv: &mut RemoteCache) {
         let Rotation { layout, head_norms, rope, layer } = how;
-        // Norms: whether of whole rows, q, k, v, eps. Tables: the numbers' place, beside what the host knows of them.
+        enum Norms {
+            PerHead,
+            AfterRotation,
+            WholeWidth,
+        }
+        // Norms: of what, q, k, v, eps. Tables: the numbers' place, beside what the host knows of them.
         let head_norms = match head_norms {
             HeadNorms::None => None,
-            HeadNorms::PerHead { q, k, v, eps } => Some((false, q.0, k.0, v.map(|v| v.0), eps)),
-            HeadNorms::WholeWidth { q, k, eps } => Some((true, q.0, k.0, None, eps)),
+            HeadNorms::PerHead { q, k, v, eps } => Some((Norms::PerHead, q.0, k.0, v.map(|v| v.0), eps)),
+            HeadNorms::AfterRotation { q, k, eps } => Some((Norms::AfterRotation, q.0, k.0, None, eps)),
+            HeadNorms::WholeWidth { q, k, eps } => Some((Norms::WholeWidth, q.0, k.0, None, eps)),
         };
         let Ok(rope) = rope.map(|rope| rope.try_map(|numbers| Ok::<_, Infallible>(numbers.0))).transpose();
         let (step, qkv, kv) = (step.0, qkv.0, kv.0);
@@ -398,10 +404,15 @@ impl Backend for Remote {
                 let vector = |place: usize| &*arena.vectors[&place];
                 let head_norms = match head_norms {
                     None => HeadNorms::None,
-                    Some((false, q, k, v, eps)) => {
+                    Some((Norms::PerHead, q, k, v, eps)) => {
                         HeadNorms::PerHead { q: vector(q), k: vector(k), v: v.map(vector), eps }
                     }
-                    Some((true, q, k, _, eps)) => HeadNorms::WholeWidth { q: vector(q), k: vector(k), eps },
+                    Some((Norms::AfterRotation, q, k, _, eps)) => {
+                        HeadNorms::AfterRotation { q: vector(q), k: vector(k), eps }
+                    }
+                    Some((Norms::WholeWidth, q, k, _, eps)) => {
+                        HeadNorms::WholeWidth { q: vector(q), k: vector(k), eps }
+                    }
                 };
                 let rope = rope.map(|rope| rope.try_map(|&place| reference.vector(vector(place))).unwrap());
                 let how = Rotation { layout, head_norms, rope: rope.as_ref(), layer };
@@ -583,6 +594,13 @@ impl Backend for Remote {
     fn scale(&self, by: f32, x: &mut Place, extent: Extent) {
         let x = x.0;
         self.ask(move |reference, arena| reference.scale(by, arena.rows.get_mut(&x).unwrap(), extent));
+    }
+
+    fn clamp(&self, limit: f32, x: &mut Place, extent: Extent) {
+        let x = x.0;
+        self.ask(move |reference, arena| {
+            arena.change(x, |_, x| Backend::clamp(reference, limit, x, extent));
+        });
     }
 
     fn multiply(&self, x: &mut Place, extent: Extent, (by, by_width, at): (&Place, usize, usize)) {
