@@ -49,6 +49,12 @@ GEMMA = {
     "use_bidirectional_attention": True,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+# The fields of the published files, and those of transformers.
+NOMIC = {"model_type": "nomic_bert", "n_embd": 64, "n_head": 2, "n_inner": 96, "n_layer": 2, "n_positions": 400,
+         "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "activation_function": "swiglu",
+         "type_vocab_size": 2, "vocab_size": 133, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False}
+NOMIC_FIELDS = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96, "num_hidden_layers": 2,
+                "max_position_embeddings": 400, "vocab_size": 133}
 LABELS = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 
 CASES = {
@@ -67,6 +73,8 @@ CASES = {
     # Windows of five on each side in two layers of three; two products without biases.
     "embedding-gemma": {"architectures": ["Gemma3TextModel"], **GEMMA,
                         "modules": {"pooling": "mean", "dense": [96, 40], "normalize": True}},
+    # Rotations and a gated MLP in BERT's layers; pairs.
+    "nomic-bert": {"architectures": ["NomicBertModel"], **NOMIC, "modules": {"pooling": "mean"}},
     # In the spelling of transformers 5, with every bias.
     "modernbert-classifier": {"architectures": ["ModernBertForSequenceClassification"], **MODERN,
                               "classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True,
@@ -76,6 +84,23 @@ CASES = {
                               "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 80000.0},
                                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}},
 }
+
+
+def published(weights):
+    """Nomic's weights under the names of the published files."""
+    names = {"embeddings.LayerNorm": "emb_ln", "layers.": "encoder.layers.", "self_attn.o_proj": "attn.out_proj",
+             "up_proj": "fc11", "gate_proj": "fc12", "down_proj": "fc2", "post_attention_layernorm": "norm1",
+             "post_mlp_layernorm": "norm2"}
+    found = {}
+    for name, weight in weights.items():
+        for theirs, own in names.items():
+            name = name.replace(theirs, own)
+        if "self_attn." not in name and not name.startswith("pooler."):
+            found[name] = weight
+    for layer in range(NOMIC["n_layer"]):
+        parts = [weights[f"layers.{layer}.self_attn.{part}_proj.weight"] for part in "qkv"]
+        found[f"encoder.layers.{layer}.attn.Wqkv.weight"] = torch.cat(parts)
+    return found
 
 
 def random_weights(model, rng):
@@ -142,10 +167,12 @@ def make_case(directory, name, spec):
     rng = numpy.random.default_rng(seed)
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(spec, indent=1) + "\n")
-    dense = write_modules(directory, modules, spec["hidden_size"], rng) if modules else None
+    dense = write_modules(directory, modules, spec.get("hidden_size", 64), rng) if modules else None
     modules = modules or {"pooling": "mean"}
     config = transformers.AutoConfig.from_pretrained(directory)
     model_class = getattr(transformers, spec["architectures"][0])
+    if name == "nomic-bert":
+        config = transformers.NomicBertConfig(**NOMIC_FIELDS)
     config._attn_implementation = "eager"
     model = model_class(config).eval()
     weights = random_weights(model, rng)
@@ -153,7 +180,8 @@ def make_case(directory, name, spec):
     # Some files have float32, most are half as large.
     stored = torch.float32 if name in ("bert", "xlm-roberta") else torch.bfloat16
     weights = {tensor: weight.to(stored if weight.dim() >= 2 else torch.float32) for tensor, weight in weights.items()}
-    make.write_weights(directory, {prefix + tensor: weight for tensor, weight in weights.items()}, 1)
+    stored = published(weights) if name == "nomic-bert" else weights
+    make.write_weights(directory, {prefix + tensor: weight for tensor, weight in stored.items()}, 1)
     rounded = {tensor: weight.to(torch.bfloat16).to(torch.float32) if weight.dim() >= 2 else weight
                for tensor, weight in weights.items()}
     model.load_state_dict(rounded, strict=False)

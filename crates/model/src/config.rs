@@ -361,7 +361,7 @@ impl ModelConfig {
             layer_scalars: traits.layer_scalars,
             encoder: None,
         };
-        Ok(if both_ways { encoder::of_decoder(config) } else { config })
+        if both_ways { encoder::of_decoder(config, &fields) } else { Ok(config) }
     }
 
     /// The same, with the head that the weights have. One that is stored beside the embedding and is another matrix is

@@ -15,7 +15,9 @@
 //! Pooling happens on the host, in plain loops and in the order of the rows: it is a thousandth of a pass.
 
 use crate::batch::Batch;
-use crate::config::{CacheShape, Classifier, ClassifierForm, EncoderConfig, ModelConfig, NormPlacement, Pooling};
+use crate::config::{
+    CacheShape, Classifier, ClassifierForm, EncoderConfig, Family, ModelConfig, NormPlacement, Pooling,
+};
 use crate::forward::{Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, max_model_len, rope_tables};
 use crate::kv::Caches;
 use crate::mixers::Memory;
@@ -250,7 +252,8 @@ struct LayerTensors {
 
 impl<'c> Tensors<'c> {
     fn of(config: &'c ModelConfig, encoder: &'c EncoderConfig, weights: &Weights) -> Tensors<'c> {
-        let word = if encoder.gated { "embeddings.tok_embeddings.weight" } else { "embeddings.word_embeddings.weight" };
+        let is_modern = config.family == Family::ModernBert;
+        let word = if is_modern { "embeddings.tok_embeddings.weight" } else { "embeddings.word_embeddings.weight" };
         let prefixes = ["bert.", "roberta.", "model.", ""];
         let prefix = prefixes.into_iter().find(|prefix| weights.has(&format!("{prefix}{word}"))).unwrap_or("");
         Tensors { config, encoder, prefix }
@@ -271,8 +274,12 @@ impl<'c> Tensors<'c> {
 
     /// Words, and what there is of positions and segments.
     fn tables(&self) -> [Option<LinearTensors>; 3] {
-        let EncoderConfig { gated, positions, token_types, .. } = self.encoder;
-        let words = if *gated { "embeddings.tok_embeddings" } else { "embeddings.word_embeddings" };
+        let EncoderConfig { positions, token_types, .. } = self.encoder;
+        let words = if self.config.family == Family::ModernBert {
+            "embeddings.tok_embeddings"
+        } else {
+            "embeddings.word_embeddings"
+        };
         [
             Some(self.table(words, self.config.vocab_size)),
             positions.map(|positions| self.table("embeddings.position_embeddings", positions.rows)),
@@ -281,7 +288,11 @@ impl<'c> Tensors<'c> {
     }
 
     fn embedding_norm(&self) -> NormTensors {
-        let module = if self.encoder.gated { "embeddings.norm" } else { "embeddings.LayerNorm" };
+        let module = match self.config.family {
+            Family::ModernBert => "embeddings.norm",
+            Family::NomicBert => "emb_ln",
+            _ => "embeddings.LayerNorm",
+        };
         self.norm(self.name(module), self.encoder.norm_bias)
     }
 
@@ -292,6 +303,18 @@ impl<'c> Tensors<'c> {
     fn layer(&self, index: usize) -> LayerTensors {
         let (config, bias) = (self.config, self.encoder.norm_bias);
         let (hidden, width) = (config.hidden_size, config.intermediate_size);
+        if self.config.family == Family::NomicBert {
+            let at = |rest: &str| self.name(&format!("encoder.layers.{index}.{rest}"));
+            return LayerTensors {
+                attention_norm: Some(self.norm(at("norm1"), bias)),
+                qkv: LinearTensors::whole(&[(at("attn.Wqkv"), 3 * hidden)], hidden, config.qkv_bias),
+                o: LinearTensors::whole(&[(at("attn.out_proj"), hidden)], hidden, config.o_bias),
+                mlp_norm: self.norm(at("norm2"), bias),
+                // The second is what the activation is of.
+                up: LinearTensors::whole(&[(at("mlp.fc12"), width), (at("mlp.fc11"), width)], hidden, config.mlp_bias),
+                down: LinearTensors::whole(&[(at("mlp.fc2"), hidden)], width, config.mlp_bias),
+            };
+        }
         if self.encoder.gated {
             let at = |rest: &str| self.name(&format!("layers.{index}.{rest}"));
             return LayerTensors {

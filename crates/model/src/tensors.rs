@@ -697,7 +697,7 @@ impl<'c> Tensors<'c> {
         let stored_rates =
             of(mamba, &format!("mamba.{STORED_RATES}")) || of(delta, &format!("linear_attn.{STORED_RATES}"));
         let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(Some(0), "self_attn.k_b_proj.weight");
-        let fused_qkv = config.fused_projections == FusedProjections::All || has("self_attn.qkv_proj.weight");
+        let fused_qkv = config.fused_projections == FusedProjections::All || of(Some(0), "self_attn.qkv_proj.weight");
         Tensors { config, prefix, head, names, experts, fused_qkv, input_linear, stored_rates, apart }
     }
 

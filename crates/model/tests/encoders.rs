@@ -4,15 +4,17 @@
 
 use crate::common;
 
+use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError, Source};
 use common::device::Remote;
+use common::gguf::{f32_setting, file, list_setting, text_setting, texts_setting, u32_setting};
 use common::*;
 use kernels::{AccumulationOrder, Backend, Isa, KvDtype, Reference, WeightClass};
 use model::{Batch, Encoder, Forward, KvBudget, LoadOptions, ModelConfig, Span, load_encoder};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-const CASES: [&str; 7] = [
+const CASES: [&str; 8] = [
     "bert",
     "bert-reranker",
     "xlm-roberta",
@@ -20,6 +22,7 @@ const CASES: [&str; 7] = [
     "modernbert",
     "modernbert-classifier",
     "embedding-gemma",
+    "nomic-bert",
 ];
 
 fn directory(name: &str) -> PathBuf {
@@ -134,6 +137,8 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("modernbert", "local_rope_theta", json!(160_000)),
         ("modernbert", "global_rope_theta", json!(10_000)),
         ("modernbert-classifier", "classifier_pooling", json!("cls")),
+        ("nomic-bert", "rotary_emb_base", json!(10_000)),
+        ("nomic-bert", "layer_norm_epsilon", json!(0.5)),
         ("embedding-gemma", "sliding_window", json!(8)),
         ("embedding-gemma", "sliding_window", json!(12)),
         ("embedding-gemma", "layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
@@ -333,4 +338,178 @@ fn a_part_of_a_text_is_no_text() {
     let Span { start, .. } = &mut batch.spans[0];
     *start = 1;
     vectors(&mut load(Reference::new(), "bert", WeightClass::Bf16, KvDtype::Bf16), &batch);
+}
+
+/// A committed case as ggml's converter writes it: without the rows of positions that no text has, and with the products
+/// of its modules beside the layers.
+fn as_gguf(name: &str, architecture: &str, settings: &[(&str, u32)], pooling: u32) -> Checkpoint {
+    let number = |encoding: &str| ["F32", "F16"].iter().position(|own| *own == encoding).map_or(30, |at| at as u32);
+    let mut tensors = Vec::new();
+    for part in ["", "2_Dense", "3_Dense"].iter().filter(|part| directory(name).join(part).is_dir()) {
+        let weights = Weights::open(&Checkpoint::open(Source::Directory(directory(name).join(part))).unwrap()).unwrap();
+        for stored in weights.stored() {
+            let mut bytes = vec![0; stored.num_bytes as usize];
+            stored.read(0, &mut bytes).unwrap();
+            let mut shape: Vec<u64> = stored.shape.iter().rev().map(|&dim| dim as u64).collect();
+            let own = stored.name.strip_prefix("bert.").unwrap_or(stored.name);
+            let own = own.strip_prefix("roberta.").unwrap_or(own);
+            let ggml = match architecture {
+                "gemma-embedding" if part.is_empty() => {
+                    checkpoint::gguf::ggml_name(architecture, &format!("model.{own}"))
+                }
+                _ if part.is_empty() => checkpoint::gguf::ggml_name(architecture, own),
+                _ => own.replace("linear", &format!("dense_{}", &part[..1])),
+            };
+            if ggml == own && part.is_empty() || ggml.contains("dense_") && architecture == "bert" {
+                continue; // heads that no vector needs
+            }
+            if ggml.starts_with("position_embd") && name.contains("roberta") {
+                shape[1] -= 2;
+                bytes.drain(..2 * bytes.len() / (shape[1] as usize + 2));
+            }
+            if architecture == "gemma-embedding" && ggml.ends_with("norm.weight") {
+                let plus_one = |bytes: &[u8; 4]| (f32::from_le_bytes(*bytes) + 1.0).to_le_bytes();
+                bytes = bytes.as_chunks().0.iter().flat_map(plus_one).collect();
+            }
+            tensors.push((ggml, shape, number(stored.encoding.name()), bytes));
+        }
+    }
+    let key = |name: &str| format!("{architecture}.{name}");
+    let mut all = vec![text_setting("general.architecture", architecture), u32_setting(&key("pooling_type"), pooling)];
+    all.extend(settings.iter().map(|(name, value)| u32_setting(&key(name), *value)));
+    let eps = if architecture == "gemma-embedding" { 1e-6 } else { 1e-5 };
+    let is_bert = ["bert", "nomic-bert"].contains(&architecture) && !name.contains("roberta");
+    all.push(f32_setting(&key("attention.layer_norm_epsilon"), if is_bert { 1e-12 } else { eps }));
+    all.push(f32_setting(&key("attention.layer_norm_rms_epsilon"), eps));
+    embedded(vec![("t.gguf", file(&all, &tensors))])
+}
+
+/// Rows of a GGUF file have the bits of those of the directory, and vectors their direction.
+#[test]
+fn encoders_in_gguf_are_those_of_their_directories() {
+    let sizes = |width, heads, layers, mlp, context| {
+        let names =
+            ["embedding_length", "attention.head_count", "block_count", "feed_forward_length", "context_length"];
+        names.into_iter().zip([width, heads, layers, mlp, context]).collect::<Vec<_>>()
+    };
+    let modern = [("attention.sliding_window", 12), ("attention.sliding_window_pattern", 3)];
+    let gemma = [
+        ("attention.head_count_kv", 1),
+        ("attention.key_length", 32),
+        ("attention.sliding_window", 10),
+        ("attention.sliding_window_pattern", 2),
+        ("rope.freq_base", 1_000_000),
+    ];
+    let table = [
+        ("bert", "bert", sizes(64, 2, 2, 96, 320), 1),
+        ("xlm-roberta", "bert", sizes(48, 3, 2, 96, 320), 2),
+        ("roberta-classifier", "bert", sizes(48, 3, 2, 96, 320), 4),
+        ("nomic-bert", "nomic-bert", sizes(64, 2, 2, 96, 400), 1),
+        ("modernbert", "modern-bert", [sizes(64, 4, 4, 72, 400), modern.to_vec()].concat(), 1),
+        ("embedding-gemma", "gemma-embedding", [sizes(64, 4, 3, 96, 400), gemma.to_vec()].concat(), 1),
+    ];
+    for (name, architecture, settings, pooling) in table {
+        let options = encoder_options(WeightClass::Bf16, KvDtype::Bf16);
+        let checkpoint = as_gguf(name, architecture, &settings, pooling);
+        let mut converted = load_encoder(cpu(None, 2), &checkpoint, &options, &mut |_| {}).unwrap();
+        let mut own = load(cpu(None, 2), name, WeightClass::Bf16, KvDtype::Bf16);
+        // Padding within a text is no token in GGUF.
+        let texts: Vec<Text> = texts(name).into_iter().filter(|text| !text.tokens.contains(&1)).collect();
+        let batch = batch_of(&texts.iter().collect::<Vec<_>>(), 0);
+        let (found, wanted) = (vectors(&mut converted, &batch), vectors(&mut own, &batch));
+        let mut rows = [(); 2].map(|()| vec![0f32; batch.token_ids.len() * own.config().hidden_size]);
+        converted.read_rows(0..batch.token_ids.len(), &mut rows[0]);
+        own.read_rows(0..batch.token_ids.len(), &mut rows[1]);
+        assert!(rows[0] == rows[1], "{name}: {:?}, not {:?}", &rows[0][..4], &rows[1][..4]);
+        if name == "bert" {
+            continue; // its tanh behind pooling is not in the file
+        }
+        for (found, wanted) in found.iter().zip(&wanted) {
+            let length = wanted.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let length = if pooling == 4 { 1.0 } else { length };
+            let wanted: Vec<f32> = wanted.iter().map(|x| x / length).collect();
+            assert!(error(found, &wanted) < 1e-6, "{name}: {:?}, not {:?}", &found[..3], &wanted[..3]);
+        }
+    }
+}
+
+/// WordPiece as ggml writes it, spaces before words instead of signs before endings, and Unigram.
+#[test]
+fn vocabularies_of_encoders_in_gguf() {
+    let open = |model: &str, tokens: &[&str], types: &[u32], more: Vec<Vec<u8>>| {
+        let types: Vec<u8> = types.iter().flat_map(|kind| kind.to_le_bytes()).collect();
+        let scores = (0..tokens.len()).flat_map(|id| (-(id as f32)).to_le_bytes()).collect::<Vec<u8>>();
+        let mut settings = vec![
+            text_setting("general.architecture", "bert"),
+            text_setting("tokenizer.ggml.model", model),
+            texts_setting("tokenizer.ggml.tokens", tokens),
+            list_setting("tokenizer.ggml.token_type", 5, tokens.len() as u64, &types),
+            list_setting("tokenizer.ggml.scores", 6, tokens.len() as u64, &scores),
+        ];
+        settings.extend(more);
+        let checkpoint = embedded(vec![("t.gguf", file(&settings, &[]))]);
+        text::tokenizer::Tokenizer::load(&checkpoint, tokens.len()).unwrap()
+    };
+    let words =
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u{2581}the", "\u{2581}cafe", "s", "\u{2581}!", "\u{2581}\u{65e5}"];
+    let ids = |name: &str, id| u32_setting(&format!("tokenizer.ggml.{name}_token_id"), id);
+    let specials = || vec![ids("cls", 2), ids("seperator", 3), ids("unknown", 1)];
+    let lower = open("bert", &words, &[3, 3, 3, 3, 1, 1, 1, 1, 1], specials());
+    for (text, wanted) in [
+        ("The caf\u{e9}s!", &[2, 4, 5, 6, 7, 3][..]),
+        ("\u{65e5}the xyz", &[2, 8, 4, 1, 3]),
+        ("the[SEP]the", &[2, 4, 3, 4, 3]),
+        ("", &[2, 3]),
+    ] {
+        assert_eq!(lower.encode(text, true).unwrap(), wanted, "{text:?}");
+    }
+    assert_eq!(lower.encode_pair("the", "cafe s", None).unwrap(), (vec![2, 4, 3, 5, 1, 3], Some(3)));
+    // A capital in the vocabulary, in a file that does not say whether there are any.
+    let mut cased = words;
+    cased[4] = "\u{2581}The";
+    let cased = open("bert", &cased, &[3, 3, 3, 3, 1, 1, 1, 1, 1], specials());
+    assert_eq!(cased.encode("The the", true).unwrap(), [2, 4, 1, 3]);
+
+    let pieces = ["<s>", "<pad>", "</s>", "<unk>", "\u{2581}", "\u{2581}ab", "c", "\u{2581}abc", "a", "b", "[PAD9]"];
+    let specials = vec![ids("bos", 0), ids("eos", 2), ids("unknown", 3)];
+    let unigram = open("t5", &pieces, &[3, 3, 3, 2, 1, 1, 1, 1, 1, 1, 5], specials);
+    for (text, wanted) in
+        [("abc  ab", &[0, 7, 5, 2][..]), ("abcc", &[0, 7, 6, 2]), ("  ", &[0, 2]), ("abz", &[0, 5, 3, 2])]
+    {
+        assert_eq!(unigram.encode(text, true).unwrap(), wanted, "{text:?}");
+    }
+    assert_eq!(unigram.encode_pair("ab", "abc", None).unwrap(), (vec![0, 5, 2, 2, 7, 2], None));
+}
+
+#[test]
+fn a_broken_encoder_in_gguf_is_refused_by_its_key() {
+    let tokens = |tokens: &[&str]| texts_setting("tokenizer.ggml.tokens", tokens);
+    let kind = |kind: &str| text_setting("tokenizer.ggml.model", kind);
+    let all = ["[UNK]", "[CLS]", "[SEP]"];
+    let scores = |count: u64| list_setting("tokenizer.ggml.scores", 6, count, &vec![0; 4 * count as usize]);
+    for (settings, wanted) in [
+        (vec![kind("bert")], "tokenizer.ggml.tokens: missing"),
+        (vec![kind("bert"), tokens(&all[1..])], "tokenizer.ggml.tokens: no token \"[UNK]\" for what is unknown"),
+        (vec![kind("bert"), tokens(&["[UNK]", "\u{2581}a", "\u{2581}a"])], "tokens: token \"\u{2581}a\" occurs twice"),
+        (
+            vec![kind("bert"), tokens(&all), u32_setting("tokenizer.ggml.cls_token_id", 3)],
+            "tokenizer.ggml.cls_token_id: 3, but there are 3 tokens",
+        ),
+        (vec![kind("t5"), tokens(&all)], "tokenizer.ggml.scores: missing"),
+        (vec![kind("t5"), tokens(&all), scores(2)], "tokenizer.ggml.scores: 2 scores for 3 tokens"),
+    ] {
+        let settings = [vec![text_setting("general.architecture", "bert")], settings].concat();
+        let checkpoint = embedded(vec![("t.gguf", file(&settings, &[]))]);
+        let error = text::tokenizer::Tokenizer::load(&checkpoint, 3).err().expect("refused").to_string();
+        assert!(error.contains(wanted), "{wanted}: {error}");
+    }
+    let sizes = [("embedding_length", 48), ("attention.head_count", 3), ("block_count", 2), ("context_length", 320)];
+    for (settings, pooling, wanted) in [
+        (&sizes[..], 1, "t.gguf: bert.feed_forward_length: missing"),
+        (&[sizes[0], ("attention.head_count", 5)], 1, "t.gguf: bert.attention.head_count: 5 does not divide"),
+        (&sizes, 9, "t.gguf: bert.pooling_type: 9 is unknown"),
+    ] {
+        let found = refusal(&as_gguf("xlm-roberta", "bert", settings, pooling));
+        assert!(found.contains(wanted), "{wanted}: {found}");
+    }
 }

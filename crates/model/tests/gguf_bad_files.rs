@@ -310,8 +310,8 @@ fn settings_that_are_no_model() {
         ),
         (
             "another architecture",
-            with("general.architecture", text_setting("general.architecture", "bert")),
-            &["general.architecture: \"bert\" is unknown; known are llama"],
+            with("general.architecture", text_setting("general.architecture", "t5")),
+            &["general.architecture: \"t5\" is unknown; known are llama"],
         ),
         ("architecture as a number", with("general.architecture", u32_setting("general.architecture", 1)), &["a text"]),
         (

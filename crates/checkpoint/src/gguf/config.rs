@@ -10,8 +10,8 @@
 //! `rope_freqs.weight`, computed in float32. Its parameters are recovered and must reproduce every divisor, so the
 //! rotations equal those of the original model, bit for bit.
 
-use super::Gguf;
 use super::header::{Metadata, quoted};
+use super::{Gguf, encoders};
 use crate::container::TiledHeads;
 use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
@@ -177,12 +177,11 @@ struct Settings<'m> {
 
 impl<'m> Settings<'m> {
     fn of(metadata: &'m Metadata) -> Result<Settings<'m>, LoadError> {
-        let known = || ARCHITECTURES.map(|(ggml, _)| ggml).join(", ");
+        let all = || ARCHITECTURES.iter().chain(&encoders::ARCHITECTURES).map(|(ggml, _)| *ggml);
+        let known = || all().collect::<Vec<_>>().join(", ");
         match metadata.text(ARCHITECTURE)? {
             None => Err(metadata.error(ARCHITECTURE, "missing: is this a language model?")),
-            Some(name) if ARCHITECTURES.iter().any(|(ggml, _)| *ggml == name) => {
-                Ok(Settings { metadata, architecture: name })
-            }
+            Some(name) if all().any(|ggml| ggml == name) => Ok(Settings { metadata, architecture: name }),
             Some(other) => {
                 Err(metadata.error(ARCHITECTURE, format!("{} is unknown; known are {}", quoted(other), known())))
             }
@@ -255,6 +254,9 @@ pub(super) fn value_heads(metadata: &Metadata) -> Result<Option<TiledHeads>, Loa
 pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError> {
     let metadata = &gguf.metadata;
     let settings = Settings::of(metadata)?;
+    if let Some(config) = encoders::config(gguf)? {
+        return Ok(Value::Object(config));
+    }
     let mut config = Map::new();
     config.insert("architectures".into(), json!([class(&settings)?]));
     for (field, key) in INTEGERS.into_iter().chain([FEED_FORWARD]) {
@@ -313,6 +315,10 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         }
         "deepseek2" | "mistral4" => add_latent_fields(&settings, &mut config)?,
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
+        "gemma-embedding" => {
+            add_layer_types(&settings, &mut config)?;
+            encoders::add_pooling(gguf, settings.architecture, &mut config)?;
+        }
         "gemma4" => add_gemma4_fields(gguf, files, &settings, &mut config)?,
         "qwen35" | "qwen35moe" | "qwen3next" => add_delta_fields(gguf, &settings, head_dim, &mut config)?,
         _ => {}
@@ -337,9 +343,8 @@ fn class(settings: &Settings<'_>) -> Result<&'static str, LoadError> {
     if settings.architecture == "deepseek2" && settings.integer(EXPERT_SCORES)? == Some(2) {
         return Ok("DeepseekV3ForCausalLM");
     }
-    let (_, class) =
-        ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("checked by Settings::of");
-    Ok(class)
+    let mut all = ARCHITECTURES.iter().chain(&encoders::ARCHITECTURES);
+    Ok(all.find(|(ggml, _)| *ggml == settings.architecture).expect("checked by Settings::of").1)
 }
 
 /// Adds fields of single architectures, and constants of models for which ggml has no key.
@@ -350,7 +355,7 @@ fn add_architecture_fields(
 ) -> Result<(), LoadError> {
     let window = settings.integer(WINDOW.1)?;
     match settings.architecture {
-        "gemma2" | "gemma3" => {
+        "gemma2" | "gemma3" | "gemma-embedding" => {
             // Scores are scaled by the width of a head; in the largest models by hidden size / heads.
             let layers = settings.integer("block_count")?;
             let largest = if settings.architecture == "gemma2" { 46 } else { 62 };
@@ -360,6 +365,9 @@ fn add_architecture_fields(
             };
             config.insert("query_pre_attn_scalar".into(), json!(scalar));
             config.insert(WINDOW.0.into(), json!(window));
+            if settings.architecture == "gemma-embedding" {
+                config.insert("use_bidirectional_attention".into(), true.into());
+            }
         }
         "qwen3moe" | "qwen3vlmoe" => {
             config.insert("norm_topk_prob".into(), true.into());
@@ -690,6 +698,9 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
         fields.chain(OF_DELTA).chain([SHARED_WIDTH_OF_QWEN, ATTENTION_INTERVAL, ("linear_value_head_dim", INNER)]);
     match (field, fields.find(|(theirs, _)| *theirs == name)) {
         (_, Some((_, key))) => format!("{architecture}.{key}"),
+        (_, None) if encoders::key_of(name).is_some() => {
+            format!("{architecture}.{}", encoders::key_of(name).unwrap_or_default())
+        }
         ("vocab_size", _) => "tensor \"token_embd.weight\"".to_string(),
         ("partial_rotary_factor", _) => format!("{architecture}.rope.dimension_count"),
         _ => field.to_string(),

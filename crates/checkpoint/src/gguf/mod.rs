@@ -15,6 +15,7 @@
 //! Each is refused by name.
 
 mod config;
+mod encoders;
 mod header;
 mod names;
 mod tokenizer;

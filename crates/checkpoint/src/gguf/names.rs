@@ -21,6 +21,7 @@
 //! **Norms of Gemma, Qwen3.5 and Nemotron** multiply by one plus their weight; the converter adds the one. It is subtracted here,
 //! and the forward pass adds it again, which gives the number in the file.
 
+use super::encoders;
 use super::header::Metadata;
 use crate::container::{StoredAs, TensorInfo, TiledHeads};
 use crate::files::LoadError;
@@ -254,6 +255,10 @@ fn name_in_transformers(architecture: &str, name: &str) -> Option<String> {
     {
         return Some(format!("model.layers.{index}.{theirs}"));
     }
+    if let Some(of_encoder) = encoders::name_in_transformers(architecture, name) {
+        return Some(of_encoder);
+    }
+    let architecture = encoders::decoder_of(architecture);
     let (module, kind) = name.rsplit_once('.')?;
     let module = match module.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((index, module)) if name.ends_with(SINKS.0) => {
@@ -273,6 +278,10 @@ pub fn ggml_name(architecture: &str, name: &str) -> String {
     if let Some(index) = name.strip_suffix(SINKS.1).and_then(|rest| rest.strip_prefix("model.layers.")) {
         return format!("blk.{index}{}", SINKS.0);
     }
+    if let Some(of_encoder) = encoders::ggml_name(architecture, name) {
+        return of_encoder;
+    }
+    let architecture = encoders::decoder_of(architecture);
     let translated = || {
         if let Some((index, own)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'))
             && let Some((ggml, _)) = layer_tensors(architecture).iter().find(|(_, theirs)| *theirs == own)
@@ -299,7 +308,7 @@ pub fn ggml_name(architecture: &str, name: &str) -> String {
 
 /// A tensor under its name in the forward pass, or one for each expert. Others keep their names.
 pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec<TensorInfo>, LoadError> {
-    let architecture = metadata.text("general.architecture")?.unwrap_or_default();
+    let architecture = encoders::decoder_of(metadata.text("general.architecture")?.unwrap_or_default());
     // Those of Gemma 4 stay in their stacks, where gate and up are together.
     if let Some(experts) = split_experts(architecture, tensor).filter(|_| architecture != "gemma4") {
         return Ok(experts);
@@ -326,7 +335,13 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
             vec![channels, 1, taps]
         }
         // A matrix of one row.
-        &[width] if name.ends_with(".shared_expert_gate.weight") => vec![1, width],
+        &[width]
+            if [".shared_expert_gate.weight", ".token_type_embeddings.weight", ".out_proj.weight"]
+                .iter()
+                .any(|end| name.ends_with(end)) =>
+        {
+            vec![1, width]
+        }
         // Of vectors, a column or groups.
         &[rows, width] if [".rates", ".mamba.D", ".mamba.norm.weight"].iter().any(|end| name.ends_with(end)) => {
             vec![rows * width]
@@ -462,6 +477,12 @@ mod tests {
             ("qwen35moe", "blk.7.ffn_gate_inp_shexp.weight", "model.layers.7.mlp.shared_expert_gate.weight"),
             ("qwen3next", "blk.7.ssm_ba.weight", "model.layers.7.linear_attn.in_proj_ba.weight"),
             ("qwen3next", "blk.7.ssm_dt.bias", "model.layers.7.linear_attn.dt_bias"),
+            ("bert", "token_embd_norm.bias", "embeddings.LayerNorm.bias"),
+            ("bert", "blk.7.attn_output_norm.weight", "encoder.layer.7.attention.output.LayerNorm.weight"),
+            ("bert", "cls.output.bias", "classifier.out_proj.bias"),
+            ("nomic-bert", "blk.11.ffn_gate.weight", "encoder.layers.11.mlp.fc12.weight"),
+            ("modern-bert", "blk.21.ffn_up.weight", "layers.21.mlp.Wi.weight"),
+            ("gemma-embedding", "blk.7.ffn_norm.weight", "model.layers.7.pre_feedforward_layernorm.weight"),
         ] {
             assert_eq!(name_in_transformers(architecture, ggml).as_deref(), Some(theirs));
             assert_eq!(ggml_name(architecture, theirs), ggml);

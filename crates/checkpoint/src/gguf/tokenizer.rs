@@ -4,6 +4,7 @@
 //! model "gpt2"    tokens, merges, and the name of a split pattern ──► BPE over bytes
 //! model "llama"   tokens, scores (SentencePiece)                  ──► BPE over characters with byte fallback
 //! model "gemma4"  tokens, merges                                  ──► the same, newlines apart from what they separate
+//! models "bert" and "t5": WordPiece and Unigram, in encoders.rs
 //! ```
 //!
 //! SentencePiece joins the neighbours whose union has the best score. As a list of merges that is: every way to split
@@ -13,15 +14,16 @@
 //! Patterns are those of the models' own `tokenizer.json`; a name that is not in [`SPLITS`] is refused, because a wrong
 //! pattern silently gives wrong tokens. `add_eos_token` is ignored: a prompt is to be continued.
 
+use super::encoders;
 use super::header::{Metadata, quoted};
 use crate::files::LoadError;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const TEMPLATE: &str = "tokenizer.chat_template";
@@ -226,7 +228,7 @@ const ADDS_BOS: [&str; 10] = [
 
 /// Types of tokens, as numbered in the format.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TokenType {
+pub(super) enum TokenType {
     Normal,
     Unknown,
     /// A special token: `<|im_end|>`.
@@ -238,13 +240,13 @@ enum TokenType {
 }
 
 /// The vocabulary: texts and types by id.
-struct Vocabulary<'m> {
-    tokens: Vec<&'m str>,
-    types: Vec<TokenType>,
+pub(super) struct Vocabulary<'m> {
+    pub(super) tokens: Vec<&'m str>,
+    pub(super) types: Vec<TokenType>,
 }
 
 impl<'m> Vocabulary<'m> {
-    fn read(metadata: &'m Metadata) -> Result<Vocabulary<'m>, LoadError> {
+    pub(super) fn read(metadata: &'m Metadata) -> Result<Vocabulary<'m>, LoadError> {
         let tokens = metadata.texts(TOKENS)?.ok_or_else(|| metadata.error(TOKENS, "missing"))?;
         let types = match metadata.floats(TYPES)? {
             None => vec![TokenType::Normal; tokens.len()],
@@ -269,16 +271,25 @@ impl<'m> Vocabulary<'m> {
     }
 
     /// Ids with a token. A converter fills unassigned ids with names like `[PAD7]`.
-    fn ids(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = usize> {
         (0..self.tokens.len())
             .filter(|&id| self.types[id] != TokenType::Unused || self.tokens[id] != format!("[PAD{id}]"))
     }
 
     /// `model.vocab`: ids by text.
     fn map(&self, metadata: &Metadata) -> Result<Map<String, Value>, LoadError> {
+        self.map_by(metadata, &|id| self.tokens[id].to_string())
+    }
+
+    /// The same by texts that the file has in another form.
+    pub(super) fn map_by(
+        &self,
+        metadata: &Metadata,
+        text: &dyn Fn(usize) -> String,
+    ) -> Result<Map<String, Value>, LoadError> {
         let mut map = Map::new();
         for id in self.ids() {
-            if map.insert(self.tokens[id].to_string(), id.into()).is_some() {
+            if map.insert(text(id), id.into()).is_some() {
                 let problem = format!("token {} occurs twice, the second time as {id}", quoted(self.tokens[id]));
                 return Err(metadata.error(TOKENS, problem));
             }
@@ -287,7 +298,7 @@ impl<'m> Vocabulary<'m> {
     }
 
     /// `added_tokens`.
-    fn added(&self) -> Vec<Value> {
+    pub(super) fn added(&self) -> Vec<Value> {
         let added = self.ids().filter_map(|id| match self.types[id] {
             TokenType::Control | TokenType::Unknown => Some((id, true)),
             TokenType::UserDefined => Some((id, false)),
@@ -305,16 +316,21 @@ impl<'m> Vocabulary<'m> {
 
 /// The equivalent `tokenizer.json`.
 pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<String, LoadError> {
-    let parts = match metadata.text(MODEL)? {
+    let mut parts = match metadata.text(MODEL)? {
+        Some("bert") => encoders::word_piece(metadata)?,
+        Some("t5") => encoders::unigram(metadata)?,
         Some("gpt2") => bytes_bpe(metadata)?,
         Some("llama") => sentence_piece(metadata)?,
         Some("gemma4") => gemma4(metadata)?,
         Some(other) => {
-            let problem = format!("{} is unsupported; gpt2, llama and gemma4 are supported", quoted(other));
+            let problem = format!("{} is unsupported; gpt2, llama, gemma4, bert and t5 are supported", quoted(other));
             return Err(metadata.error(MODEL, problem));
         }
         None => return Err(metadata.error(MODEL, "missing: the file has no tokenizer")),
     };
+    if parts.get("post_processor").is_none() {
+        parts["post_processor"] = encoders::around_texts(metadata)?;
+    }
     Ok(parts.to_string())
 }
 
@@ -519,7 +535,9 @@ pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadEr
                 || metadata.text(PRE)?.is_some_and(|name| ADDS_BOS.contains(&name))
         }
     };
-    settings.insert("add_bos_token".into(), add_bos.into());
+    // What embedders put around a text, the tokenizer does.
+    let adds_by_itself = !encoders::around_texts(metadata)?.is_null();
+    settings.insert("add_bos_token".into(), (add_bos && !adds_by_itself).into());
     let mut templates = Vec::new();
     if let Some(template) = metadata.text(TEMPLATE)? {
         templates.push(json!({"name": "default", "template": template}));

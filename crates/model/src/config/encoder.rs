@@ -119,7 +119,7 @@ struct Traits {
     classifier: &'static str,
 }
 
-const ENCODERS: [Traits; 4] = [
+const ENCODERS: [Traits; 5] = [
     Traits {
         family: Family::Bert,
         architectures: &["BertModel", "BertForMaskedLM", "BertForPreTraining"],
@@ -140,6 +140,11 @@ const ENCODERS: [Traits; 4] = [
         architectures: &["ModernBertModel", "ModernBertForMaskedLM"],
         classifier: "ModernBertForSequenceClassification",
     },
+    Traits {
+        family: Family::NomicBert,
+        architectures: &["NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"],
+        classifier: "NomicBertForSequenceClassification",
+    },
 ];
 
 const EPS: RangeInclusive<f64> = 1e-15..=1.0;
@@ -156,10 +161,37 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<ModelConfig>, LoadError
     };
     let Some(traits) = ENCODERS.iter().find(is_it) else { return Ok(None) };
     let judges = name == Some(traits.classifier);
-    match traits.family {
-        Family::ModernBert => modern_bert(fields, judges).map(Some),
-        family => bert(fields, family, judges).map(Some),
+    let config = match traits.family {
+        Family::ModernBert => modern_bert(fields, judges),
+        Family::NomicBert => nomic_bert(fields, judges),
+        family => bert(fields, family, judges),
+    };
+    with_stated_pooling(config?, fields).map(Some)
+}
+
+/// Pooling as a GGUF file says it, and what comes behind; there all vectors have length 1.
+fn with_stated_pooling(mut config: ModelConfig, fields: &Fields<'_>) -> Result<ModelConfig, LoadError> {
+    const FIELD: &str = "gguf_pooling";
+    let mut width = config.hidden_size;
+    for stated in fields.list("gguf_dense")?.into_iter().flatten().filter_map(Value::as_object) {
+        let fields = Fields { file: CONFIG, path: "gguf_dense.".to_string(), map: stated };
+        let directory = fields.text("name")?.unwrap_or_default().to_string();
+        let (in_features, out_features) =
+            (fields.size("in_features", MAX_WIDTH)?, fields.size("out_features", MAX_WIDTH)?);
+        if in_features != width {
+            let problem = format!("{directory} reads {in_features}; what comes before it is {width} wide");
+            return Err(fields.error("in_features", problem));
+        }
+        width = out_features;
+        let dense = Dense { directory, in_features, out_features, has_bias: false, tanh: false };
+        config.encoder.iter_mut().for_each(|encoder| encoder.dense.push(dense.clone()));
     }
+    if let (Some(encoder), Some(name)) = (&mut config.encoder, fields.text(FIELD)?) {
+        let mode = MODES.iter().find(|(_, short, _)| *short == name).map(|(.., mode)| *mode);
+        encoder.pooling = mode.ok_or_else(|| fields.error(FIELD, format!("{} is unknown", quoted(name))))?;
+        (encoder.pooling_is_assumed, encoder.normalize) = (false, true);
+    }
+    Ok(config)
 }
 
 /// Whether a decoder of this configuration is an encoder: its tokens see later ones too.
@@ -168,7 +200,7 @@ pub(super) fn looks_both_ways(fields: &Fields<'_>, family: Family) -> bool {
 }
 
 /// The encoder with the layers of a decoder. Half of a window lies on each side, and the token between.
-pub(super) fn of_decoder(mut config: ModelConfig) -> ModelConfig {
+pub(super) fn of_decoder(mut config: ModelConfig, fields: &Fields<'_>) -> Result<ModelConfig, LoadError> {
     for layer in &mut config.layers {
         layer.window = layer.window.map(|window| window / 2 + 1);
         layer.cache = CacheLayer::default();
@@ -186,7 +218,7 @@ pub(super) fn of_decoder(mut config: ModelConfig) -> ModelConfig {
         normalize: false,
         classifier: None,
     });
-    config
+    with_stated_pooling(config, fields)
 }
 
 /// Widths and heads.
@@ -301,6 +333,8 @@ fn bert(fields: &Fields<'_>, family: Family, judges: bool) -> Result<ModelConfig
     let rows = sizes.max_position_embeddings;
     let padding = match family {
         Family::Bert => None,
+        // GGUF has no rows for positions that no text has.
+        _ if fields.flag("positions_are_cut", false)? => None,
         _ => Some(fields.optional_integer("pad_token_id", 0..=1 << 20)?.unwrap_or(1) as u32),
     };
     let context_limit = rows.saturating_sub(padding.map_or(0, |padding| padding as usize + 1));
@@ -324,6 +358,80 @@ fn bert(fields: &Fields<'_>, family: Family, judges: bool) -> Result<ModelConfig
     let activation = activation(fields, "hidden_act")?;
     let config = plain(fields, family, sizes, encoder)?;
     Ok(ModelConfig { context_limit, rms_norm_eps: eps, activation, ..config })
+}
+
+/// Nomic Embed (Nussbaum et al., 2024): BERT with rotations, a gated MLP and no biases in its products. Its first files have
+/// names of GPT-2 for the fields of BERT.
+fn nomic_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadError> {
+    const OF_GPT2: [(&str, &str); 8] = [
+        ("n_embd", "hidden_size"),
+        ("n_head", "num_attention_heads"),
+        ("n_inner", "intermediate_size"),
+        ("n_layer", "num_hidden_layers"),
+        ("n_positions", "max_position_embeddings"),
+        ("layer_norm_epsilon", "layer_norm_eps"),
+        ("rotary_emb_base", "rope_theta"),
+        ("activation_function", "hidden_act"),
+    ];
+    let mut map = fields.map.clone();
+    for (theirs, own) in OF_GPT2 {
+        if let Some(value) = map.get(theirs).cloned() {
+            map.entry(own).or_insert(value);
+        }
+    }
+    let fields = &Fields { map: &map, path: String::new(), ..*fields };
+    let only = |name: &str, usual: Value| match fields.get(name).filter(|value| **value != usual && !value.is_null()) {
+        Some(other) => Err(fields.error(name, format!("{} is not supported", quoted(&other.to_string())))),
+        None => Ok(()),
+    };
+    if judges {
+        return Err(fields.error("architectures", "classifiers of this family are not supported"));
+    }
+    for name in ["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "rotary_emb_interleaved", "use_rms_norm"] {
+        only(name, false.into())?;
+    }
+    only("rotary_emb_fraction", 1.0.into())?;
+    let sizes = Sizes::read(fields)?;
+    let nested = fields.object("rope_parameters")?;
+    const THETA: RangeInclusive<f64> = 1.0 + f64::EPSILON..=1e15;
+    let theta = match nested {
+        Some(nested) => nested.optional_float("rope_theta", THETA)?,
+        None => fields.optional_float("rope_theta", THETA)?,
+    };
+    let rotary_dim = sizes.head_dim;
+    let rope = RopeConfig { theta: theta.unwrap_or(1000.0), scaling: RopeScaling::None, rotary_dim, growth: None };
+    let own = LayerConfig { rope: Some(0), ..layer(&sizes) };
+    let encoder = EncoderConfig {
+        positions: None,
+        token_types: fields.optional_integer("type_vocab_size", 0..=1024)?.unwrap_or(2) as usize,
+        decoder_layers: false,
+        gated: true,
+        norm_bias: true,
+        pooling: Pooling::Mean,
+        pooling_is_assumed: true,
+        dense: Vec::new(),
+        normalize: false,
+        classifier: None,
+    };
+    let activation = match fields.text("hidden_act")? {
+        None | Some("swiglu") => Activation::Silu,
+        Some(_) => activation(fields, "hidden_act")?,
+    };
+    // What the model was trained for, where more positions are possible.
+    let trained = fields.optional_size("max_trained_positions", POSITIONS)?.unwrap_or(POSITIONS);
+    let context_limit = sizes.max_position_embeddings.min(trained);
+    let config = plain(fields, Family::NomicBert, sizes, encoder)?;
+    Ok(ModelConfig {
+        layers: vec![own; config.num_layers],
+        ropes: vec![rope],
+        rms_norm_eps: fields.optional_float("layer_norm_eps", EPS)?.unwrap_or(1e-12) as f32,
+        activation,
+        context_limit,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        ..config
+    })
 }
 
 /// ModernBERT (Warner et al., 2024).
@@ -557,14 +665,16 @@ fn module(
     object(checkpoint, &name, file)?.ok_or_else(missing)
 }
 
+/// Ways of pooling: the field that is true, the name of newer files.
+const MODES: [(&str, &str, Pooling); 5] = [
+    ("pooling_mode_cls_token", "cls", Pooling::Cls),
+    ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
+    ("pooling_mode_max_tokens", "max", Pooling::Max),
+    ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::MeanSqrt),
+    ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
+];
+
 fn pooling(checkpoint: &Checkpoint, directory: &str, width: usize) -> Result<Pooling, LoadError> {
-    const MODES: [(&str, &str, Pooling); 5] = [
-        ("pooling_mode_cls_token", "cls", Pooling::Cls),
-        ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
-        ("pooling_mode_max_tokens", "max", Pooling::Max),
-        ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::MeanSqrt),
-        ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
-    ];
     let map = module(checkpoint, directory, POOLING)?;
     let fields = Fields { file: POOLING, path: String::new(), map: &map };
     for name in ["word_embedding_dimension", "embedding_dimension"] {

@@ -119,6 +119,8 @@ pub enum Family {
     XlmRoberta,
     /// ModernBERT: an encoder (Warner et al., 2024).
     ModernBert,
+    /// Nomic Embed 1 and 1.5: an encoder (Nussbaum et al., 2024).
+    NomicBert,
 }
 
 impl Family {
@@ -1277,11 +1279,12 @@ pub(super) const ARCHITECTURES: [Traits; 65] = [
 ];
 
 /// Families of encoders, whose fields `encoder.rs` reads, and their `model_type`.
-const ENCODERS: [(Family, &str); 4] = [
+const ENCODERS: [(Family, &str); 5] = [
     (Family::Bert, "bert"),
     (Family::Roberta, "roberta"),
     (Family::XlmRoberta, "xlm-roberta"),
     (Family::ModernBert, "modernbert"),
+    (Family::NomicBert, "nomic_bert"),
 ];
 
 /// The families, for messages.

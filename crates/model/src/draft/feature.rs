@@ -326,10 +326,9 @@ impl<B: Backend> Network<B> {
             Kind::Eagle3 => Some(Fuse::load(plan, &mut reader, targets)?),
             Kind::Mtp(_) => None,
         };
-        let final_norm = match plan.behind_final_norm {
-            true => Some(loader.norm(&Tensors::of(&target_config, weights).final_norm())?),
-            false => None,
-        };
+        let final_norm = Tensors::of(&target_config, weights).final_norm().weight;
+        let final_norm = final_norm.filter(|_| plan.behind_final_norm);
+        let final_norm = final_norm.map(|norm| loader.norm(&norm)).transpose()?;
 
         let is_mtp = matches!(kind, Kind::Mtp(_));
         let Shared { embed, head, .. } = shared;
