@@ -55,6 +55,12 @@ NOMIC = {"model_type": "nomic_bert", "n_embd": 64, "n_head": 2, "n_inner": 96, "
          "type_vocab_size": 2, "vocab_size": 133, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False}
 NOMIC_FIELDS = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96, "num_hidden_layers": 2,
                 "max_position_embeddings": 400, "vocab_size": 133}
+QWEN3 = {
+    "model_type": "qwen3", "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 96, "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 400, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "num_hidden_layers": 2, "vocab_size": 134, "rope_theta": 1000000.0, "attention_bias": False, "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
 LABELS = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 
 CASES = {
@@ -75,6 +81,10 @@ CASES = {
                         "modules": {"pooling": "mean", "dense": [96, 40], "normalize": True}},
     # Rotations and a gated MLP in BERT's layers; pairs.
     "nomic-bert": {"architectures": ["NomicBertModel"], **NOMIC, "modules": {"pooling": "mean"}},
+    # A decoder whose last row is judged: by a matrix of its own, and by the logit of "yes" less that of "no".
+    "qwen3-classifier": {"architectures": ["Qwen3ForSequenceClassification"], **QWEN3, "id2label": LABELS,
+                         "label2id": {name: int(i) for i, name in LABELS.items()}},
+    "qwen3-reranker": {"architectures": ["Qwen3ForCausalLM"], **QWEN3},
     # In the spelling of transformers 5, with every bias.
     "modernbert-classifier": {"architectures": ["ModernBertForSequenceClassification"], **MODERN,
                               "classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True,
@@ -84,6 +94,18 @@ CASES = {
                               "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 80000.0},
                                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}},
 }
+
+
+YES, NO = 77, 12
+
+
+def words_of_reranker(directory):
+    """A vocabulary in which two words are what the reranker looks for."""
+    vocab = {"yes" if id == YES else "no" if id == NO else f"w{id}": id for id in range(QWEN3["vocab_size"])}
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
+    made = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": None, "decoder": None, "truncation": None, "padding": None, "model": model}
+    (directory / "tokenizer.json").write_text(json.dumps(made) + "\n")
 
 
 def published(weights):
@@ -167,6 +189,8 @@ def make_case(directory, name, spec):
     rng = numpy.random.default_rng(seed)
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(spec, indent=1) + "\n")
+    if name == "qwen3-reranker":
+        words_of_reranker(directory)
     dense = write_modules(directory, modules, spec.get("hidden_size", 64), rng) if modules else None
     modules = modules or {"pooling": "mean"}
     config = transformers.AutoConfig.from_pretrained(directory)
@@ -176,6 +200,8 @@ def make_case(directory, name, spec):
     config._attn_implementation = "eager"
     model = model_class(config).eval()
     weights = random_weights(model, rng)
+    if spec.get("tie_word_embeddings"):
+        weights.pop("lm_head.weight", None)
     prefix = "bert." if name == "bert" else ""  # as in files that were saved with a head
     # Some files have float32, most are half as large.
     stored = torch.float32 if name in ("bert", "xlm-roberta") else torch.bfloat16
@@ -198,7 +224,9 @@ def make_case(directory, name, spec):
             inputs["token_type_ids"] = torch.tensor([text["types"]])
         with torch.no_grad():
             output = model(**inputs)
-        if "logits" in output:
+        if name == "qwen3-reranker":
+            vectors.append((output.logits[0, -1, YES] - output.logits[0, -1, NO]).reshape(1).numpy())
+        elif "logits" in output:
             vectors.append(output.logits[0].numpy())
         else:
             rows.append(output.last_hidden_state[0].numpy())

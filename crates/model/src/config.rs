@@ -18,7 +18,7 @@ mod rope;
 mod shape;
 
 pub use cache::{CacheLayer, CacheShape};
-pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, Pooling, PositionTable};
+pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, PairTemplate, Pooling, PositionTable};
 pub use family::{Family, FusedProjections, HeadNorm, NormKind, NormPlacement};
 pub use layers::{
     DeltaConfig, ExpertConfig, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
@@ -229,6 +229,12 @@ impl ModelConfig {
         if let Some(encoder) = encoder::read(&fields)? {
             return Ok(encoder);
         }
+        if let Some(class) = encoder::judged_class(&fields)? {
+            let mut map = fields.map.clone();
+            map.insert("architectures".into(), serde_json::json!([class]));
+            let decoder = Self::of_fields(Fields { map: &map, path: fields.path.clone(), ..fields })?;
+            return encoder::judging(decoder, &fields);
+        }
         let (traits, is_base) = Traits::of(&fields)?;
         let text_part = traits.text_part.map(|part| text_part(&fields, part.assumed)).transpose()?;
         let fields = match &text_part {
@@ -415,7 +421,7 @@ impl ModelConfig {
             scale: self.attention_scale,
             softcap: self.attention_softcap,
             window: self.layers[layer].window,
-            both_ways: self.encoder.is_some(),
+            both_ways: self.encoder.as_ref().is_some_and(|encoder| encoder.both_ways),
         }
     }
 

@@ -339,22 +339,31 @@ impl<'c> Tensors<'c> {
     }
 
     /// The classifier's products: the one before the last, with its norm, and the last.
-    fn classifier(&self, classifier: &Classifier) -> (LinearTensors, Option<NormTensors>, LinearTensors) {
+    fn classifier(
+        &self,
+        classifier: &Classifier,
+        weights: &Weights,
+    ) -> (Option<LinearTensors>, Option<NormTensors>, LinearTensors) {
         let (hidden, labels) = (self.config.hidden_size, classifier.labels.len());
         let linear = |module: String, rows, has_bias| LinearTensors::whole(&[(module, rows)], hidden, has_bias);
         match classifier.form {
             ClassifierForm::Pooler => {
                 let pooler = linear(self.name("pooler.dense"), hidden, true);
-                (pooler, None, linear("classifier".into(), labels, true))
+                (Some(pooler), None, linear("classifier".into(), labels, true))
             }
             ClassifierForm::Dense => {
                 let dense = linear("classifier.dense".into(), hidden, true);
-                (dense, None, linear("classifier.out_proj".into(), labels, true))
+                (Some(dense), None, linear("classifier.out_proj".into(), labels, true))
+            }
+            ClassifierForm::Score => (None, None, linear("score".into(), labels, false)),
+            ClassifierForm::Rows => (None, None, linear("cls.output".into(), 2, false)),
+            ClassifierForm::Tokens(rows) => {
+                (None, None, tensors::Tensors::of(self.config, weights).head_rows(weights, &rows))
             }
             ClassifierForm::Normed { has_bias } => {
                 let dense = linear("head.dense".into(), hidden, has_bias);
                 let norm = self.norm("head.norm".into(), self.encoder.norm_bias);
-                (dense, Some(norm), linear("classifier".into(), labels, true))
+                (Some(dense), Some(norm), linear("classifier".into(), labels, true))
             }
         }
     }
@@ -378,8 +387,12 @@ impl<'c> Tensors<'c> {
             visit(&[&qkv, &o, &up, &down], &norms.collect::<Vec<_>>(), &mut check)?;
         }
         if let Some(classifier) = &self.encoder.classifier {
-            let (dense, norm, last) = self.classifier(classifier);
-            visit(&[&dense, &last], &norm.iter().flat_map(NormTensors::vectors).collect::<Vec<_>>(), &mut check)?;
+            let (dense, norm, last) = self.classifier(classifier, weights);
+            visit(
+                &dense.iter().chain([&last]).collect::<Vec<_>>(),
+                &norm.iter().flat_map(NormTensors::vectors).collect::<Vec<_>>(),
+                &mut check,
+            )?;
         }
         let unread: Vec<&str> =
             weights.names().filter(|name| !read.contains(*name) && !self.is_known_extra(name)).collect();
@@ -439,10 +452,12 @@ impl<'c> Tensors<'c> {
     fn tail<B: Backend>(&self, loader: &mut Loader<'_, B>, checkpoint: &Checkpoint) -> Result<Vec<Step<B>>, LoadError> {
         let mut steps = Vec::new();
         if let Some(classifier) = &self.encoder.classifier {
-            let (dense, norm_tensors, last) = self.classifier(classifier);
+            let (dense, norm_tensors, last) = self.classifier(classifier, loader.weights);
             let after = if norm_tensors.is_some() { After::Activation } else { After::Tanh };
             let norm_weights = norm_tensors.map(|tensors| norm(loader, &tensors)).transpose()?;
-            steps.push((wide(loader, &dense)?, after, norm_weights));
+            if let Some(dense) = dense {
+                steps.push((wide(loader, &dense)?, after, norm_weights));
+            }
             steps.push((wide(loader, &last)?, After::Nothing, None));
         }
         for dense in &self.encoder.dense {
@@ -485,7 +500,7 @@ impl<'c> Tensors<'c> {
 /// Width of the widest row behind pooling.
 fn tail_width(config: &ModelConfig, encoder: &EncoderConfig) -> usize {
     let dense = encoder.dense.iter().map(|dense| dense.out_features).max().unwrap_or(0);
-    config.hidden_size.max(dense).max(config.vector_width())
+    config.hidden_size.max(dense).max(config.vector_width()).max(2)
 }
 
 fn wide<B: Backend>(loader: &mut Loader<'_, B>, linear: &LinearTensors) -> Result<Linear<B>, LoadError> {
@@ -691,8 +706,18 @@ impl<B: Backend> Encoder<B> {
                     std::mem::swap(tail, other);
                 }
             }
-            pooled.resize(count * width, 0.0);
-            backend.read(tail, 0..count, width, pooled);
+            let rows = match &encoder.classifier {
+                Some(Classifier { form: ClassifierForm::Tokens(_) | ClassifierForm::Rows, .. }) => 2,
+                _ => 1,
+            };
+            pooled.resize(count * width * rows, 0.0);
+            backend.read(tail, 0..count, width * rows, pooled);
+            if rows == 2 {
+                for row in 0..count {
+                    pooled[row] = pooled[2 * row] - pooled[2 * row + 1];
+                }
+                pooled.truncate(count);
+            }
         }
         if encoder.normalize {
             pooled.chunks_exact_mut(width).for_each(normalize);

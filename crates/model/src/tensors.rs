@@ -708,6 +708,17 @@ impl<'c> Tensors<'c> {
         Tensors { experts, apart: self.apart, ..Tensors::usual(config) }
     }
 
+    /// Single rows of the head, or of the embedding where that is the head.
+    pub(crate) fn head_rows(&self, weights: &Weights, rows: &[u32]) -> Linear {
+        let head = stored_head(weights).map_or_else(|| format!("{}embed_tokens", self.prefix), str::to_string);
+        let mut linear =
+            Linear::whole(&vec![(head, self.config.vocab_size); rows.len()], self.config.hidden_size, false);
+        for (part, &row) in linear.parts.iter_mut().zip(rows) {
+            part.rows = row as usize..row as usize + 1;
+        }
+        linear
+    }
+
     /// `[vocab_size, hidden_size]`.
     pub(crate) fn embedding(&self) -> Linear {
         let config = self.config;
@@ -1160,7 +1171,17 @@ impl<'c> Tensors<'c> {
         let is_of = |module: &str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
         let encoder = self.config.encoder.as_ref();
         let behind = encoder.is_some_and(|encoder| encoder.dense.iter().any(|dense| is_of(&dense.directory)));
-        other_part || behind || unused_keys == Some(true) || next_token || drafting || tied_head || rotation || noted
+        let judges = encoder.is_some_and(|encoder| encoder.classifier.is_some());
+        let judge = judges && ["score.weight", "cls.output.weight", "lm_head.weight"].contains(&name);
+        other_part
+            || behind
+            || judge
+            || unused_keys == Some(true)
+            || next_token
+            || drafting
+            || tied_head
+            || rotation
+            || noted
     }
 
     fn unread(&self, weights: &Weights, mut unread: Vec<&str>) -> LoadError {

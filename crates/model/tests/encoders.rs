@@ -14,7 +14,7 @@ use model::{Batch, Encoder, Forward, KvBudget, LoadOptions, ModelConfig, Span, l
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-const CASES: [&str; 8] = [
+const CASES: [&str; 10] = [
     "bert",
     "bert-reranker",
     "xlm-roberta",
@@ -23,6 +23,8 @@ const CASES: [&str; 8] = [
     "modernbert-classifier",
     "embedding-gemma",
     "nomic-bert",
+    "qwen3-classifier",
+    "qwen3-reranker",
 ];
 
 fn directory(name: &str) -> PathBuf {
@@ -371,13 +373,20 @@ fn as_gguf(name: &str, architecture: &str, settings: &[(&str, u32)], pooling: u3
                 let plus_one = |bytes: &[u8; 4]| (f32::from_le_bytes(*bytes) + 1.0).to_le_bytes();
                 bytes = bytes.as_chunks().0.iter().flat_map(plus_one).collect();
             }
-            tensors.push((ggml, shape, number(stored.encoding.name()), bytes));
+            let number = number(stored.encoding.name());
+            if architecture == "qwen3" && ggml == "token_embd.weight" {
+                // Rows of "yes" and "no".
+                let row = bytes.len() / shape[1] as usize;
+                let rows = [77, 12].map(|id| bytes[id * row..(id + 1) * row].to_vec()).concat();
+                tensors.push(("cls.output.weight".to_string(), vec![shape[0], 2], number, rows));
+            }
+            tensors.push((ggml, shape, number, bytes));
         }
     }
     let key = |name: &str| format!("{architecture}.{name}");
     let mut all = vec![text_setting("general.architecture", architecture), u32_setting(&key("pooling_type"), pooling)];
     all.extend(settings.iter().map(|(name, value)| u32_setting(&key(name), *value)));
-    let eps = if architecture == "gemma-embedding" { 1e-6 } else { 1e-5 };
+    let eps = if ["gemma-embedding", "qwen3"].contains(&architecture) { 1e-6 } else { 1e-5 };
     let is_bert = ["bert", "nomic-bert"].contains(&architecture) && !name.contains("roberta");
     all.push(f32_setting(&key("attention.layer_norm_epsilon"), if is_bert { 1e-12 } else { eps }));
     all.push(f32_setting(&key("attention.layer_norm_rms_epsilon"), eps));
@@ -400,7 +409,9 @@ fn encoders_in_gguf_are_those_of_their_directories() {
         ("attention.sliding_window_pattern", 2),
         ("rope.freq_base", 1_000_000),
     ];
+    let qwen = [("attention.head_count_kv", 2), ("attention.key_length", 16), ("rope.freq_base", 1_000_000)];
     let table = [
+        ("qwen3-reranker", "qwen3", [sizes(64, 4, 2, 96, 400), qwen.to_vec()].concat(), 4),
         ("bert", "bert", sizes(64, 2, 2, 96, 320), 1),
         ("xlm-roberta", "bert", sizes(48, 3, 2, 96, 320), 2),
         ("roberta-classifier", "bert", sizes(48, 3, 2, 96, 320), 4),
@@ -500,7 +511,7 @@ fn a_broken_encoder_in_gguf_is_refused_by_its_key() {
     ] {
         let settings = [vec![text_setting("general.architecture", "bert")], settings].concat();
         let checkpoint = embedded(vec![("t.gguf", file(&settings, &[]))]);
-        let error = text::tokenizer::Tokenizer::load(&checkpoint, 3).err().expect("refused").to_string();
+        let error = text::tokenizer::Tokenizer::load(&checkpoint, 3).expect_err("refused").to_string();
         assert!(error.contains(wanted), "{wanted}: {error}");
     }
     let sizes = [("embedding_length", 48), ("attention.head_count", 3), ("block_count", 2), ("context_length", 320)];

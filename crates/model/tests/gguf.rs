@@ -1305,8 +1305,17 @@ fn patterns_cut_text_as_their_models_do() {
     for alone in ["tekken", "qwen35", "seed-coder", "deepseek-coder", "command-r", "stablelm2"] {
         assert_eq!(digits(alone), 7, "{alone}");
     }
-    for by_threes in ["gpt-4o", "llama4", "deepseek-v3", "minicpm5", "falcon", "default", "glm4"] {
+    for by_threes in ["gpt-4o", "llama4", "deepseek-v3", "minicpm5", "falcon", "default", "glm4", "kimi-k2"] {
         assert_eq!(digits(by_threes), digits("dbrx"), "{by_threes}");
+    }
+    // Chinese characters end a word, and other letters do as with o200k.
+    for (text, pieces) in [
+        ("Camel's été日本 12", &["Camel's été", "日本", " 12"][..]),
+        ("日abc", &["日", "abc"]),
+        ("a日 b", &["a", "日", " b"]),
+    ] {
+        let apart: Vec<u32> = pieces.iter().flat_map(|piece| load("gpt-4o").encode(piece, false).unwrap()).collect();
+        assert_eq!(load("kimi-k2").encode(text, false).unwrap(), apart, "{text:?}");
     }
     // Characters that are written as two become one first, and marks are parts of words.
     for (text, normalized) in [("e\u{301}te\u{301}", "\u{e9}t\u{e9}"), ("caf\u{e9}", "caf\u{e9}")] {
@@ -1323,7 +1332,7 @@ fn patterns_cut_text_as_their_models_do() {
     // The same pattern by another name.
     for (one, others) in [
         ("llama-bpe", &["falcon3", "pixtral", "lfm2", "midm-2.0"][..]),
-        ("gpt-2", &["phi-2", "mpt", "olmo", "trillion"]),
+        ("gpt-2", &["phi-2", "mpt", "olmo", "trillion", "roberta-bpe"]),
         ("refact", &["minerva-7b", "exaone", "mellum2"]),
         ("gpt-4o", &["llama4", "kanana2", "minimax-m2"]),
     ] {

@@ -378,8 +378,8 @@ fn settings_that_are_no_model() {
         ),
         (
             "a tokenizer of another kind",
-            with("tokenizer.ggml.model", text_setting("tokenizer.ggml.model", "bert")),
-            &["tokenizer.ggml.model: \"bert\" is unsupported"],
+            with("tokenizer.ggml.model", text_setting("tokenizer.ggml.model", "rwkv")),
+            &["tokenizer.ggml.model: \"rwkv\" is unsupported"],
         ),
         ("no pattern", file(&without("tokenizer.ggml.pre"), &good_tensors()), &["tokenizer.ggml.pre: missing"]),
         (

@@ -315,6 +315,10 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         }
         "deepseek2" | "mistral4" => add_latent_fields(&settings, &mut config)?,
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
+        "qwen3" if gguf.tensor("cls.output.weight").is_some() => {
+            config.insert("architectures".into(), json!(["Qwen3ForSequenceClassification"]));
+            config.insert("gguf_rows".into(), true.into());
+        }
         "gemma-embedding" => {
             add_layer_types(&settings, &mut config)?;
             encoders::add_pooling(gguf, settings.architecture, &mut config)?;

@@ -109,6 +109,8 @@ const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Tekken's pattern with `'s` and similar endings as part of words, and digits in groups of three at most.
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// o200k's pattern with runs of Chinese characters in pieces of their own.
+const KIMI: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const SEED_CODER: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -182,6 +184,8 @@ const SPLITS: &[(&str, Split, bool, bool)] = &[
     ("grok-2", QWEN, false, false),
     ("phi-2", Split::Gpt2, false, false),
     ("mpt", Split::Gpt2, false, false),
+    ("roberta-bpe", Split::Gpt2, false, false),
+    ("modern-bert", Split::Gpt2, true, false),
     ("olmo", Split::Gpt2, false, false),
     ("jais", Split::Gpt2, false, false),
     ("gigachat", Split::Gpt2, false, false),
@@ -201,6 +205,7 @@ const SPLITS: &[(&str, Split, bool, bool)] = &[
     ("kanana2", Split::Patterns(&[O200K]), false, false),
     ("minimax-m2", Split::Patterns(&[O200K]), false, false),
     ("qwen35", Split::Patterns(&[QWEN35]), true, false),
+    ("kimi-k2", Split::Patterns(&[KIMI]), false, true),
     ("seed-coder", Split::Patterns(&[SEED_CODER]), false, false),
     ("deepseek-llm", Split::Patterns(&DEEPSEEK_LLM), false, false),
     ("deepseek-coder", Split::Patterns(&DEEPSEEK_CODER), false, false),

@@ -29,6 +29,10 @@ pub struct EncoderConfig {
     /// Its layers, and the names of its tensors, are those of the family's decoder (EmbeddingGemma: Schechter Vera et al.,
     /// 2025).
     pub decoder_layers: bool,
+    /// Each token sees later ones too.
+    pub both_ways: bool,
+    /// What is written around the two texts of a pair, where no special tokens stand between them.
+    pub template: Option<PairTemplate>,
     /// The MLP is gated.
     pub gated: bool,
     /// Norms add a bias.
@@ -44,6 +48,28 @@ pub struct EncoderConfig {
     /// The head that judges a text or a pair of texts: then its logits are the vector.
     pub classifier: Option<Classifier>,
 }
+
+/// What stands before the first text of a pair, between the two and behind the second. Nothing of it is ever cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairTemplate {
+    /// Tokens of their own, before all.
+    pub prefix: &'static str,
+    /// Before the first text.
+    pub before: &'static str,
+    /// Between the texts.
+    pub between: &'static str,
+    /// Tokens of their own, behind all.
+    pub suffix: &'static str,
+}
+
+/// As Qwen3-Reranker was published.
+const QWEN3_RERANKER: PairTemplate = PairTemplate {
+    prefix: "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
+             provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n",
+    before: "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: ",
+    between: "\n<Document>: ",
+    suffix: "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+};
 
 /// A learned table of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +130,12 @@ pub enum ClassifierForm {
     Pooler,
     /// RoBERTa: `tanh(classifier.dense x)`, then `classifier.out_proj`.
     Dense,
+    /// Of a decoder's layers: nothing, and `score` behind it.
+    Score,
+    /// Nothing, and two rows of the language-model head: the logit is that of the first less that of the second.
+    Tokens([u32; 2]),
+    /// The same of a GGUF file, which has the two rows apart.
+    Rows,
     /// ModernBERT: `norm(gelu(head.dense x))`.
     Normed {
         /// `head.dense` and the classifier's norm have biases.
@@ -201,24 +233,43 @@ pub(super) fn looks_both_ways(fields: &Fields<'_>, family: Family) -> bool {
 
 /// The encoder with the layers of a decoder. Half of a window lies on each side, and the token between.
 pub(super) fn of_decoder(mut config: ModelConfig, fields: &Fields<'_>) -> Result<ModelConfig, LoadError> {
-    for layer in &mut config.layers {
-        layer.window = layer.window.map(|window| window / 2 + 1);
-        layer.cache = CacheLayer::default();
-    }
+    config.layers.iter_mut().for_each(|layer| layer.window = layer.window.map(|window| window / 2 + 1));
+    with_stated_pooling(with_layers_of_decoder(config, true), fields)
+}
+
+/// The encoder with a decoder's layers: keys and values are of use within their layer alone.
+fn with_layers_of_decoder(mut config: ModelConfig, both_ways: bool) -> ModelConfig {
+    config.layers.iter_mut().for_each(|layer| layer.cache = CacheLayer::default());
     config.head = Head::Absent;
     config.encoder = Some(EncoderConfig {
         positions: None,
         token_types: 0,
         decoder_layers: true,
+        both_ways,
+        template: None,
         gated: true,
         norm_bias: false,
-        pooling: Pooling::Mean,
-        pooling_is_assumed: true,
+        pooling: if both_ways { Pooling::Mean } else { Pooling::Last },
+        pooling_is_assumed: both_ways,
         dense: Vec::new(),
         normalize: false,
         classifier: None,
     });
-    with_stated_pooling(config, fields)
+    config
+}
+
+/// The class of a decoder whose last row a classifier judges: `Qwen3ForSequenceClassification`.
+pub(super) fn judged_class(fields: &Fields<'_>) -> Result<Option<String>, LoadError> {
+    let names = fields.list("architectures")?.unwrap_or_default();
+    let prefix = names.first().and_then(Value::as_str).and_then(|name| name.strip_suffix("ForSequenceClassification"));
+    Ok(prefix.map(|prefix| format!("{prefix}ForCausalLM")))
+}
+
+/// The classifier on the layers of a decoder.
+pub(super) fn judging(config: ModelConfig, fields: &Fields<'_>) -> Result<ModelConfig, LoadError> {
+    let form = if fields.flag("gguf_rows", false)? { ClassifierForm::Rows } else { ClassifierForm::Score };
+    let classifier = classifier(fields, form)?;
+    config.with_judge(classifier)
 }
 
 /// Widths and heads.
@@ -346,6 +397,8 @@ fn bert(fields: &Fields<'_>, family: Family, judges: bool) -> Result<ModelConfig
         positions: Some(PositionTable { rows, padding }),
         token_types: fields.optional_integer("type_vocab_size", 1..=1024)?.unwrap_or(2) as usize,
         decoder_layers: false,
+        both_ways: true,
+        template: None,
         gated: false,
         norm_bias: true,
         pooling: if judges { Pooling::Cls } else { Pooling::Mean },
@@ -405,6 +458,8 @@ fn nomic_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadErro
         positions: None,
         token_types: fields.optional_integer("type_vocab_size", 0..=1024)?.unwrap_or(2) as usize,
         decoder_layers: false,
+        both_ways: true,
+        template: None,
         gated: true,
         norm_bias: true,
         pooling: Pooling::Mean,
@@ -498,6 +553,8 @@ fn modern_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadErr
         positions: None,
         token_types: 0,
         decoder_layers: false,
+        both_ways: true,
+        template: None,
         gated: true,
         norm_bias,
         pooling,
@@ -559,6 +616,8 @@ fn classifier(fields: &Fields<'_>, form: ClassifierForm) -> Result<Classifier, L
     };
     let is_raw = own.is_some_and(|own| own.ends_with("Identity"));
     let several = fields.text("problem_type")? == Some("multi_label_classification");
+    // Of two rows one logit is made.
+    let labels = if form == ClassifierForm::Rows { labels.into_iter().take(1).collect() } else { labels };
     Ok(Classifier { sigmoid: labels.len() == 1 || several, labels, form, is_raw })
 }
 
@@ -576,6 +635,8 @@ const MODULES: &str = "modules.json";
 const POOLING: &str = "config.json of the pooling module";
 const DENSE: &str = "config.json of a dense module";
 const LENGTH: &str = "sentence_bert_config.json";
+/// Tokens of a pair at most, of a decoder that judges.
+const RERANKED: usize = 8192;
 /// Modules of a pipeline at most.
 const MAX_MODULES: usize = 16;
 
@@ -596,21 +657,64 @@ impl ModelConfig {
         LoadError::field(CONFIG, "architectures", problem)
     }
 
-    /// What sentence-transformers keeps beside the configuration of an encoder that gives vectors.
-    pub(super) fn with_modules(mut self, checkpoint: &Checkpoint) -> Result<ModelConfig, LoadError> {
-        if self.encoder.is_none() || checkpoint.is_gguf() {
+    /// The same layers with a judge of the last row in place of the head.
+    fn with_judge(self, classifier: Classifier) -> Result<ModelConfig, LoadError> {
+        let heads = self.layers[0].heads;
+        let is_plain = |layer: &LayerConfig| layer.mixer == Mixer::Attention && layer.heads == heads;
+        if self.layer_input.is_some() || !self.layers.iter().all(is_plain) {
+            let problem = format!("classifiers of {} are not supported: its layers differ", self.family);
+            return Err(LoadError::field(CONFIG, "architectures", problem));
+        }
+        let mut config = with_layers_of_decoder(self, false);
+        config.encoder.iter_mut().for_each(|encoder| encoder.classifier = Some(classifier.clone()));
+        Ok(config)
+    }
+
+    /// Qwen3-Reranker, which no field of its configuration tells from a model that writes: its name does.
+    fn with_reranker(self, checkpoint: &Checkpoint) -> Result<ModelConfig, LoadError> {
+        let path = checkpoint.path().map(|path| path.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let rows = matches!(&self.encoder, Some(EncoderConfig { classifier: Some(judge), .. })
+            if judge.form == ClassifierForm::Rows);
+        if self.family != Family::Qwen3 || !(rows || path.contains("qwen3-reranker")) {
             return Ok(self);
+        }
+        let mut config = match self.encoder {
+            Some(_) => self,
+            None => {
+                let tokenizer = text::tokenizer::Tokenizer::load(checkpoint, self.vocab_size)?;
+                let id = |word: &str| match tokenizer.encode(word, false).as_deref() {
+                    Ok(&[id]) => Ok(id),
+                    _ => {
+                        let problem = format!("{word:?} is no token, and a reranker answers with it");
+                        Err(LoadError::field("tokenizer.json", "model.vocab", problem))
+                    }
+                };
+                let form = ClassifierForm::Tokens([id("yes")?, id("no")?]);
+                self.with_judge(Classifier { labels: vec!["yes".into()], form, sigmoid: true, is_raw: false })?
+            }
+        };
+        // What it was published with; longer texts would take memory for rows that none is.
+        config.context_limit = config.context_limit.min(RERANKED);
+        config.encoder.iter_mut().for_each(|encoder| encoder.template = Some(QWEN3_RERANKER));
+        Ok(config)
+    }
+
+    /// What sentence-transformers keeps beside the configuration of an encoder that gives vectors.
+    pub(super) fn with_modules(self, checkpoint: &Checkpoint) -> Result<ModelConfig, LoadError> {
+        let mut config = self.with_reranker(checkpoint)?;
+        if config.encoder.is_none() || checkpoint.is_gguf() {
+            return Ok(config);
         }
         if let Some(map) = object(checkpoint, LENGTH, LENGTH)? {
             let fields = Fields { file: LENGTH, path: String::new(), map: &map };
             let longest = fields.optional_size("max_seq_length", POSITIONS)?;
-            self.context_limit = longest.map_or(self.context_limit, |longest| longest.min(self.context_limit));
+            config.context_limit = longest.map_or(config.context_limit, |longest| longest.min(config.context_limit));
         }
-        let width = self.hidden_size;
-        let Some(encoder) = self.encoder.as_mut().filter(|encoder| encoder.classifier.is_none()) else {
-            return Ok(self);
+        let width = config.hidden_size;
+        let Some(encoder) = config.encoder.as_mut().filter(|encoder| encoder.classifier.is_none()) else {
+            return Ok(config);
         };
-        let Some(text) = checkpoint.read_text_capped(MODULES, MAX_CONFIG_BYTES)? else { return Ok(self) };
+        let Some(text) = checkpoint.read_text_capped(MODULES, MAX_CONFIG_BYTES)? else { return Ok(config) };
         let modules: Vec<Value> =
             serde_json::from_str(&text).map_err(|error| LoadError::json(MODULES, "JSON", &error))?;
         if modules.len() > MAX_MODULES {
@@ -650,7 +754,7 @@ impl ModelConfig {
             let problem = "no module of the kind Pooling behind a Transformer: a text has no vector";
             return Err(LoadError::field(MODULES, "top level", problem));
         }
-        Ok(self)
+        Ok(config)
     }
 }
 

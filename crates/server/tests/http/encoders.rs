@@ -12,7 +12,8 @@ const TEXTS: [&str; 3] = ["a fox ran", "the fox ran in the wood", "one two three
 
 /// A tokenizer of words and letters, as BERT's: `[CLS] text [SEP]`, the second text of a pair of type 1.
 fn tokenizer() -> Value {
-    let words = ["a", "fox", "ran", "the", "in", "wood", "one", "two", "three", "##s", "##n", "b", "c", "d"];
+    let words =
+        ["a", "fox", "ran", "the", "in", "wood", "one", "two", "three", "##s", "##n", "b", "c", "d", "yes", "no"];
     let names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"].into_iter().chain(words);
     let vocab: Value =
         names.enumerate().map(|(id, name)| (name.to_string(), json!(id))).collect::<serde_json::Map<_, _>>().into();
@@ -97,6 +98,35 @@ fn an_encoder_gives_vectors_ranks_and_scores() {
     assert_eq!(host.get("/health").status, 200);
     assert_eq!(host.ask("/detokenize", &json!({"tokens": [2, 7, 5, 13, 3]}))["prompt"], "[CLS] the foxs [SEP]");
     assert!(host.metric("twostroke_prompt_tokens_total") > 0.0);
+}
+
+/// A pair in the words that Qwen3-Reranker was trained with; its score is the share of "yes" beside "no".
+#[test]
+fn a_decoder_that_judges_reads_pairs_in_its_template() {
+    let host = host("qwen3-reranker");
+    let ids = |text: &str| -> Vec<f64> {
+        numbers(&host.ask("/tokenize", &json!({"prompt": text, "add_special_tokens": false}))["tokens"])
+    };
+    let prefix = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
+                  provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
+    let suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    let pair = |query: &str, document: &str| {
+        let instruct = "Given a web search query, retrieve relevant passages that answer the query";
+        let body = format!("<Instruct>: {instruct}\n<Query>: {query}\n<Document>: {document}");
+        let tokens: Vec<u32> =
+            [ids(prefix), ids(&body), ids(suffix)].concat().into_iter().map(|id| id as u32).collect();
+        let logit = numbers(&host.ask("/pooling", &json!({"input": tokens}))["data"][0]["data"])[0];
+        1.0 / (1.0 + (-logit).exp())
+    };
+    let wanted = [pair(TEXTS[0], TEXTS[1]), pair(TEXTS[0], TEXTS[2])];
+    let scores = host.ask("/v1/score", &json!({"text_1": TEXTS[0], "text_2": [TEXTS[1], TEXTS[2]]}));
+    for (at, wanted) in wanted.iter().enumerate() {
+        let found = scores["data"][at]["score"].as_f64().unwrap();
+        assert!((found - wanted).abs() < 1e-6, "{found}, not {wanted}");
+    }
+    let ranked = host.ask("/v1/rerank", &json!({"query": TEXTS[0], "documents": [TEXTS[1], TEXTS[2]]}));
+    let best = usize::from(wanted[1] > wanted[0]);
+    assert_eq!(ranked["results"][0]["index"].as_u64(), Some(best as u64), "{wanted:?}");
 }
 
 #[test]
