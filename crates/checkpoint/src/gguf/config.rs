@@ -254,7 +254,8 @@ pub(super) fn value_heads(metadata: &Metadata) -> Result<Option<TiledHeads>, Loa
 pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError> {
     let metadata = &gguf.metadata;
     let settings = Settings::of(metadata)?;
-    if let Some(config) = encoders::config(gguf)? {
+    let shape = |name: &str| gguf.tensor(name).map(|(_, tensor)| tensor.shape.clone());
+    if let Some(config) = encoders::config(metadata, settings.architecture, &shape)? {
         return Ok(Value::Object(config));
     }
     let mut config = Map::new();
@@ -321,7 +322,7 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         }
         "gemma-embedding" => {
             add_layer_types(&settings, &mut config)?;
-            encoders::add_pooling(gguf, settings.architecture, &mut config)?;
+            encoders::add_pooling(metadata, settings.architecture, &shape, &mut config)?;
         }
         "gemma4" => add_gemma4_fields(gguf, files, &settings, &mut config)?,
         "qwen35" | "qwen35moe" | "qwen3next" => add_delta_fields(gguf, &settings, head_dim, &mut config)?,

@@ -19,6 +19,7 @@ mod encoders;
 mod header;
 mod names;
 mod tokenizer;
+mod vocabularies;
 
 pub use names::ggml_name;
 pub use tokenizer::pattern_name;

@@ -4,7 +4,7 @@
 //! model "gpt2"    tokens, merges, and the name of a split pattern ──► BPE over bytes
 //! model "llama"   tokens, scores (SentencePiece)                  ──► BPE over characters with byte fallback
 //! model "gemma4"  tokens, merges                                  ──► the same, newlines apart from what they separate
-//! models "bert" and "t5": WordPiece and Unigram, in encoders.rs
+//! models "bert" and "t5": WordPiece and Unigram, in vocabularies.rs
 //! ```
 //!
 //! SentencePiece joins the neighbours whose union has the best score. As a list of merges that is: every way to split
@@ -14,8 +14,8 @@
 //! Patterns are those of the models' own `tokenizer.json`; a name that is not in [`SPLITS`] is refused, because a wrong
 //! pattern silently gives wrong tokens. `add_eos_token` is ignored: a prompt is to be continued.
 
-use super::encoders;
 use super::header::{Metadata, quoted};
+use super::vocabularies;
 use crate::files::LoadError;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -322,8 +322,8 @@ impl<'m> Vocabulary<'m> {
 /// The equivalent `tokenizer.json`.
 pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<String, LoadError> {
     let mut parts = match metadata.text(MODEL)? {
-        Some("bert") => encoders::word_piece(metadata)?,
-        Some("t5") => encoders::unigram(metadata)?,
+        Some("bert") => vocabularies::word_piece(metadata)?,
+        Some("t5") => vocabularies::unigram(metadata)?,
         Some("gpt2") => bytes_bpe(metadata)?,
         Some("llama") => sentence_piece(metadata)?,
         Some("gemma4") => gemma4(metadata)?,
@@ -334,7 +334,7 @@ pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<String, LoadError> {
         None => return Err(metadata.error(MODEL, "missing: the file has no tokenizer")),
     };
     if parts.get("post_processor").is_none() {
-        parts["post_processor"] = encoders::around_texts(metadata)?;
+        parts["post_processor"] = vocabularies::around_texts(metadata)?;
     }
     Ok(parts.to_string())
 }
@@ -541,7 +541,7 @@ pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadEr
         }
     };
     // What embedders put around a text, the tokenizer does.
-    let adds_by_itself = !encoders::around_texts(metadata)?.is_null();
+    let adds_by_itself = !vocabularies::around_texts(metadata)?.is_null();
     settings.insert("add_bos_token".into(), (add_bos && !adds_by_itself).into());
     let mut templates = Vec::new();
     if let Some(template) = metadata.text(TEMPLATE)? {
