@@ -7,7 +7,6 @@
 //! A request of an encoder is a prompt of which the vector is wanted. The scheduler gives it all of its rows in one
 //! step ([`Limits::whole_prompts`](scheduler::Limits)), because its tokens see each other; nothing of it stays behind.
 
-use model::config::PairTemplate;
 use model::{Batch, EncoderConfig};
 use protocol::TokenId;
 use scheduler::{Rows, Scheduler, SeqId, Step};
@@ -51,11 +50,10 @@ pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<(Vec<Token
         check_bytes("prompt", bytes, per_token, model)?;
     }
     let (tokens, second_from) = match (texts, most) {
-        ([Some(first), Some(second)], most) if encoder.template.is_some() => {
-            let template = encoder.template.as_ref().expect("seen above");
-            fill(template, [first, second], most, &|text| tokenizer.encode(text, false)).map(|tokens| (tokens, None))
-        }
-        ([Some(first), Some(second)], most) => tokenizer.encode_pair(first, second, most),
+        ([Some(first), Some(second)], most) => match &encoder.template {
+            None => tokenizer.encode_pair(first, second, most),
+            Some(template) => template.fill([first, second], most, |text| tokenizer.encode(text, false)),
+        },
         ([Some(text), _], None) => tokenizer.encode(text, true).map(|tokens| (tokens, None)),
         ([Some(text), _], Some(most)) => tokenizer.encode_first(text, most).map(|tokens| (tokens, None)),
         ([None, _], _) => unreachable!("there is a text"),
@@ -67,21 +65,6 @@ pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<(Vec<Token
     check_length("prompt", tokens.len(), model)?;
     let tokens = tokens.into_iter().map(|id| token_id("prompt", i64::from(id), &model.config));
     Ok((tokens.collect::<Result<_, _>>()?, second_from.filter(|_| encoder.token_types > 1)))
-}
-
-/// A pair in its template. `most`: the second text is cut where all would be more than this number of tokens.
-fn fill<E>(
-    template: &PairTemplate,
-    [first, second]: [&str; 2],
-    most: Option<usize>,
-    encode: &dyn Fn(&str) -> Result<Vec<u32>, E>,
-) -> Result<Vec<u32>, E> {
-    let PairTemplate { prefix, before, between, suffix } = template;
-    let (mut tokens, suffix) = (encode(prefix)?, encode(suffix)?);
-    tokens.extend(encode(&format!("{before}{first}{between}{second}"))?);
-    tokens.truncate(most.map_or(tokens.len(), |most| most.saturating_sub(suffix.len())));
-    tokens.extend(suffix);
-    Ok(tokens)
 }
 
 /// Marks the rows of second texts in a batch of `step`.
@@ -99,21 +82,5 @@ pub(crate) fn mark_pairs(
     }
     if !is_marked {
         batch.token_types.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_template_stays_whole_when_its_second_text_is_cut() {
-        let template = PairTemplate { prefix: "<", before: "q", between: "d", suffix: ">" };
-        let bytes = |text: &str| Ok::<_, ()>(text.bytes().map(u32::from).collect());
-        for (most, wanted) in [(None, "<qabdxyz>"), (Some(9), "<qabdxyz>"), (Some(8), "<qabdxy>"), (Some(6), "<qabd>")]
-        {
-            let found = fill(&template, ["ab", "xyz"], most, &bytes).unwrap();
-            assert_eq!(found, bytes(wanted).unwrap(), "{most:?}");
-        }
     }
 }

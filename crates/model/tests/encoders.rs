@@ -524,3 +524,13 @@ fn a_broken_encoder_in_gguf_is_refused_by_its_key() {
         assert!(found.contains(wanted), "{wanted}: {found}");
     }
 }
+
+#[test]
+fn a_template_stays_whole_when_its_second_text_is_cut() {
+    let template = model::config::PairTemplate { prefix: "<", before: "q", between: "d", suffix: ">" };
+    let bytes = |text: &str| Ok::<Vec<u32>, ()>(text.bytes().map(u32::from).collect());
+    for (most, wanted) in [(None, "<qabdxyz>"), (Some(9), "<qabdxyz>"), (Some(8), "<qabdxy>"), (Some(6), "<qabd>")] {
+        let found = template.fill(["ab", "xyz"], most, bytes).unwrap();
+        assert_eq!(found, (bytes(wanted).unwrap(), None), "{most:?}");
+    }
+}

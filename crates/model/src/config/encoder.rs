@@ -62,6 +62,24 @@ pub struct PairTemplate {
     pub suffix: &'static str,
 }
 
+impl PairTemplate {
+    /// A pair in it, and no place of the second text. `most`: that is cut where all would be more than this number of
+    /// tokens.
+    pub fn fill<E>(
+        &self,
+        [first, second]: [&str; 2],
+        most: Option<usize>,
+        encode: impl Fn(&str) -> Result<Vec<u32>, E>,
+    ) -> Result<(Vec<u32>, Option<usize>), E> {
+        let PairTemplate { prefix, before, between, suffix } = self;
+        let (mut tokens, suffix) = (encode(prefix)?, encode(suffix)?);
+        tokens.extend(encode(&format!("{before}{first}{between}{second}"))?);
+        tokens.truncate(most.map_or(tokens.len(), |most| most.saturating_sub(suffix.len())));
+        tokens.extend(suffix);
+        Ok((tokens, None))
+    }
+}
+
 /// As Qwen3-Reranker was published.
 const QWEN3_RERANKER: PairTemplate = PairTemplate {
     prefix: "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
