@@ -158,8 +158,12 @@ pub(super) fn config(
 }
 
 /// How rows become a vector, if the file says so, and the products behind that.
-pub(super) fn add_pooling(gguf: &Gguf, architecture: &str, config: &mut Map<String, Value>) -> Result<(), LoadError> {
-    let metadata = &gguf.metadata;
+pub(super) fn add_pooling(
+    metadata: &Metadata,
+    architecture: &str,
+    shape: &dyn Fn(&str) -> Option<Vec<usize>>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
     let dense = ["dense_2", "dense_3"].into_iter().filter_map(|name| {
         let &[outputs, inputs] = shape(&format!("{name}.weight"))?.as_slice() else { return None };
         Some(json!({"name": name, "in_features": inputs, "out_features": outputs}))

@@ -249,9 +249,8 @@ fn taps(root: &Fields<'_>, target: &ModelConfig) -> Result<Vec<usize>, LoadError
 /// A checkpoint's own next-token layer, of which the first is used: a layer like the target's last that is attention.
 fn mtp(root: &Fields<'_>, target: &Target<'_>, names: MtpNames, prefix: String) -> Result<Plan, LoadError> {
     let mut config = target.config.clone();
-    let is_plain = config.norms == NormPlacement::Before
-        && config.norm == NormKind::Rms
-        && config.residual_multiplier == 1.0;
+    let is_plain =
+        config.norms == NormPlacement::Before && config.norm == NormKind::Rms && config.residual_multiplier == 1.0;
     let last = config.layers.iter().rev().find(|layer| layer.mixer.has_keys()).copied();
     let Some(last) = last.filter(|_| is_plain && config.layer_input.is_none()) else {
         let problem = format!("a next-token layer of {} is not supported", config.family);
