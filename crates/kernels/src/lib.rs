@@ -144,7 +144,8 @@ pub enum Out<'a, R: ?Sized = [f32]> {
     Gated(Activation, &'a mut R),
 }
 
-/// RMS norm of queries and keys, before rotation in most models, in some models of values too. `V`: a vector of a backend, or a slice.
+/// RMS norm of queries and keys, before rotation in most models, in some of values too. `V`: a vector of a backend, or a
+/// slice.
 #[derive(Debug)]
 pub enum HeadNorms<'a, V: ?Sized = [f32]> {
     /// No norm.

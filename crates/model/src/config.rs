@@ -591,7 +591,8 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits, both_ways: 
     Ok(())
 }
 
-/// The activation of the gate, or of the middle of an MLP without one. Gemma's field is the first; its second may be there too and is not what was trained.
+/// The activation of the gate, or of the middle of an MLP without one. Gemma's field is the first; its second may be
+/// there too and is not what was trained.
 fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadError> {
     for name in ["hidden_activation", "hidden_act"] {
         match fields.text(name)? {

@@ -8,8 +8,8 @@
 //! logits = norm(x) Whead                 only for the rows whose next token is wanted
 //! ```
 //! Some layers have a state instead of keys and values, and another way from the first product to `a`: mixers.rs.
-//! `before` and `after` are norms, or nothing; in some models both blocks read one norm of the same `x`; `m` and `r` are 1 in most models. What a model has of this is in its
-//! [`ModelConfig`] and its weights: no step here asks for its name.
+//! `before` and `after` are norms, or nothing; in some models both blocks read one norm of the same `x`; `m` and `r` are 1
+//! in most models. What a model has of this is in its [`ModelConfig`] and its weights: no step here asks for its name.
 //!
 //! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows. Rows lie
 //! where the backend computes, and nothing here reads them: the pass is a list of operations, asked for in this order.

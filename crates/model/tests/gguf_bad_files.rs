@@ -495,6 +495,32 @@ fn linear_attention_that_says_too_little() {
     check("a layer without its tensors", with(&KEYS), &["blk.0.ssm_conv1d.weight"]);
 }
 
+/// What single architectures need of settings.
+#[test]
+fn settings_of_single_architectures() {
+    const EPS: &str = "attention.layer_norm_rms_epsilon";
+    for (architecture, more, expected) in [
+        ("cohere2", None, "cohere2.attention.layer_norm_epsilon: missing"),
+        ("glm4", Some(u32_setting("glm4.rope.dimension_sections", 8)), "glm4.rope.dimension_sections: of GLM-4V"),
+        ("apertus", None, "xielu.alpha_p: missing"),
+        ("apertus", Some(list_setting("xielu.alpha_p", 6, 1, &[0; 4])), "xielu.alpha_p: 1 numbers; expected are 2"),
+    ] {
+        let key = |name: &str| format!("{architecture}.{name}");
+        let mut settings = vec![text_setting("general.architecture", architecture), f32_setting(&key(EPS), 1e-6)];
+        for (name, value) in [
+            ("context_length", 128),
+            ("embedding_length", 32),
+            ("block_count", 2),
+            ("feed_forward_length", 64),
+            ("attention.head_count", 1),
+        ] {
+            settings.push(u32_setting(&key(name), value));
+        }
+        settings.extend(more);
+        check(expected, file(&settings, &good_tensors()), &[expected]);
+    }
+}
+
 /// Whatever tokens and parts claim to be, it is taken, or one clear line.
 #[test]
 fn words_that_mean_nothing() {

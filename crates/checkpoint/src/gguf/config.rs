@@ -17,8 +17,8 @@ use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
 
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
-/// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain model: without images, the three positions of a
-/// token are one.
+/// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain
+/// model: without images, the three positions of a token are one.
 const ARCHITECTURES: [(&str, &str); 47] = [
     ("llama", "LlamaForCausalLM"),
     ("arcee", "ArceeForCausalLM"),
@@ -162,6 +162,8 @@ const OF_DELTA: [(&str, &str); 4] = [
 ];
 const SHARED_WIDTH_OF_QWEN: (&str, &str) = ("shared_expert_intermediate_size", "expert_shared_feed_forward_length");
 const ATTENTION_INTERVAL: (&str, &str) = ("full_attention_interval", "full_attention_interval");
+/// Positions of images.
+const SECTIONS: &str = "rope.dimension_sections";
 /// No model has more, and what is larger is refused.
 const MAX_LAYERS: u64 = 1024;
 const ARCHITECTURE: &str = "general.architecture";
@@ -384,6 +386,10 @@ fn add_architecture_fields(
             }
             config.extend(window.map(|window| (WINDOW.0.to_string(), window.into())));
             add_layer_types(settings, config)?;
+        }
+        "glm4" if settings.metadata.has(&settings.key(SECTIONS)) => {
+            let problem = "of GLM-4V, which is not supported: its rows of queries and keys are in another order";
+            return Err(settings.metadata.error(&settings.key(SECTIONS), problem));
         }
         "apertus" => {
             let mut numbers = Map::new();
