@@ -21,7 +21,6 @@
 //! blocks of MXFP4 below 2^-123 (e of 0 and 1) are zeros here.
 
 use crate::grids;
-use crate::weights::e4m3;
 use half::f16;
 use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
 
@@ -353,6 +352,17 @@ fn half_power(e: u8) -> f32 {
         253.. => f32::NAN,
         _ => f32::from_bits(u32::from(e - 1) << 23),
     }
+}
+
+/// The number of a code: a sign, 4 bits of exponent with bias 7, 3 of fraction; the largest is NaN, and none infinite.
+pub(crate) fn e4m3(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match exponent {
+        _ if code & 0x7f == 0x7f => f32::NAN,
+        0 => fraction * 2f32.powi(-9),
+        _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
+    };
+    if code >> 7 == 1 { -magnitude } else { magnitude }
 }
 
 /// A block of MXFP4 from its scale and its codes as safetensors have them, neighbours in a byte.

@@ -25,7 +25,6 @@ use image::ImageUse;
 pub use image::ImageWriter;
 use kernels::quant::GroupScale;
 use kernels::{Backend, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
-pub(crate) use quantized::e4m3;
 pub use rows::{Tensor, TensorRows};
 use std::collections::HashSet;
 use std::fmt;

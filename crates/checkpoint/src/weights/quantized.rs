@@ -43,7 +43,7 @@
 //! the file, once.
 
 use super::table::{Entry, Table, Values};
-use crate::blocks::DOUBLED;
+use crate::blocks::{DOUBLED, e4m3};
 use crate::checkpoint::Checkpoint;
 use crate::encoding::Encoding;
 use crate::files::{LoadError, ModelFile};
@@ -785,17 +785,6 @@ const AWQ_NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Code `index` of a run of words with eight codes each, the first in the low bits.
 fn nibble(words: &[u8], index: usize) -> u8 {
     words[index / 2] >> (index % 2 * 4) & 15
-}
-
-/// The number of a code: a sign, 4 bits of exponent with bias 7, 3 of fraction; the largest is NaN, and none infinite.
-pub(crate) fn e4m3(code: u8) -> f32 {
-    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude = match exponent {
-        _ if code & 0x7f == 0x7f => f32::NAN,
-        0 => fraction * 2f32.powi(-9),
-        _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
-    };
-    if code >> 7 == 1 { -magnitude } else { magnitude }
 }
 
 /// A power of two as the exponent of an f32; the largest is NaN.
