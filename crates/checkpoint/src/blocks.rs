@@ -11,7 +11,7 @@
 //! IQ4_XS [ d: f16 | 8 x 6 bits | 256 x 4 bits ]                 w = (d (s - 32)) LEVELS[q]
 //! MXFP4  [ e: 8 bits | 32 x 4 bits ]                            w = 2^(e - 128) DOUBLED[q]
 //! TQ2_0  [ 256 x 2 bits | d: f16 ]                              w = d (q - 1)           TQ1_0: five to a byte, in base 3
-//! NVFP4  [ 4 x 8 bits | 64 x 4 bits ]                           w = (s / 2) DOUBLED[q]  s in e4m3; 16 numbers as MXFP4's 32
+//! NVFP4  [ 4 x 8 bits | 64 x 4 bits ]                           w = (s / 2) DOUBLED[q]  s in e4m3; groups of 16
 //! IQ1, IQ2, IQ3: `grids.rs`
 //! ```
 //!

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! `grids.bin` has the grids as the `gguf` package of Python has them: 16 bits for an entry, the first
-//! number in the low bits; `oracle/gguf_cases.py --check` compares. A sign of 7 bits has an eighth that makes their number
-//! even.
+//! number in the low bits; `oracle/gguf_cases.py --check` compares. A sign of 7 bits has an eighth that makes their
+//! number even.
 
 use crate::blocks::{BlockType, half};
 use kernels::quant::GroupScale;

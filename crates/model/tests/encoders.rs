@@ -163,7 +163,8 @@ fn a_text_has_the_same_bits_alone_and_among_others() {
         (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Amx),
         (WeightClass::Int8, KvDtype::Int8, AccumulationOrder::Vdpbf16),
     ];
-    for (at, name) in CASES.into_iter().enumerate() {
+    // The layers of one of the two judges are those of the other.
+    for (at, name) in CASES.into_iter().filter(|name| *name != "qwen3-classifier").enumerate() {
         let texts = texts(name);
         for (class, kv_dtype, arithmetic) in testing::one_of(precisions, at) {
             let mut reference = load(Reference::of(arithmetic), name, class, kv_dtype);

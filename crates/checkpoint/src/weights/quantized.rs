@@ -10,16 +10,16 @@
 //!   pack-quantized       weight_packed i32 [out, in/8]   weight_scale [out, g]   weight_zero_point i32 [out/8, g]
 //!     of 8 bits                            [out, in/4]                                                 [out/4, g]
 //!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
-//!   float-quantized      weight e4m3 [out, in]           weight_scale [out, 1], [1] or blocks         scale * weight
-//!   nvfp4-pack-quantized weight_packed u8 [out, in/2]    weight_scale e4m3 [out, in/16], weight_global_scale [1]
-//!                                                                                                     (scale / global) * code
-//!   mxfp4-pack-quantized weight_packed u8 [out, in/2]    weight_scale u8 [out, in/32]                 2^(scale - 127) * code
-//!   mxfp8-quantized      weight e4m3 [out, in]           weight_scale u8 [out, in/32]                 2^(scale - 127) * weight
-//! FP8                    weight e4m3 [out, in]           weight_scale_inv [out/128, in/128] or []     scale * weight
-//! ModelOpt: FP8          weight e4m3 [out, in]           weight_scale [] or [out]                     scale * weight
-//!   NVFP4                weight u8 [out, in/2]           weight_scale e4m3 [out, in/16], weight_scale_2 []
-//!                                                                                                     (scale * scale_2) * code
-//! MXFP4                  blocks u8 [.., out, in/32, 16]  scales u8 [.., out, in/32]                   2^(scale - 127) * code
+//!   float-quantized      weight e4m3 [out, in]        weight_scale [out, 1], [1] or blocks    scale * weight
+//!   nvfp4-pack-quantized weight_packed u8 [out, in/2] weight_scale e4m3 [out, in/16]          (scale / global) * code
+//!                                                     weight_global_scale [1]
+//!   mxfp4-pack-quantized weight_packed u8 [out, in/2] weight_scale u8 [out, in/32]            2^(scale - 127) * code
+//!   mxfp8-quantized      weight e4m3 [out, in]        weight_scale u8 [out, in/32]            2^(scale - 127) * weight
+//! FP8                    weight e4m3 [out, in]        weight_scale_inv [out/128, in/128], []  scale * weight
+//! ModelOpt: FP8          weight e4m3 [out, in]        weight_scale [] or [out]                scale * weight
+//!   NVFP4                weight u8 [out, in/2]        weight_scale e4m3 [out, in/16]          (scale * scale_2) * code
+//!                                                     weight_scale_2 []
+//! MXFP4                  blocks u8 [.., out, in/32, 16] scales u8 [.., out, in/32]            2^(scale - 127) * code
 //! ```
 //! A word holds eight 4-bit codes or four 8-bit codes. GPTQ packs eight neighbours along the input with the first in
 //! the low bits; with desc_act (inputs sorted by activation), `g_idx` has the group of each input. AWQ packs eight
@@ -28,11 +28,11 @@
 //! GPTQModel, AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023). FP8's numbers of 8 bits
 //! (e4m3 of Micikevicius et al., 2022) share a scale in blocks of 128 x 128, as DeepSeek-V3 was published; the name of
 //! the scales says that the quantizer divided by them. MXFP4's codes, as gpt-oss was published, are those of
-//! [`BlockType::MXFP4`](crate::BlockType), neighbours in a byte, and are packed unchanged; so are NVFP4's, the same ones
-//! with a float as scale of each 16. AutoRound writes the layouts of GPTQ and AWQ.
+//! [`BlockType::MXFP4`](crate::BlockType), neighbours in a byte, and are packed unchanged; so are NVFP4's, the same
+//! ones with a float as scale of each 16. AutoRound writes the layouts of GPTQ and AWQ.
 //!
-//! Scales of activations and of a KV cache are left aside: activations are not rounded to these formats here, and keys and
-//! values as the server's options say.
+//! Scales of activations and of a KV cache are left aside: activations are not rounded to these formats here, and keys
+//! and values as the server's options say.
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
 //! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
@@ -402,8 +402,8 @@ fn block_of(fields: &Fields<'_>, name: &str) -> Result<Option<[usize; 2]>, LoadE
     }
 }
 
-/// Checks the fields of compressed-tensors. Returns the widths of packed codes in its groups, and the blocks that share a
-/// scale.
+/// Checks the fields of compressed-tensors. Returns the widths of packed codes in its groups, and the blocks that share
+/// a scale.
 fn check_compressed(fields: &Fields<'_>) -> Result<(PackedWidths, Option<[usize; 2]>), LoadError> {
     // The formats of single groups count; "mixed-precision" only means that they differ.
     let formats: [Value; 7] = [
@@ -582,8 +582,8 @@ fn check_groups(table: &Table, scales: &StoredPart, groups: usize, in_features: 
     Ok(())
 }
 
-/// A module in FP8, with a scale for each `block`; without, one for each output or one in all. Scales that are powers of two
-/// are those of 32 inputs (MXFP8).
+/// A module in FP8, with a scale for each `block`; without, one for each output or one in all. Scales that are powers of
+/// two are those of 32 inputs (MXFP8).
 fn fp8(table: &mut Table, module: &str, scale: &str, block: Option<[usize; 2]>) -> Result<Quantized, LoadError> {
     let (codes, code_shape) = require(table, &format!("{module}.weight"))?;
     let (scales, scale_shape) = require(table, &format!("{module}.{scale}"))?;

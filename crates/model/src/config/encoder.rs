@@ -26,8 +26,8 @@ pub struct EncoderConfig {
     pub positions: Option<PositionTable>,
     /// Rows of the table of segments, which says to which text of a pair a token belongs. 0: there is none.
     pub token_types: usize,
-    /// Its layers, and the names of its tensors, are those of the family's decoder (EmbeddingGemma: Schechter Vera et al.,
-    /// 2025).
+    /// Its layers, and the names of its tensors, are those of the family's decoder (EmbeddingGemma: Schechter Vera et
+    /// al., 2025).
     pub decoder_layers: bool,
     /// Each token sees later ones too.
     pub both_ways: bool,
@@ -431,8 +431,8 @@ fn bert(fields: &Fields<'_>, family: Family, judges: bool) -> Result<ModelConfig
     Ok(ModelConfig { context_limit, rms_norm_eps: eps, activation, ..config })
 }
 
-/// Nomic Embed (Nussbaum et al., 2024): BERT with rotations, a gated MLP and no biases in its products. Its first files have
-/// names of GPT-2 for the fields of BERT.
+/// Nomic Embed (Nussbaum et al., 2024): BERT with rotations, a gated MLP and no biases in its products. Its first files
+/// have names of GPT-2 for the fields of BERT.
 fn nomic_bert(fields: &Fields<'_>, judges: bool) -> Result<ModelConfig, LoadError> {
     const OF_GPT2: [(&str, &str); 8] = [
         ("n_embd", "hidden_size"),
