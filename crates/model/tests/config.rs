@@ -1249,7 +1249,7 @@ fn layers_have_heads_of_their_own_and_read_the_keys_of_others() {
     assert_eq!(layers_of(&config), expected);
     assert_eq!(config.layers.iter().map(|layer| layer.values_are_keys).collect::<Vec<_>>(), [false, true, false, true]);
     let listed = json!({"attention_k_eq_v": true, "per_layer_config": {
-        "1": {"head_dim": 128, "num_key_value_heads": 1}, "3": {"head_dim": 128, "num_key_value_heads": 1}}});
+        "01": {"head_dim": 128, "num_key_value_heads": 1}, "3": {"head_dim": 128, "num_key_value_heads": 1}}});
     assert_eq!(layers_of(&of(listed)), expected, "as transformers writes it now");
     let cache = config.cache_shape(KvDtype::Bf16, 3, 32);
     let groups: Vec<_> = cache.groups.iter().map(|group| (group.layers, group.num_kv_heads, group.head_dim)).collect();

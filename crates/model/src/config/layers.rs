@@ -581,7 +581,9 @@ fn set_heads(fields: &Fields<'_>, layers: &mut [LayerConfig]) -> Result<(), Load
     for (index, layer) in layers.iter_mut().enumerate().filter(|(_, layer)| layer.window.is_none()) {
         layer.values_are_keys = values_are_keys;
         let HeadLayout { num_heads, head_dim: usual, num_kv_heads: usual_kv, .. } = layer.heads;
-        let own = listed.as_ref().map(|listed| listed.object(&index.to_string())).transpose()?.flatten();
+        // Numbers may have zeros before them: "05".
+        let name_of = |listed: &Fields<'_>| listed.map.keys().find(|name| name.parse() == Ok(index)).cloned();
+        let own = listed.as_ref().and_then(|listed| Some(listed.object(&name_of(listed)?))).transpose()?.flatten();
         let (place, names) = match &own {
             Some(own) => (own, ["head_dim", "num_key_value_heads"]),
             None => (fields, ["global_head_dim", "num_global_key_value_heads"]),
