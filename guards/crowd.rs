@@ -7,9 +7,11 @@
 //! ```
 
 use engine::LookupBench;
-use scheduler::cost::{Knot, Terms};
 use protocol::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
-use scheduler::{CostModel, DraftProposal, DraftSource, Limits, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord};
+use scheduler::cost::{Knot, Terms};
+use scheduler::{
+    CostModel, DraftProposal, DraftSource, Limits, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord,
+};
 
 /// Streams, and the tokens behind which they answer.
 pub const STREAMS: usize = 256;

@@ -12,9 +12,9 @@ use kernels::{
 use ledger::Ledger;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
-use scheduler::cost::{Knot, Terms};
 use protocol::sampling::Sampling;
 use protocol::{Nanos, Priority, RequestId, StopRules, Targets};
+use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord};
 use std::hint::black_box;
 
@@ -61,14 +61,16 @@ struct Attend {
 }
 
 /// The heads of a 0.5B model.
-const LAYOUT: HeadLayout = HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim: 64, gated: false, queries_only: false };
+const LAYOUT: HeadLayout =
+    HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim: 64, gated: false, queries_only: false, latent: None };
 /// Tokens that the last row sees.
 const CONTEXT: usize = 2048;
 
 /// `rows` at the end of a sequence of 2,048 tokens.
 fn attention(dtype: KvDtype, rows: usize) -> Attend {
     let cpu = cpu();
-    let shape = KvShape { dtype, layers: 1, blocks: CONTEXT / 32, block_size: 32, num_kv_heads: 2, head_dim: 64 };
+    let shape =
+        KvShape { dtype, layers: 1, blocks: CONTEXT / 32, block_size: 32, num_kv_heads: 2, head_dim: 64, latent: None };
     let mut kv = cpu.kv_cache(shape).expect("memory");
     let positions: Vec<u32> = (0..CONTEXT as u32).collect();
     let mut all = values(CONTEXT * LAYOUT.qkv_width(), 4);
@@ -146,7 +148,15 @@ fn fill(batch: &mut Batch, positions: std::ops::Range<u32>) {
     batch.slots.extend(positions.clone());
     batch.block_tables.extend(0..8);
     let num_rows = positions.len() as u32;
-    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8, adapter: None, state: None, saves: 0..0 });
+    batch.spans.push(Span {
+        first_row: 0,
+        num_rows,
+        start: positions.start,
+        table: 0..8,
+        adapter: None,
+        state: None,
+        saves: 0..0,
+    });
     batch.logit_rows.push(num_rows - 1);
 }
 
