@@ -64,7 +64,7 @@ pub trait HostBackend: Device {
         let MatrixShape { out_features, in_features } = self.shape(matrices[0].borrow());
         let rows = x.len() / from.width;
         let (mut heads, mut y) = (vec![0.0; matrices.len() * rows * in_features], vec![0.0; rows * out_features]);
-        by_head(x, from, in_features, &mut heads);
+        by_head(None, x, from, in_features, &mut heads);
         for ((head, matrix), x) in matrices.iter().enumerate().zip(heads.chunks_exact(rows * in_features)) {
             self.linear(x, matrix.borrow(), None, Out::Store(&mut y));
             for (out, y) in out.chunks_exact_mut(to.width).zip(y.chunks_exact(out_features)) {

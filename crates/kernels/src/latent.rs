@@ -246,11 +246,17 @@ impl Kernel for Store<'_> {
 }
 
 /// The numbers of each head of rows of `columns.width` numbers, `len` of them: head by head, `[heads, rows, len]`.
-pub(crate) fn by_head(x: &[f32], columns: HeadColumns, len: usize, out: &mut [f32]) {
+pub(crate) fn by_head(pool: Option<&Pool>, x: &[f32], columns: HeadColumns, len: usize, out: &mut [f32]) {
     let rows = x.len() / columns.width;
-    for (row, x) in x.chunks_exact(columns.width).enumerate() {
-        for (head, x) in x.chunks_exact(columns.stride).enumerate() {
-            out[(head * rows + row) * len..][..len].copy_from_slice(&x[..len]);
+    let out = Shared::new(out);
+    share_rows(pool, rows, columns.width, &|part| {
+        for row in part {
+            let heads = x[row * columns.width..][..columns.width].chunks_exact(columns.stride);
+            for (head, x) in heads.enumerate() {
+                let at = (head * rows + row) * len;
+                // SAFETY: each row is in one range.
+                unsafe { out.part(at..at + len) }.copy_from_slice(&x[..len]);
+            }
         }
-    }
+    });
 }

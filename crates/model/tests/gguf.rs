@@ -8,7 +8,8 @@ use checkpoint::weights::{TensorSlice, Weights};
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::{Float32, Reference, WeightClass};
-use model::{Forward, ModelConfig};
+use model::draft::{Feature, Features};
+use model::{Batch, Forward, ModelConfig};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use text::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
@@ -654,12 +655,12 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         }
     }
     for Stored { name, dtype, shape, bytes } in unfused_experts(gpt_oss_experts(stored)) {
-        let name = ggml_name(architecture, &name);
+        let name = ggml_name(architecture, &numbered_on(&name, layers - drafting));
         let name = if is_dense { name.replace("_shexp", "") } else { name };
         let is_inner_norm = has_delta && name.ends_with("ssm_norm.weight");
         let (name, number, bytes) = match dtype.as_str() {
             _ if (["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture) || has_delta)
-                && name.ends_with("_norm.weight")
+                && (name.ends_with("_norm.weight") || name.contains("nextn.") && name.ends_with("norm.weight"))
                 && !is_inner_norm =>
             {
                 let values = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32() + 1.0);
@@ -699,8 +700,9 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     if architecture == "chatglm" {
         fuse_qkv(&mut tensors);
     }
-    // A layer that drafts, of which no forward pass reads anything.
-    for index in number("num_hidden_layers").unwrap()..layers {
+    // A layer that drafts, of which no forward pass reads anything, where there is none.
+    let has_drafting = tensors.iter().any(|(name, ..)| name.contains("nextn."));
+    for index in (layers - drafting..layers).filter(|_| !has_drafting) {
         for (name, dims) in [
             ("nextn.eh_proj.weight", vec![64, 32]),
             ("nextn.shared_head_norm.weight", vec![32]),
@@ -719,6 +721,48 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("m-00002-of-00002.gguf", file(&split(1), second)),
     ];
     Some(Converted { whole: file(&settings, &tensors), parts })
+}
+
+/// The name of a tensor of a layer that drafts, as if it were one more layer.
+fn numbered_on(name: &str, layers: u32) -> String {
+    let Some(own) = name.strip_prefix("mtp.") else { return name.to_string() };
+    let own = match own.strip_suffix(".weight").unwrap_or(own) {
+        "fc" => "eh_proj.weight",
+        "pre_fc_norm_embedding" => "enorm.weight",
+        "pre_fc_norm_hidden" => "hnorm.weight",
+        "norm" => "shared_head.norm.weight",
+        _ => own.strip_prefix("layers.0.").unwrap(),
+    };
+    format!("model.layers.{layers}.{own}")
+}
+
+/// A layer that drafts gives the same from a GGUF file as from a directory.
+#[test]
+fn layers_that_draft_are_read() {
+    for name in ["deepseek-v3", "qwen3.5"] {
+        let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/drafts").join(name);
+        let files = converted(&directory, &sayable(&directory)).unwrap();
+        let original = Checkpoint::open(Source::Directory(directory)).unwrap();
+        let rows = [original, embedded(vec![("m.gguf", files.whole)])].map(|checkpoint| {
+            let mut target = load(Reference::new(), &checkpoint, WeightClass::Bf16);
+            let mut drafter = Feature::load(&checkpoint, &target, None).unwrap();
+            target.tap(drafter.taps()).unwrap();
+            let (tokens, mut batch) = (random_tokens(3, 21, 100), Batch::default());
+            push(&mut batch, &tokens, 0..20, &[0], Wanted::Last);
+            let ticket = target.launch(&batch);
+            let done = target.wait(ticket);
+            let mut features = vec![f32::NAN; 20 * target.config().hidden_size];
+            target.read_tapped(&done, 0..20, &mut features);
+            batch.clear();
+            push(&mut batch, &tokens[1..], 0..20, &[0], Wanted::Last);
+            drafter.forward(&batch, Features::Tapped(&features));
+            let mut logits = vec![f32::NAN; target.config().vocab_size];
+            drafter.read_logits(0, &mut logits);
+            logits
+        });
+        assert!(rows[0] == rows[1], "{name}: other logits than from its directory");
+        assert!(rows[0].iter().all(|logit| logit.is_finite()), "{name}");
+    }
 }
 
 /// Of each layer, whether it sees all.
@@ -1177,7 +1221,11 @@ fn ggml_name(architecture: &str, name: &str) -> String {
         ],
         _ => &[],
     };
-    const ALL: [(&str, &str); 17] = [
+    const ALL: [(&str, &str); 21] = [
+        ("eh_proj", "nextn.eh_proj"),
+        ("enorm", "nextn.enorm"),
+        ("hnorm", "nextn.hnorm"),
+        ("shared_head.norm", "nextn.shared_head_norm"),
         ("model.layers.", "blk."),
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),

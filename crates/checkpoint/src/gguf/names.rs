@@ -148,18 +148,21 @@ const OF_GRANITE: [(&str, &str); 11] = [
     ("ssm_out", "mamba.out_proj"),
 ];
 
-/// The last are of layers that draft.
-const OF_GLM4: [(&str, &str); 10] = [
-    ("post_attention_norm", "post_attention_layernorm"),
-    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+/// Of layers that draft.
+const DRAFTING: [(&str, &str); 6] = [
     ("nextn.eh_proj", "eh_proj"),
     ("nextn.embed_tokens", "embed_tokens"),
     ("nextn.enorm", "enorm"),
     ("nextn.hnorm", "hnorm"),
     ("nextn.shared_head_head", "shared_head.head"),
     ("nextn.shared_head_norm", "shared_head.norm"),
+];
+
+const OF_GLM4: [(&str, &str); 4] = [
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
 ];
 
 /// Latent attention; files from before the products of keys and values were apart have `attn_kv_b`.
@@ -199,8 +202,8 @@ const OF_QWEN2MOE: [(&str, &str); 4] = [
     ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
 ];
 
-/// The delta rule of Qwen3-Next and Qwen3.5; the last are of layers that draft.
-const OF_DELTA: [(&str, &str); 20] = [
+/// The delta rule of Qwen3-Next and Qwen3.5.
+const OF_DELTA: [(&str, &str); 14] = [
     ("post_attention_norm", "post_attention_layernorm"),
     ("attn_qkv", "linear_attn.in_proj_qkv"),
     ("attn_gate", "linear_attn.in_proj_z"),
@@ -215,12 +218,6 @@ const OF_DELTA: [(&str, &str); 20] = [
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
     ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
-    ("nextn.eh_proj", "eh_proj"),
-    ("nextn.embed_tokens", "embed_tokens"),
-    ("nextn.enorm", "enorm"),
-    ("nextn.hnorm", "hnorm"),
-    ("nextn.shared_head_head", "shared_head.head"),
-    ("nextn.shared_head_norm", "shared_head.norm"),
 ];
 
 /// Modules of a layer, exceptions of the architecture first.
@@ -245,7 +242,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "qwen35" | "qwen35moe" | "qwen3next" => &OF_DELTA,
         _ => &[],
     };
-    own.iter().chain(&LAYER)
+    own.iter().chain(&LAYER).chain(&DRAFTING)
 }
 
 /// The tensor's name in transformers; `None` if it has none.

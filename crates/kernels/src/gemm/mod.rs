@@ -415,7 +415,7 @@ pub(crate) fn linear(
     });
 }
 
-/// A product for each head: see [`Backend::linear_by_head`](crate::Backend::linear_by_head). Two fork-joins for all heads
+/// A product for each head: see [`Backend::linear_by_head`](crate::Backend::linear_by_head). Three fork-joins for all heads
 /// together; heads, and panels of their rows, are claimed by free threads.
 ///
 /// Panics when shapes disagree, and when matrices differ in shape or class.
@@ -447,7 +447,7 @@ pub(crate) fn linear_by_head(
     let mut gathered = std::mem::take(&mut scratch.heads);
     gathered.reserve(heads * rows * shape.in_features).expect("memory for the activations of all heads");
     let x_by_head = &mut gathered[..heads * rows * shape.in_features];
-    by_head(x, from, shape.in_features, x_by_head);
+    by_head(Some(pool), x, from, shape.in_features, x_by_head);
     let activations = scratch.prepare(pool, path, format, x_by_head, shape.in_features);
     let panel_rows = match tiles {
         Some(proof) => native::tile_panel_rows(proof, class, shape.in_features),
