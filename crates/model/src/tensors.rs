@@ -851,8 +851,8 @@ impl<'c> Tensors<'c> {
             qkv: Linear::whole(&qkv, hidden, config.qkv_bias),
             qkv_order: match config.layers[index].rope.filter(|_| config.neighbours) {
                 Some(rope) => {
-                    let (head_dim, rotary_dim) = (heads.head_dim, config.ropes[rope].rotary_dim);
-                    RowOrder::Neighbours { rows: heads.q_width() + kv_width, head_dim, rotary_dim }
+                    let at = (0, config.ropes[rope].rotary_dim);
+                    RowOrder::Pairs { rows: heads.q_width() + kv_width, width: heads.head_dim, at }
                 }
                 None if heads.gated => grouped,
                 None => RowOrder::AsStored,
@@ -868,11 +868,12 @@ impl<'c> Tensors<'c> {
         let name = |part: &str| name(&format!("self_attn.{part}"));
         let whole = |part: &str, rows, in_features| Linear::whole(&[(name(part), rows)], in_features, false);
         let norm = |part: &str, len| Vector { name: name(&format!("{part}.weight")), len };
-        let halved = |width| match neighbours {
-            true => RowOrder::HalvedTails { width, tail: turning },
+        let pairs = |rows, width| match neighbours {
+            true => RowOrder::Pairs { rows, width, at: (width - turning, turning) },
             false => RowOrder::AsStored,
         };
-        let (query_width, query_order) = (shape.query_width(), halved(plain + turning));
+        let query_width = shape.query_width();
+        let query_order = pairs(query_width, plain + turning);
         let (qkv, qkv_order, queries) = match query_rank {
             None => (whole("q_proj", query_width, hidden), query_order, None),
             Some(rank) => {
@@ -912,7 +913,7 @@ impl<'c> Tensors<'c> {
                 config,
                 queries,
                 keys: whole("kv_a_proj_with_mqa", rank + turning, hidden),
-                keys_order: halved(rank + turning),
+                keys_order: pairs(rank + turning, rank + turning),
                 key_norm: norm("kv_a_layernorm", rank),
                 absorb,
                 expand,

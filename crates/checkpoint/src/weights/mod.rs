@@ -83,23 +83,15 @@ pub enum RowOrder {
         /// Rows of each part; some may be 0.
         parts: [usize; 4],
     },
-    /// Groups of `width` rows, whose last `tail` rows are pairs: the first of all pairs, then the second. Numbers that turn
-    /// with their neighbours turn so with those half the tail away.
-    HalvedTails {
+    /// The first rows are groups of `width` rows each. Of a group, those `at` hold pairs: the first of each, then the
+    /// second of each, so that numbers that turn with their neighbours turn with those half the range away.
+    Pairs {
+        /// Rows in all groups; those behind them are unchanged.
+        rows: usize,
         /// Rows of a group.
         width: usize,
-        /// Rows of its pairs; even.
-        tail: usize,
-    },
-    /// Heads whose pairs are neighbours: of the first `rotary_dim` rows of a head the even ones, then the odd ones. Rows
-    /// from `rows` on are unchanged.
-    Neighbours {
-        /// Of all heads.
-        rows: usize,
-        /// Rows of a head.
-        head_dim: usize,
-        /// Even.
-        rotary_dim: usize,
+        /// First row of the pairs in a group, and their rows; an even number.
+        at: (usize, usize),
     },
 }
 
@@ -123,20 +115,10 @@ impl RowOrder {
                 }
                 row
             }
-            RowOrder::HalvedTails { width, tail } => {
-                let (group, of_group) = (row / width * width, row % width);
-                match of_group.checked_sub(width - tail) {
-                    None => row,
-                    Some(i) => group + width - tail + 2 * (i % (tail / 2)) + i / (tail / 2),
-                }
-            }
-            RowOrder::Neighbours { rows, head_dim, rotary_dim } => {
-                let (in_head, half) = (row % head_dim, rotary_dim / 2);
-                match row < rows && in_head < rotary_dim {
-                    true => row - in_head + 2 * (in_head % half) + in_head / half,
-                    false => row,
-                }
-            }
+            RowOrder::Pairs { rows, width, at: (first, len) } => match (row % width).checked_sub(first) {
+                Some(i) if row < rows && i < len => row - i + 2 * (i % (len / 2)) + i / (len / 2),
+                _ => row,
+            },
         }
     }
 }
@@ -398,9 +380,8 @@ impl Weights {
             RowOrder::AsStored => name,
             RowOrder::GateUp => format!("{name}, gated"),
             RowOrder::GateUpPairs => format!("{name}, gated in pairs"),
-            RowOrder::Neighbours { head_dim, rotary_dim, .. } => format!("{name}, neighbours {rotary_dim}/{head_dim}"),
+            RowOrder::Pairs { width, at: (first, len), .. } => format!("{name}, pairs {first}+{len} of {width}"),
             RowOrder::Grouped { groups, parts } => format!("{name}, {groups} groups of {parts:?}"),
-            RowOrder::HalvedTails { width, tail } => format!("{name}, the last {tail} of {width} halved"),
         };
         let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {

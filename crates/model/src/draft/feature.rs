@@ -392,8 +392,8 @@ fn is_qkv_matrix(name: &str) -> bool {
     ["q_proj.weight", "k_proj.weight", "v_proj.weight"].iter().any(|end| name.ends_with(end))
 }
 
-/// Tensors of such files that are not needed: the map from the target's tokens, what is or trainers keep of the target,
-/// frequencies of rotations.
+/// Tensors of such files that are not needed: the map from the target's tokens, the target's own that trainers keep beside
+/// them, frequencies of rotations.
 fn is_extra(name: &str) -> bool {
     let known = ["t2d", "verifier_norm.weight", "verifier_lm_head.weight"];
     // Copies of the target's beside a next-token layer.
