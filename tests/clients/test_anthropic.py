@@ -76,7 +76,8 @@ def a_thought_is_a_block_of_its_own(client, model):
 @test
 def a_tool_is_called_and_its_result_read(client, model):
     messages = [{"role": "user", "content": "How is it in the forest?"}]
-    first = client.messages.create(model=model, max_tokens=300, messages=messages, **ONE_CALL)
+    asked = {"max_tokens": 300, "extra_body": {"temperature": 0}, **ONE_CALL}
+    first = client.messages.create(model=model, messages=messages, **asked)
     assert first.stop_reason == "tool_use"
     call = first.content[-1]
     assert call.type == "tool_use" and call.name == "weather" and call.input["place"] in ("forest", "river")

@@ -284,7 +284,7 @@ def responses_are_made_streamed_kept_and_gone_on_from(client, model):
     assert counted.input_tokens == made.usage.input_tokens
     tools = [{"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}]
     called = client.responses.create(model=model, input="How is it?", tools=tools, tool_choice="required",
-                                     parallel_tool_calls=False, max_output_tokens=300)
+                                     parallel_tool_calls=False, max_output_tokens=300, temperature=0)
     call = [item for item in called.output if item.type == "function_call"][0]
     assert json.loads(call.arguments)["place"] in ("forest", "river")
     turn = [*called.output, {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}]
