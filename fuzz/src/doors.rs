@@ -155,6 +155,7 @@ fn load(checkpoint: &Checkpoint) -> Result<(), LoadError> {
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
         state_slots: 4,
+        expert_memory: None,
     };
     model::load(Reference::new(), checkpoint, &options, &mut |_| {}).map(drop)
 }

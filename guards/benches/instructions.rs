@@ -129,6 +129,7 @@ fn pass(rows: u32) -> Pass {
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
         state_slots: 0,
+        expert_memory: None,
     };
     let model = model::load(cpu(), &checkpoint, &options, &mut |_| {}).expect("memory");
     let logits = vec![0.0; model.config().vocab_size];

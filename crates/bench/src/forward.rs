@@ -124,6 +124,7 @@ impl LoadedModel {
             image_directory: setup.model.cache.clone(),
             kv_dtype: setup.model.kv_dtype,
             adapters,
+            expert_memory: setup.model.expert_memory.map(engine::expert_memory),
             state_slots: 2 * (room.logit_rows + 1),
         };
         let mut progress = |p: model::Progress| (setup.progress)(BenchProgress::Loading(p.bytes_done, p.bytes_total));

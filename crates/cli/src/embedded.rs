@@ -19,12 +19,13 @@ use crate::flags::{self, Cli, Command};
 use crate::{config, environment};
 
 /// Flags of `serve` that say what computes, and not who may ask or where: the options of [`start`].
-pub const ENGINE_OPTIONS: [&str; 44] = [
+pub const ENGINE_OPTIONS: [&str; 45] = [
     "model",
     "revision",
     "weights",
     "kv_dtype",
     "kv_cache_dtype",
+    "expert_memory",
     "arithmetic",
     "threads",
     "no_numa",

@@ -88,6 +88,7 @@ pub(crate) fn held(flags: &ModelFlags) -> ModelSettings {
     ModelSettings {
         weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.dtype(),
+        expert_memory: flags.expert_memory,
         arithmetic: flags.arithmetic.arithmetic(),
         threads: flags.threads,
         nodes: flags.nodes(),

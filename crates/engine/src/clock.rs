@@ -12,12 +12,19 @@
 //! [`Clock::unix`] (`wall_clock.rs`).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use model::ExpertMemory;
 use protocol::Nanos;
 
 use crate::wall_clock::{UnixNanos, WallClock};
+
+/// Memory for the experts of a mixture, with the clock by which steps are measured.
+pub fn expert_memory(bytes: u64) -> ExpertMemory {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    ExpertMemory { bytes, now: || START.elapsed() }
+}
 
 /// Holds that are remembered one by one; of older ones only the sum.
 const KEPT_HOLDS: usize = 1024;

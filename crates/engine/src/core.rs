@@ -24,8 +24,8 @@ use observe::{FinishedSummary, Views};
 use protocol::{Nanos, RequestId, TokenId};
 use rates::StealMeter;
 use scheduler::{
-    AdmitError, CacheEvent, CostModel, Preempted, Request, Scheduler, StealTime, Step, StepOutput, StepRecord,
-    TokenEvent,
+    AdmitError, CacheEvent, CostModel, ExpertReads, Preempted, Request, Scheduler, StealTime, Step, StepOutput,
+    StepRecord, TokenEvent,
 };
 use speculate::DrafterSet;
 use text::detokenizer::Detokenizer;
@@ -348,9 +348,13 @@ impl EngineCore {
 
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
     /// asked for each plan, and for the end of the oldest step in flight. Where a device takes several passes, the next
-    /// are planned and launched before that. `stolen`: what a recording says that the machine took; without one it is
-    /// asked.
-    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, stolen: Option<StealTime>) -> bool {
+    /// are planned and launched before that. `recorded`: what a recording says that the machine took, and experts; without
+    /// one they are asked.
+    pub(crate) fn step(
+        &mut self,
+        clock: &mut dyn Iterator<Item = Nanos>,
+        recorded: Option<(StealTime, ExpertReads)>,
+    ) -> bool {
         let mut now = || clock.next().expect("time goes on");
         while self.in_flight.len() < self.most_in_flight() {
             let planned = now();
@@ -376,7 +380,9 @@ impl EngineCore {
         {
             measured = peaks.at_most_stolen(record, done.since(record.began_at), measured);
         }
-        self.buffers.output.stolen = stolen.unwrap_or(measured);
+        let model::ExpertReads { count, bytes, took } = self.forward.expert_reads();
+        let read = ExpertReads { count, bytes, took: Nanos(took.as_nanos() as u64) };
+        (self.buffers.output.stolen, self.buffers.output.experts) = recorded.unwrap_or((measured, read));
         self.complete(done);
         self.send_blocks();
         self.publish_cache_events();

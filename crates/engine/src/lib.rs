@@ -68,6 +68,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
+pub use clock::expert_memory;
 pub use compile_rule::LazyVocabulary;
 pub use grammar::{ConstraintError, Rule, RuleError, ThoughtBudget, check_rule, fit_schema};
 #[doc(hidden)]

@@ -59,6 +59,8 @@ pub struct EngineOptions {
     pub image_directory: Option<PathBuf>,
     /// Precision of keys and values in the cache.
     pub kv_dtype: KvDtype,
+    /// Bytes for the experts of a mixture; `None`: for all of them.
+    pub expert_memory: Option<u64>,
     /// Share computed prompt blocks between requests.
     pub enable_prefix_caching: bool,
     /// Bytes of host memory for blocks that leave the KV cache; 0: none but what `kv_swap_disk` passes through.
@@ -131,6 +133,7 @@ impl Default for EngineOptions {
             block_size: 32,
             image_directory: None,
             kv_dtype: KvDtype::Bf16,
+            expert_memory: None,
             enable_prefix_caching: true,
             kv_swap_bytes: 0,
             kv_swap_disk: None,

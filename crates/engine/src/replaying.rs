@@ -104,7 +104,10 @@ impl RecordedEngine {
             }
             Entry::Step(step) => {
                 core.use_recorded_drafts(step.drafted());
-                core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), Some(step.stolen()));
+                core.step(
+                    &mut [step.from, step.to].map(Nanos).into_iter().cycle(),
+                    Some((step.stolen(), step.experts())),
+                );
             }
             Entry::Idle(now) => {
                 core.step(&mut std::iter::repeat(Nanos(*now)), None);

@@ -27,6 +27,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::adapters::{self, AdapterError, Adapters};
 use crate::clock::Clock;
+use crate::clock::expert_memory;
 use crate::core::EngineCore;
 use crate::handoff::{
     self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
@@ -620,8 +621,6 @@ struct Sizes {
     kv: KvBudget,
     /// Slots for states beside it.
     states: Option<StateSizes>,
-    /// About what the weights will take.
-    weight_bytes: u64,
     /// What made the cache smaller than it could have been used.
     limit: Option<Limit>,
 }
@@ -647,7 +646,8 @@ impl Sizes {
         let block_bytes = config.cache_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options.kv_dtype, block_size));
         let states = StateRoom::of(config, options);
-        let weight_bytes = config.weight_bytes(options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
+        let weight_bytes = config.weight_bytes_in_memory(options.weights, options.expert_memory)
+            + draft.map_or(0, DraftFiles::weight_bytes);
         let room = room.unwrap_or(Headroom { bytes: 4 << 30, limit: Limit::Machine });
         // A length that was set is not cut; one that the model cannot read is refused when it is loaded.
         let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
@@ -683,7 +683,7 @@ impl Sizes {
         let holds = blocks.saturating_mul(block_size);
         let max_model_len = if options.max_model_len.is_none() { max_model_len.min(holds) } else { max_model_len };
         let states = states.map(|states| states.sizes(blocks));
-        Ok(Sizes { max_model_len, kv: KvBudget::Blocks(blocks), states, weight_bytes, limit })
+        Ok(Sizes { max_model_len, kv: KvBudget::Blocks(blocks), states, limit })
     }
 }
 
@@ -741,9 +741,13 @@ fn load_model(
         max_model_len: Some(sizes.max_model_len),
         kv_blocks: sizes.kv,
         block_size: options.block_size,
-        image_directory: options.image_directory.clone().filter(|_| sizes.weight_bytes >= IMAGE_FROM_BYTES),
+        image_directory: options
+            .image_directory
+            .clone()
+            .filter(|_| config.weight_bytes(options.weights) >= IMAGE_FROM_BYTES),
         kv_dtype: options.kv_dtype,
         adapters: options.adapter_room,
+        expert_memory: options.expert_memory.map(expert_memory),
         state_slots: sizes.states.map_or(0, |states| states.slots + STATE_SLOTS),
     };
     let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());

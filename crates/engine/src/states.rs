@@ -55,7 +55,7 @@ const SHARE: u64 = 4;
 /// Sequences that may run together: as many as were asked for, or as many as there is memory for the states of.
 pub(crate) fn seats(config: &ModelConfig, options: &EngineOptions, room: Option<&Headroom>) -> usize {
     let (Some(room), Some(states)) = (room, StateRoom::of(config, options)) else { return options.max_num_seqs };
-    let free = room.bytes.saturating_sub(config.weight_bytes(options.weights)) / SHARE;
+    let free = room.bytes.saturating_sub(config.weight_bytes_in_memory(options.weights, options.expert_memory)) / SHARE;
     let most = usize::try_from(free / (2 * states.bytes)).unwrap_or(usize::MAX);
     options.max_num_seqs.min(most.max(1))
 }

@@ -3,6 +3,7 @@
 use crate::common;
 
 use common::{Outcome, ask, gather, now, options, start_family, wait, wait_until_quiet};
+use engine::ledger::Owner;
 use engine::{Drafters, Engine, EngineOptions, Prompt, RawRequest, SamplingParams, Speculation};
 use testing::Dice;
 
@@ -73,9 +74,11 @@ fn answers_of_models_with_states_do_not_depend_on_what_becomes_of_the_states() {
             ("few blocks, swap", EngineOptions { kv_swap_bytes: bytes(40).expect("some"), ..few.clone() }),
             ("drafts", EngineOptions { speculation: drafts.clone(), ..base.clone() }),
             ("drafts, few blocks", EngineOptions { speculation: drafts, ..few }),
-            ("one thread", EngineOptions { threads: Some(1), max_num_batched_tokens: 16, ..base }),
+            ("one thread", EngineOptions { threads: Some(1), max_num_batched_tokens: 16, ..base.clone() }),
+            ("experts read", EngineOptions { expert_memory: Some(20_000), ..base }),
         ];
-        for (what, options) in cases {
+        let has_experts = engine.model().config.experts.is_some();
+        for (what, options) in cases.into_iter().filter(|(what, _)| has_experts || *what != "experts read") {
             let what = format!("{family}, {what}");
             let engine = start_family(family, &options);
             for _ in 0..2 {
@@ -91,6 +94,10 @@ fn answers_of_models_with_states_do_not_depend_on_what_becomes_of_the_states() {
             if what.contains("drafts") {
                 assert!(stats.accepted_tokens > 0 && stats.accepted_tokens < stats.drafted_tokens, "{what}: of both");
             }
+            let reads = what.ends_with("experts read");
+            assert_eq!(stats.experts.count > 0, reads, "{what}");
+            let [ttft, gaps] = [&stats.owners.ttft, &stats.owners.gaps].map(|of| of.of(Owner::ExpertReads).0 > 0);
+            assert_eq!([ttft, gaps], [reads; 2], "{what}: the time has an owner");
             if what.ends_with("prefix cache") {
                 assert!(stats.prefix_hits > 1000 && states.kept > 0, "{what}: the case must hit the cache");
             }

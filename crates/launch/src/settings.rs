@@ -29,6 +29,8 @@ pub struct ModelSettings {
     pub weights: Option<WeightClass>,
     /// Precision of keys and values.
     pub kv_dtype: KvDtype,
+    /// Bytes for the experts of a mixture; `None`: for all of them.
+    pub expert_memory: Option<u64>,
     /// Order of sums of 16-bit products; `None`: the one that is fastest here.
     pub arithmetic: Option<AccumulationOrder>,
     /// Threads that compute; `None`: one per core that the process may use.
@@ -84,8 +86,7 @@ impl ModelSettings {
         }
         let weights = Weights::open(checkpoint)?;
         let (stored, config) = (weights.class(), ModelConfig::load(checkpoint)?);
-        let tables = config.head.tables() * config.head_parameters();
-        let bf16_bytes = 2 * (config.layer_parameters() + tables);
+        let bf16_bytes = config.weight_bytes_in_memory(WeightClass::Bf16, self.expert_memory);
         let available = machine::memory().map(|(_, available)| available);
         let class = choose(stored, bf16_bytes, available);
         let why = match (class, stored) {
@@ -265,6 +266,7 @@ impl Settings {
             weights: chosen.class,
             as_stored: chosen.as_stored,
             kv_dtype: asked.model.kv_dtype,
+            expert_memory: asked.model.expert_memory,
             max_model_len: asked.max_model_len,
             max_num_seqs: asked.max_num_seqs,
             max_num_batched_tokens: asked.max_num_batched_tokens.unwrap_or(ROWS.max(asked.max_num_seqs)),

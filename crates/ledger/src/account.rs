@@ -45,6 +45,8 @@ pub enum Owner {
     /// Steal time: the engine's threads were runnable while the machine ran others, in steps that the request had rows
     /// in or waited for, and between them. Zero where the system does not report it ([`scheduler::StealTime`]).
     Machine,
+    /// Experts that were not in memory were read, in steps that the request had rows in or waited for.
+    ExpertReads,
     /// Between steps: receiving requests, planning, text, delivery.
     Overhead,
     /// Queued on the prefill worker.
@@ -77,6 +79,7 @@ impl Owner {
         Owner::Waiting,
         Owner::LeftOut,
         Owner::Machine,
+        Owner::ExpertReads,
         Owner::Overhead,
         Owner::RemoteQueue,
         Owner::RemotePrefill,
@@ -85,7 +88,7 @@ impl Owner {
         Owner::Transfer,
     ];
     /// Owners of a time to first token.
-    pub const OF_TTFT: [Owner; 14] = [
+    pub const OF_TTFT: [Owner; 15] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
@@ -94,6 +97,7 @@ impl Owner {
         Owner::Decode,
         Owner::OtherDrafts,
         Owner::Machine,
+        Owner::ExpertReads,
         Owner::Overhead,
         Owner::RemoteQueue,
         Owner::RemotePrefill,
@@ -105,7 +109,7 @@ impl Owner {
     pub const REMOTE: [Owner; 4] =
         [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers, Owner::RemoteMachine];
     /// Owners of a gap between two tokens.
-    pub const OF_GAP: [Owner; 10] = [
+    pub const OF_GAP: [Owner; 11] = [
         Owner::OwnDecode,
         Owner::OwnDrafts,
         Owner::Decode,
@@ -115,6 +119,7 @@ impl Owner {
         Owner::Waiting,
         Owner::LeftOut,
         Owner::Machine,
+        Owner::ExpertReads,
         Owner::Overhead,
     ];
 
@@ -124,7 +129,7 @@ impl Owner {
             Owner::QueueKv | Owner::QueueSeats | Owner::QueueBudget => true,
             Owner::OtherPrefill | Owner::Decode | Owner::OtherDrafts | Owner::Waiting | Owner::LeftOut => true,
             Owner::OwnPrefill | Owner::OwnDecode | Owner::OwnDrafts | Owner::Recompute => false,
-            Owner::Machine | Owner::Overhead => false,
+            Owner::Machine | Owner::ExpertReads | Owner::Overhead => false,
             // Those requests are on another worker.
             Owner::RemoteQueue | Owner::RemotePrefill | Owner::RemoteOthers => false,
             Owner::RemoteMachine | Owner::Transfer => false,
@@ -140,7 +145,7 @@ impl Owner {
             Owner::Waiting | Owner::LeftOut => Owner::RemoteOthers,
             Owner::Machine | Owner::RemoteMachine => Owner::RemoteMachine,
             Owner::OwnPrefill | Owner::Recompute | Owner::OwnDecode | Owner::OwnDrafts => Owner::RemotePrefill,
-            Owner::Overhead | Owner::RemotePrefill | Owner::Transfer => Owner::RemotePrefill,
+            Owner::ExpertReads | Owner::Overhead | Owner::RemotePrefill | Owner::Transfer => Owner::RemotePrefill,
         }
     }
 
@@ -160,6 +165,7 @@ impl Owner {
             Owner::Waiting => "waiting",
             Owner::LeftOut => "left_out",
             Owner::Machine => "machine",
+            Owner::ExpertReads => "expert_reads",
             Owner::Overhead => "overhead",
             Owner::RemoteQueue => "remote_queue",
             Owner::RemotePrefill => "remote_prefill",
@@ -617,7 +623,8 @@ impl Meter {
             shares.add(if self.tokens > 0 { Owner::OwnDecode } else { Owner::OwnPrefill }, nanos - others);
             own -= nanos - others;
         }
-        shares.add(Owner::Machine, clocks.stolen - self.at.stolen);
+        shares.add(Owner::Machine, clocks.aside.stolen - self.at.aside.stolen);
+        shares.add(Owner::ExpertReads, clocks.aside.experts - self.at.aside.experts);
         self.pending.merge(&shares);
         self.pending.add(Owner::Machine, clocks.stolen_between - self.at.stolen_between);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
@@ -627,15 +634,43 @@ impl Meter {
     }
 }
 
+/// Time that is subtracted from steps before they are divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Aside {
+    /// Steal time.
+    pub(crate) stolen: u64,
+    /// Experts were read.
+    pub(crate) experts: u64,
+}
+
+impl Aside {
+    pub(crate) fn total(self) -> u64 {
+        self.stolen + self.experts
+    }
+
+    /// That of the last `nanos` of a step that `took` so long, taken as uniform.
+    pub(crate) fn in_last(self, nanos: u64, took: u64) -> Aside {
+        let share = |of: u64| (u128::from(nanos) * u128::from(of) / u128::from(took.max(1))) as u64;
+        let stolen = share(self.stolen).min(nanos);
+        Aside { stolen, experts: share(self.experts).min(nanos - stolen) }
+    }
+
+    /// Adds it to its owners.
+    pub(crate) fn book(self, shares: &mut Shares) {
+        shares.add(Owner::Machine, self.stolen);
+        shares.add(Owner::ExpertReads, self.experts);
+    }
+}
+
 /// Cumulative engine time by activity. A waiting request reads its time off them at the end of the wait, so waiting
 /// costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clocks {
-    /// Time in steps, by what the head of the queue waited for: KV, seats, budget; without steal time.
+    /// Time in steps, by what the head of the queue waited for: KV, seats, budget; without what is aside.
     pub(crate) steps: [u64; 3],
-    /// Steal time in steps.
-    pub(crate) stolen: u64,
-    /// By how much `stolen` may be wrong.
+    /// Time in steps that no rows had.
+    pub(crate) aside: Aside,
+    /// By how much steal time in steps may be wrong.
     pub(crate) uncertain: u64,
     /// Time between steps, without steal time.
     pub(crate) between: u64,

@@ -142,7 +142,7 @@ impl Ledger {
 
     /// Books what the step took from requests that waited for it.
     pub(crate) fn book_waits(&mut self, record: &StepRecord, prices: &Prices<'_>) {
-        let took = self.last_step.took - self.last_step.stolen;
+        let took = self.last_step.took - self.last_step.aside.total();
         let Waits { owed, shares: [line, seat], waiters, booked, .. } = &mut self.waits;
         let rows: f64 = self.groups.iter().map(Group::rows).sum();
         let per_row = prices.pass(rows) / rows.max(1.0);
@@ -202,9 +202,9 @@ impl Ledger {
     pub(crate) fn book_under_way(&mut self, arrived: Nanos, meter: &mut Meter) -> u64 {
         let step = self.last_step;
         let waited = Nanos(step.began.0 + step.took).since(arrived.max(step.began)).0;
-        let stolen = step.stolen_in(waited);
+        let aside = step.aside.in_last(waited, step.took);
         let owner = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][step.cause];
-        let (took, others) = (u128::from((step.took - step.stolen).max(1)), u128::from(waited - stolen));
+        let (took, others) = (u128::from((step.took - step.aside.total()).max(1)), u128::from(waited - aside.total()));
         let (mut sum, mut given) = (0, 0);
         for &(request, nanos) in &self.waits.shares[WaitPlace::Queue as usize] {
             sum += nanos;
@@ -217,10 +217,10 @@ impl Ledger {
             }
         }
         meter.pending.add(owner, given);
-        meter.pending.add(Owner::Machine, stolen);
+        aside.book(&mut meter.pending);
         self.waits.booked += given;
         self.waits.delayed += given;
-        given + stolen
+        given + aside.total()
     }
 
     /// Panics unless the time that others took from requests equals the time booked on them. Cost: waiting answers

@@ -16,7 +16,7 @@
 //! [`Owner::OtherDrafts`] of others, and not part of decode, so that speculation is visible separately.
 //!
 //! Steal time ([`scheduler::StealTime`]) is subtracted from a step before it is divided, and is [`Owner::Machine`] for
-//! every request that the step carried or kept waiting.
+//! every request that the step carried or kept waiting; so is the time in which experts were read ([`Owner::ExpertReads`]).
 //!
 //! A step without rows of a waiting request is queue time, by what the head of the queue waited for; time between steps
 //! is overhead, except while a client has paused the engine. Sums are integers: the parts of a TTFT or of a gap add up
@@ -51,7 +51,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use account::{Clocks, MOST_GAPS, MOST_NAMED, Meter};
+use account::{Aside, Clocks, MOST_GAPS, MOST_NAMED, Meter};
 use booking::{InGaps, name_drafts, name_rows};
 use prices::{Price, Prices};
 use protocol::{FinishReason, RequestId};
@@ -156,16 +156,7 @@ struct LastStep {
     /// Index into [`Clocks::steps`].
     cause: usize,
     took: u64,
-    /// Steal time in it.
-    stolen: u64,
-}
-
-impl LastStep {
-    /// Steal time of the last `nanos` of the step, taken as uniform.
-    fn stolen_in(&self, nanos: u64) -> u64 {
-        let share = u128::from(nanos) * u128::from(self.stolen) / u128::from(self.took.max(1));
-        nanos.min(share as u64)
-    }
+    aside: Aside,
 }
 
 /// One row of a record, with its cost.
@@ -200,8 +191,7 @@ impl PricedRow {
 struct Span {
     from: Nanos,
     took: u64,
-    /// Steal time in it.
-    stolen: u64,
+    aside: Aside,
 }
 
 /// The rows of one request in a step.
@@ -343,23 +333,25 @@ impl Ledger {
         let (from, before) = (self.now, self.clocks);
         let took = record.completed_at.since(from).0;
         let stolen = record.stolen.during.0.min(took);
+        let aside = Aside { stolen, experts: record.experts.took.0.min(took - stolen) };
         let cause = match record.blocked {
             Some(Blocked::Kv) => 0,
             Some(Blocked::Seats) => 1,
             Some(Blocked::Budget) | None => 2,
         };
-        self.clocks.steps[cause] += took - stolen;
-        self.clocks.stolen += stolen;
+        self.clocks.steps[cause] += took - aside.total();
+        self.clocks.aside.stolen += aside.stolen;
+        self.clocks.aside.experts += aside.experts;
         self.clocks.uncertain += record.stolen.uncertain.0.min(stolen);
         self.now = Nanos(from.0 + took);
-        self.last_step = LastStep { began: from, cause, took, stolen };
+        self.last_step = LastStep { began: from, cause, took, aside };
         let prices = Prices::of(cost);
         for miss in &record.misses {
             self.accounts.get_mut(&miss.request).into_iter().for_each(|account| account.bill.miss = Some(*miss));
         }
         self.read_rows(record, &prices);
         self.note_preempted(record, from, &before);
-        self.share_out(Span { from, took, stolen }, &before, &prices, news);
+        self.share_out(Span { from, took, aside }, &before, &prices, news);
         self.book_waits(record, &prices);
     }
 
@@ -531,13 +523,13 @@ impl Ledger {
     /// Gives the step's time to owners, once per answer with rows.
     fn share_out(
         &mut self,
-        Span { from, took, stolen }: Span,
+        Span { from, took, aside }: Span,
         before: &Clocks,
         prices: &Prices<'_>,
         news: &mut dyn FnMut(LedgerEvent<'_>),
     ) {
         let to = Nanos(from.0 + took);
-        let took = took - stolen;
+        let took = took - aside.total();
         let (mut streamed, mut rows) = ([Price::default(); 2], 0.0);
         for group in &self.groups {
             streamed.iter_mut().zip(group.streamed()).for_each(|(sum, more)| sum.merge(more));
@@ -620,7 +612,7 @@ impl Ledger {
                         parts.iter().for_each(|&(request, nanos)| meter.tally.add(request, nanos));
                     }
                 }
-                meter.pending.add(Owner::Machine, stolen);
+                aside.book(&mut meter.pending);
                 for prompt in &mut self.prompts {
                     meter.pending.add(Owner::OtherPrefill, prompt.nanos);
                     prompt.cost[usize::from(has_token)] += prompt.nanos;

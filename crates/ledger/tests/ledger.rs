@@ -7,8 +7,8 @@ use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
 use protocol::{Nanos, Priority, RequestId, TokenId};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, DraftProposal, DraftSource, Limits, Request, RowOutput, Scheduler, StealTime, Step, StepOutput,
-    StepRecord, TokenEvent,
+    CostModel, DraftProposal, DraftSource, ExpertReads, Limits, Request, RowOutput, Scheduler, StealTime, Step,
+    StepOutput, StepRecord, TokenEvent,
 };
 use testing::{Dice, plans};
 
@@ -55,6 +55,8 @@ struct World {
     away: Vec<(RequestId, usize)>,
     /// What the machine says that it took of the next step.
     stolen: StealTime,
+    /// Experts that the next step reads.
+    experts: ExpertReads,
     /// Drafts available for an answer in the next step, and how many of the verified ones are accepted.
     drafts: BTreeMap<(RequestId, usize), (u16, usize)>,
 }
@@ -74,6 +76,7 @@ impl World {
             late: Vec::new(),
             away: Vec::new(),
             stolen: StealTime::default(),
+            experts: ExpertReads::default(),
             drafts: BTreeMap::new(),
         }
     }
@@ -134,8 +137,9 @@ impl World {
                 let held = holds.get(&rows.seq).copied().unwrap_or(0).min(rows.drafts);
                 std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples + held)
             });
-            let stolen = std::mem::take(&mut self.stolen);
-            let output = StepOutput { step: step.id, rows: sampled.collect(), stolen, ..StepOutput::default() };
+            let (stolen, experts) = (std::mem::take(&mut self.stolen), std::mem::take(&mut self.experts));
+            let output =
+                StepOutput { step: step.id, rows: sampled.collect(), stolen, experts, ..StepOutput::default() };
             let completed = self.scheduler.complete(output, self.now);
             self.record = completed.record;
             let cost = self.cost.as_ref().or(self.scheduler.cost_model());
@@ -282,6 +286,9 @@ fn random_run(seed: u64) -> (Shares, Shares) {
             // Sometimes more than there was.
             let [before, during] = [2, 40].map(|most| Nanos(rng.below(most * MS)));
             world.stolen = StealTime { before, during, uncertain: Nanos(during.0 / 4) };
+        }
+        if is_busy && rng.below(3) == 0 {
+            world.experts.took = Nanos(rng.below(40 * MS));
         }
         world.step(rng.below(30 * MS), after);
     }
@@ -588,6 +595,29 @@ fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
     assert_eq!([of(Owner::Machine), of(Owner::QueueSeats) + of(Owner::QueueBudget)], [2 + 1 + 7 + 3, 2 + 3]);
     assert_eq!([of(Owner::OwnPrefill), of(Owner::Overhead)], [5, 1]);
     assert_eq!(ttft.total(), Nanos(24 * MS));
+}
+
+#[test]
+fn experts_that_are_read_have_a_part_of_each_step() {
+    let mut world = World::new(Limits { max_num_seqs: 1, ..limits() }, None);
+    let reads = |ms| ExpertReads { took: Nanos(ms * MS), ..ExpertReads::default() };
+    world.admit(request(1, 100, 2, world.now));
+    let began = world.now;
+    world.experts = reads(4);
+    world.step(10 * MS, 0);
+    // It came in the middle of that step, and waits for the next. What the machine takes goes first.
+    world.admit(request(2, 10, 1, Nanos(began.0 + 5 * MS)));
+    (world.experts, world.stolen.during) = (reads(9), Nanos(3 * MS));
+    world.step(10 * MS, 0);
+    world.experts = reads(1);
+    world.step(5 * MS, 0);
+    let [first, second] = [1, 2].map(|id| world.account(id).bill);
+    let of = |shares: &Shares| {
+        [Owner::ExpertReads, Owner::Machine, Owner::OwnPrefill, Owner::QueueBudget].map(|owner| shares.of(owner).0 / MS)
+    };
+    assert_eq!([of(&first.ttft), of(&first.gaps)], [[4, 0, 6, 0], [7, 3, 0, 0]]);
+    assert_eq!(of(&second.ttft), [2 + 7 + 1, 3, 4, 3]);
+    assert_eq!(second.ttft.total(), Nanos(20 * MS));
 }
 
 #[test]

@@ -478,13 +478,16 @@ impl ModelConfig {
 
     /// About what the weights take in memory.
     pub fn weight_bytes(&self, class: WeightClass) -> u64 {
-        let bytes = |class, parameters| match class {
-            WeightClass::Bf16 => 2 * parameters,
-            WeightClass::Int8 => parameters,
-            WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
-        };
         let tables = self.head.tables() * self.head_parameters() + self.row_table_parameters();
-        bytes(class, self.layer_parameters()) + bytes(roofline::embedding_class(class), tables)
+        class_bytes(class, self.layer_parameters()) + class_bytes(roofline::embedding_class(class), tables)
+    }
+
+    /// The same where experts have `expert_memory` bytes: what of the weights is in memory.
+    pub fn weight_bytes_in_memory(&self, class: WeightClass, expert_memory: Option<u64>) -> u64 {
+        let all = self.weight_bytes(class);
+        let Some(memory) = expert_memory else { return all };
+        let experts = self.layer_parameters() - self.layer_parameters_with(|_| 0);
+        all - (class_bytes(class, experts)).saturating_sub(memory)
     }
 
     /// Weights in the language-model head, which only rows with logits use.
@@ -805,5 +808,14 @@ impl GenerationDefaults {
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
         })
+    }
+}
+
+/// Bytes of that many weights.
+fn class_bytes(class: WeightClass, parameters: u64) -> u64 {
+    match class {
+        WeightClass::Bf16 => 2 * parameters,
+        WeightClass::Int8 => parameters,
+        WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
     }
 }

@@ -195,6 +195,7 @@ pub fn load_encoder<B: Backend>(
         as_stored: options.as_stored,
         names: Vec::new(),
         progress: &mut report,
+        expert_reader: None,
     };
     let body = match of_decoder {
         Some(tensors) => Body::Decoder(Box::new(DecoderBody::load(&mut loader, &tensors, ropes, options.max_rows)?)),
@@ -490,6 +491,7 @@ impl<'c> Tensors<'c> {
                 as_stored: false,
                 names: Vec::new(),
                 progress: &mut |_| {},
+                expert_reader: None,
             };
             steps.push((beside.linear(&linear)?, after, None));
         }

@@ -12,6 +12,7 @@
 //! Some models have one expert more that every row passes through, in some times a gate of its own; it is added last.
 
 use crate::config::ExpertConfig;
+use crate::expert_cache::ExpertCache;
 use crate::transformer::{Linear, Mlp, Pass, copy};
 use kernels::{Backend, Extent, Out, OutOfMemory};
 
@@ -21,11 +22,50 @@ pub(crate) struct Experts<B: Backend> {
     pub(crate) router: Linear<B>,
     /// `[num_experts]`: part of the choice, and of no weight.
     pub(crate) choice_bias: Option<B::Vector>,
-    pub(crate) experts: Vec<Mlp<B>>,
+    pub(crate) experts: ExpertSet<B>,
     pub(crate) shared: Option<SharedExpert<B>>,
     /// Of each expert's results; empty: all 1.
     pub(crate) factors: Vec<f32>,
     pub(crate) beside: Option<BesideMlp<B>>,
+}
+
+/// The experts among which the router chooses.
+pub(crate) enum ExpertSet<B: Backend> {
+    /// All in memory.
+    All(Vec<Mlp<B>>),
+    Cached(ExpertCache<B>),
+}
+
+impl<B: Backend> ExpertSet<B> {
+    /// Calls `work` for each that is `needed`, by rising index.
+    fn each(&self, pass: &Pass<'_, B>, needed: impl Fn(usize) -> bool, mut work: impl FnMut(usize, &Mlp<B>)) {
+        match self {
+            ExpertSet::All(experts) => {
+                experts
+                    .iter()
+                    .enumerate()
+                    .filter(|&(index, _)| needed(index))
+                    .for_each(|(index, mlp)| work(index, mlp));
+            }
+            ExpertSet::Cached(cache) => cache.each(pass, needed, work),
+        }
+    }
+
+    /// Those in memory.
+    pub(crate) fn held_mut(&mut self) -> Vec<&mut Mlp<B>> {
+        match self {
+            ExpertSet::All(experts) => experts.iter_mut().collect(),
+            ExpertSet::Cached(cache) => cache.held_mut(),
+        }
+    }
+
+    /// Bytes of all, and of those in memory.
+    pub(crate) fn bytes(&self, backend: &B) -> [usize; 2] {
+        match self {
+            ExpertSet::All(experts) => [experts.iter().map(|expert| expert.bytes(backend)).sum(); 2],
+            ExpertSet::Cached(cache) => cache.bytes(),
+        }
+    }
 }
 
 /// An MLP that experts are beside: `norm(mlp(input)) + norm(experts(norm(x)))` in place of either, chosen by another
@@ -158,17 +198,17 @@ impl<B: Backend> Experts<B> {
             }
             Out::Gated(..) => unreachable!("experts end in the residual stream"),
         };
-        for (index, expert) in self.experts.iter().enumerate() {
+        let routes = &*routes;
+        let needed = |index| backend.num_routed(routes, index) > 0;
+        self.experts.each(pass, needed, |index, expert| {
             let rows = backend.num_routed(routes, index);
-            if rows > 0 {
-                backend.gather_routed(routes, index, input, hidden, gathered);
-                expert.apply(pass, (gathered, rows), activated, Out::Store(results));
-                if let Some(&factor) = self.factors.get(index) {
-                    backend.scale(factor, results, Extent { rows, width: hidden });
-                }
-                backend.scatter_routed(routes, index, results, hidden, x);
+            backend.gather_routed(routes, index, input, hidden, gathered);
+            expert.apply(pass, (gathered, rows), activated, Out::Store(results));
+            if let Some(&factor) = self.factors.get(index) {
+                backend.scale(factor, results, Extent { rows, width: hidden });
             }
-        }
+            backend.scatter_routed(routes, index, results, hidden, x);
+        });
         match &self.shared {
             Some(SharedExpert { gate: Some(gate), mlp }) => {
                 backend.linear(input, rows, gate, None, Out::Store(shared_gates));
@@ -186,10 +226,5 @@ impl<B: Backend> Experts<B> {
         let shared = self.shared.as_ref().map_or(0, |shared| gate(&shared.gate) + shared.mlp.bytes(backend));
         let bias = self.choice_bias.as_ref().map_or(0, |bias| backend.vector_bytes(bias));
         self.router.bytes(backend) + bias + shared + self.beside.as_ref().map_or(0, |beside| beside.bytes(backend))
-    }
-
-    /// Bytes of all experts but the shared one.
-    pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
-        self.experts.iter().map(|expert| expert.bytes(backend)).sum()
     }
 }

@@ -11,6 +11,7 @@
 use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
 use crate::config::{CacheShape, ModelConfig};
+use crate::expert_cache::{ExpertMemory, ExpertReader, ExpertReads};
 use crate::kv::Caches;
 use crate::mixers::Memory;
 use crate::tensors::Tensors;
@@ -217,6 +218,12 @@ pub trait Forward: Send {
     /// rows go to (about [`Mixture::share_read`](roofline::Mixture::share_read)). 0 for most models.
     fn expert_bytes(&self) -> usize;
 
+    /// What experts were read since the last call, by passes, where not all are in memory
+    /// ([`LoadOptions::expert_memory`]).
+    fn expert_reads(&mut self) -> ExpertReads {
+        ExpertReads::default()
+    }
+
     /// Bytes of keys and values that one token adds to the cache: what a decode row reads per token of its context.
     fn kv_bytes_per_token(&self) -> usize;
 
@@ -266,6 +273,8 @@ pub struct LoadOptions {
     /// Slots for the states of layers that have one: see [`Span::state`](crate::Span::state). Of no concern to other
     /// models.
     pub state_slots: usize,
+    /// Memory for experts of a mixture. `None`: for all of them.
+    pub expert_memory: Option<ExpertMemory>,
 }
 
 /// How far loading is, in bytes of weight files.
@@ -301,6 +310,7 @@ pub struct Runner<B: Backend> {
     notices: Vec<String>,
     image_writer: Option<ImageWriter>,
     matrix_names: Vec<String>,
+    expert_reader: Option<Arc<ExpertReader>>,
 }
 
 /// Reads a checkpoint into a backend. `progress` is called after every matrix.
@@ -345,6 +355,7 @@ fn load_on<B: Backend>(
     if let Some(directory) = &options.image_directory {
         weights.use_image(directory, checkpoint, options.weights.name());
     }
+    let weights = Arc::new(weights);
     let tensors = Tensors::of(&config, &weights);
     let bytes_total = tensors.check(&weights)?;
 
@@ -367,6 +378,15 @@ fn load_on<B: Backend>(
         progress(Progress { bytes_done, bytes_total });
     };
     let class = options.weights;
+    if options.expert_memory.is_some() && config.experts.is_none() {
+        let problem = format!("{} has no experts: leave it out", config.family);
+        return Err(LoadError::Option { option: "expert_memory", problem });
+    }
+    let num_expert_layers = config.layers.iter().filter(|layer| layer.has_experts).count();
+    let expert_reader = options.expert_memory.filter(|_| num_expert_layers > 0).map(|memory| {
+        let (as_stored, pack_all) = (options.as_stored, weights.keep_image_open());
+        Arc::new(ExpertReader::new((&weights, class, as_stored), memory, num_expert_layers, pack_all))
+    });
     let mut loader = Loader {
         backend: &*backend,
         config: &config,
@@ -375,16 +395,17 @@ fn load_on<B: Backend>(
         as_stored: options.as_stored,
         names: Vec::new(),
         progress: &mut report,
+        expert_reader: expert_reader.as_ref(),
     };
     let transformer = loader.load(&tensors, ropes)?;
     let matrix_names = loader.names;
+    let image_writer = weights.end_image();
     if let Some(first) = weights.first_non_finite() {
         let count = weights.num_non_finite();
         notices.push(format!("{count} of the weights are NaN, or infinite in bf16; the first is in tensor {first:?}"));
     }
     notices.extend(weights.image_damage());
     let options = options.clone();
-    let image_writer = weights.into_image_writer();
     Ok(Runner {
         backend,
         config,
@@ -405,6 +426,7 @@ fn load_on<B: Backend>(
         notices,
         matrix_names,
         image_writer,
+        expert_reader,
     })
 }
 
@@ -709,7 +731,11 @@ impl<B: Backend> Forward for Runner<B> {
     }
 
     fn expert_bytes(&self) -> usize {
-        self.transformer.expert_bytes(&self.backend)
+        self.transformer.expert_bytes(&self.backend)[0]
+    }
+
+    fn expert_reads(&mut self) -> ExpertReads {
+        self.expert_reader.as_ref().map_or_else(ExpertReads::default, |reader| reader.take())
     }
 
     fn kv_bytes_per_token(&self) -> usize {

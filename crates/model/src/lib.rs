@@ -14,6 +14,7 @@ pub mod batch;
 pub mod config;
 pub mod draft;
 mod encoder;
+mod expert_cache;
 mod experts;
 pub mod export;
 pub mod forward;
@@ -29,5 +30,6 @@ pub use config::{
     Classifier, EncoderConfig, Family, GenerationBase, GenerationDefaults, GenerationSettings, Head, ModelConfig,
 };
 pub use encoder::{Encoder, load_encoder};
+pub use expert_cache::{ExpertMemory, ExpertReads};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};
 pub use tensors::bytes_in_memory;

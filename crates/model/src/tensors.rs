@@ -29,7 +29,7 @@ pub(crate) struct Vector {
 }
 
 /// A matrix: parts stacked by rows, and their biases in the same order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Linear {
     pub(crate) parts: Vec<TensorSlice>,
     pub(crate) in_features: usize,
@@ -108,7 +108,7 @@ pub(crate) struct Norms<T> {
 }
 
 /// The MLP, or one expert.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Mlp {
     /// Without a gate, up alone.
     pub(crate) gate_up: Linear,

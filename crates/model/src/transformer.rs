@@ -20,7 +20,8 @@ use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
 use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormKind, NormPlacement};
-use crate::experts::{BesideMlp, ExpertScratch, Experts, SharedExpert};
+use crate::expert_cache::{ExpertCache, ExpertReader};
+use crate::experts::{BesideMlp, ExpertScratch, ExpertSet, Experts, SharedExpert};
 use crate::mixers::{
     Attention, Delta, HeadWeights, Latent, LatentScratch, Mamba, Memory, Mixer, MixerPlace, ShortConvolution,
 };
@@ -506,18 +507,24 @@ impl<B: Backend> Transformer<B> {
         self.stack.bytes(backend) + head + self.final_norm.bytes(backend) + inputs
     }
 
-    pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
-        let experts = self.stack.layers.iter().filter_map(|layer| match &layer.mlp {
-            MlpBlock::Dense(_) => None,
-            MlpBlock::Experts(mlp) => Some(mlp.expert_bytes(backend)),
-        });
-        experts.sum()
+    /// Bytes of all experts that a router chooses, and of those in memory.
+    pub(crate) fn expert_bytes(&self, backend: &B) -> [usize; 2] {
+        self.stack.layers.iter().fold([0; 2], |[all, held], layer| match &layer.mlp {
+            MlpBlock::Dense(_) => [all, held],
+            MlpBlock::Experts(mlp) => {
+                let [more, more_held] = mlp.experts.bytes(backend);
+                [all + more, held + more_held]
+            }
+        })
     }
 
     /// Bytes of all weights in memory.
     pub(crate) fn bytes(&self, backend: &B) -> usize {
         let table = self.inputs.as_ref().map_or(0, |inputs| backend.matrix_bytes(&inputs.table));
-        self.bytes_read(backend) + table + self.head.as_ref().map_or(0, |_| backend.matrix_bytes(&self.embed))
+        let [experts, held] = self.expert_bytes(backend);
+        self.bytes_read(backend) - (experts - held)
+            + table
+            + self.head.as_ref().map_or(0, |_| backend.matrix_bytes(&self.embed))
     }
 }
 
@@ -634,7 +641,7 @@ impl<B: Backend> Stack<B> {
             let inputs = layer.input.iter().flat_map(|input| [&input.gate, &input.out]);
             let mlp = match &layer.mlp {
                 MlpBlock::Dense(mlp) => mlp.bytes(backend),
-                MlpBlock::Experts(mlp) => mlp.bytes_of_all(backend) + mlp.expert_bytes(backend),
+                MlpBlock::Experts(mlp) => mlp.bytes_of_all(backend) + mlp.experts.bytes(backend)[0],
             };
             layer.qkv.bytes(backend)
                 + layer.mixer.bytes(backend)
@@ -920,7 +927,7 @@ impl<B: Backend> Layer<B> {
             MlpBlock::Experts(Experts { router, experts, shared, beside, .. }) => {
                 matrices.extend(beside.iter_mut().flat_map(|beside| beside.mlp.matrices_mut()));
                 matrices.push(&mut router.matrix);
-                matrices.extend(experts.iter_mut().flat_map(Mlp::matrices_mut));
+                matrices.extend(experts.held_mut().into_iter().flat_map(Mlp::matrices_mut));
                 if let Some(SharedExpert { gate, mlp }) = shared {
                     matrices.extend(mlp.matrices_mut());
                     matrices.extend(gate);
@@ -958,6 +965,8 @@ pub(crate) struct Loader<'a, B: Backend> {
     pub(crate) names: Vec<String>,
     /// Called with the file bytes packed since the last call.
     pub(crate) progress: &'a mut dyn FnMut(u64),
+    /// Where not all experts are in memory.
+    pub(crate) expert_reader: Option<&'a Arc<ExpertReader>>,
 }
 
 impl<B: Backend> Loader<'_, B> {
@@ -1043,7 +1052,7 @@ impl<B: Backend> Loader<'_, B> {
                         bias: self.bias(router, RowOrder::AsStored)?,
                     },
                     choice_bias: choice_bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
-                    experts: experts.iter().map(|mlp| self.mlp(mlp)).collect::<Result<_, _>>()?,
+                    experts: self.experts(experts)?,
                     shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
                 }),
             },
@@ -1199,7 +1208,14 @@ impl<B: Backend> Loader<'_, B> {
         self.placed(&self.weights.vector(&vector.name, vector.len)?, &vector.name)
     }
 
-    fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
+    fn experts(&mut self, experts: &[tensors::Mlp]) -> Result<ExpertSet<B>, LoadError> {
+        match self.expert_reader {
+            Some(reader) => Ok(ExpertSet::Cached(ExpertCache::load(self, reader.clone(), experts)?)),
+            None => Ok(ExpertSet::All(experts.iter().map(|mlp| self.mlp(mlp)).collect::<Result<_, _>>()?)),
+        }
+    }
+
+    pub(crate) fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
         let gate_up = self.linear_in_order(&mlp.gate_up, mlp.gate_up_order)?;
         Ok(Mlp { gate_up, down: self.linear(&mlp.down)?, activation: self.config.activation })
     }

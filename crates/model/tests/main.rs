@@ -10,6 +10,7 @@ mod config;
 mod device;
 mod drafts;
 mod encoders;
+mod expert_memory;
 mod export;
 mod fuzzed;
 mod gguf;

@@ -4,7 +4,7 @@
 use ledger::{Account, LedgerEvent, Totals};
 use protocol::{FinishReason, Nanos, RequestId, ServiceClass};
 use scheduler::latency_bound::BoundCoverage;
-use scheduler::{MissReason, PrefixStats, StateSizes, StateUse, StepRecord, SwapStats};
+use scheduler::{ExpertReads, MissReason, PrefixStats, StateSizes, StateUse, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
 use crate::handoffs::Handoffs;
@@ -224,6 +224,8 @@ pub struct Stats {
     pub stolen_seconds: [f64; 2],
     /// By how much the first of them may be wrong.
     pub uncertain_seconds: f64,
+    /// Experts that steps read.
+    pub experts: ExpertReads,
     /// Seconds in which a client held the engine: no part of any other time.
     pub held_seconds: f64,
     /// What steps asked of the machine: prefill, decode.
@@ -310,6 +312,7 @@ impl Default for Stats {
             finished_error: 0,
             step_seconds: 0.0,
             stolen_seconds: [0.0; 2],
+            experts: ExpertReads::default(),
             uncertain_seconds: 0.0,
             held_seconds: 0.0,
             spot_checks: SpotChecked::default(),
@@ -386,6 +389,7 @@ impl Stats {
         self.step_seconds += record.took().as_secs_f64();
         self.stolen_seconds[0] += record.stolen.during.as_secs_f64();
         self.stolen_seconds[1] += record.stolen.before.as_secs_f64();
+        self.experts.add(record.experts);
         self.uncertain_seconds += record.stolen.uncertain.as_secs_f64();
         let decode: usize = record.decode.iter().map(|row| row.len).sum();
         self.step_tokens.observe((prefill + decode) as f64);

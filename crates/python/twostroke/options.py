@@ -14,6 +14,7 @@ class EngineOptions(TypedDict, total=False):
     weights: Literal["auto", "bf16", "int8", "int4"]
     kv_dtype: Literal["bf16", "int8"]
     kv_cache_dtype: Literal["bf16", "int8"]
+    expert_memory: int | str
     arithmetic: Literal["auto", "pairs", "tiles"]
     threads: int
     no_numa: bool

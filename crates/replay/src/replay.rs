@@ -270,6 +270,7 @@ impl Replaying {
         }
         self.output.failed.clone_from(&failed);
         self.output.stolen = recorded.stolen();
+        self.output.experts = recorded.experts();
         for &id in &failed {
             if self.open.remove(&id.0).is_none() {
                 return Err(recording.wrong(format!("there is no open request {}", id.0)));

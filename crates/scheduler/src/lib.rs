@@ -60,7 +60,7 @@ pub use request::{AdmitError, Request};
 pub use scheduler::{BlockUse, Completed, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
-    BlockCopy, BlockLoad, Blocked, Holder, NoDraftReason, PinLost, Preempted, RecordRow, RowOutput, Rows, StateWrite,
-    StealTime, Step, StepId, StepOutput, StepRecord, TokenEvent, UnpinReason,
+    BlockCopy, BlockLoad, Blocked, ExpertReads, Holder, NoDraftReason, PinLost, Preempted, RecordRow, RowOutput, Rows,
+    StateWrite, StealTime, Step, StepId, StepOutput, StepRecord, TokenEvent, UnpinReason,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};

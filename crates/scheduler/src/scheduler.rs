@@ -369,6 +369,7 @@ impl Scheduler {
         assert_eq!(num_taken, output.rows.len(), "tokens of {:?}", output.step);
         step.record.completed_at = now;
         step.record.stolen = output.stolen;
+        step.record.experts = output.experts;
         self.policy.learn(&step.record);
         core::mem::swap(record, &mut step.record);
         self.plan.recycle(step);

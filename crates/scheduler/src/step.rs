@@ -188,6 +188,26 @@ impl StealTime {
     }
 }
 
+/// Experts that a step read because they were not in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpertReads {
+    /// Experts, over all layers.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The part of the step's time in which nothing was computed for that.
+    pub took: Nanos,
+}
+
+impl ExpertReads {
+    /// Adds another step's.
+    pub fn add(&mut self, other: ExpertReads) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.took.0 += other.took.0;
+    }
+}
+
 /// The results of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOutput {
@@ -201,6 +221,8 @@ pub struct StepOutput {
     pub failed: Vec<RequestId>,
     /// Steal time.
     pub stolen: StealTime,
+    /// Experts read.
+    pub experts: ExpertReads,
 }
 
 /// An event for a client.
@@ -372,6 +394,8 @@ pub struct StepRecord {
     pub predicted: Nanos,
     /// Steal time before and during the step.
     pub stolen: StealTime,
+    /// Experts read during the step. The cost model learns their time as part of the step's: the next step reads some too.
+    pub experts: ExpertReads,
 }
 
 impl StepRecord {
@@ -407,6 +431,7 @@ impl StepRecord {
         self.work = Work::default();
         self.predicted = Nanos::default();
         self.stolen = StealTime::default();
+        self.experts = ExpertReads::default();
     }
 
     /// Sets the number of tokens of a row with drafts. `from`: search start, advanced to the row.

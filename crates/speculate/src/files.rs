@@ -110,6 +110,7 @@ impl DraftFiles {
                     // Adapters are the target's: without them drafts are accepted a little less often.
                     adapters: AdapterRoom::default(),
                     state_slots: 0,
+                    expert_memory: None,
                     ..options.clone()
                 };
                 let model = model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;

@@ -363,6 +363,11 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     page.by("cpu_steal_seconds_total", "counter", help, "when", [("step", during), ("between", between)]);
     let help = "By how much the steal time during forward passes may be wrong.";
     page.own("cpu_steal_uncertain_seconds_total", "counter", help, stats.uncertain_seconds);
+    let experts = &stats.experts;
+    page.own("expert_reads_total", "counter", "Experts read that were not in memory.", experts.count);
+    page.own("expert_read_bytes_total", "counter", "Bytes of them.", experts.bytes);
+    let help = "Seconds of forward passes in which they were waited for.";
+    page.own("expert_read_seconds_total", "counter", help, experts.took.as_secs_f64());
     page.own("paused_seconds_total", "counter", "Seconds the engine was paused.", stats.held_seconds);
     let owned = [
         ("ttft_seconds_total", "TTFT by owner.", &stats.owners.ttft, &Owner::OF_TTFT[..]),

@@ -21,6 +21,9 @@
 //!
 //! An image only saves time. If it is invalid, the weights are packed from their files; if it cannot be written, it is
 //! skipped. A damaged image of this version is logged.
+//!
+//! Where experts are read while the model serves ([`ImageUse::keep_open`]), their matrices cannot wait in memory until
+//! the image is written: a thread writes each as it is packed, and then the image is open for reading.
 
 use crate::checkpoint::Checkpoint;
 use crate::files::{LoadError, ModelFile};
@@ -33,7 +36,9 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use twox_hash::XxHash3_128;
 
 const CONFIG: &str = "config.json";
@@ -45,6 +50,8 @@ const ALIGN: u64 = 4096;
 const TRAILER: u64 = 8 + 32 + 8;
 /// An index has about 200 bytes for each matrix.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// Matrices that wait for the thread that writes them.
+const MATRICES_AHEAD: usize = 4;
 /// Maximum bytes of pieces per read; their digests are taken while they are in cache.
 const READ_BYTES: usize = 256 << 10;
 
@@ -63,8 +70,57 @@ pub(super) enum ImageUse {
 pub(super) struct ImageState {
     pending: PendingImage,
     on_disk: Option<StoredImage>,
-    /// Damage of the image on disk.
+    /// A log line about the image on disk, which is damaged or could not be written.
     damage: Option<String>,
+    upkeep: Upkeep,
+}
+
+/// What becomes of packed matrices.
+#[derive(Debug)]
+enum Upkeep {
+    /// They are kept until the image is written.
+    Collect,
+    /// A thread writes each of them now.
+    Write(Stream),
+    /// Nothing: the image on disk is read from.
+    Read,
+}
+
+/// An image that is written while matrices are packed.
+#[derive(Debug)]
+struct Stream {
+    matrices: SyncSender<Option<(Record, Image)>>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Stream {
+    /// `None` without a thread for it.
+    fn begin(path: PathBuf, key: String) -> Option<Stream> {
+        let (matrices, packed) = sync_channel::<Option<(Record, Image)>>(MATRICES_AHEAD);
+        let write = move || {
+            remove_stale(path.parent().unwrap_or(Path::new(".")));
+            files::replace_private_by(&path, |file| {
+                let mut is_whole = false;
+                let until_end = |matrix: Option<(Record, Image)>| {
+                    is_whole |= matrix.is_none();
+                    matrix
+                };
+                write_image(file, key, packed.into_iter().map_while(until_end))?;
+                // Loading has failed, or there are weights that have to be counted at each start.
+                if is_whole { Ok(()) } else { Err(io::Error::other("the weights were not packed to the end")) }
+            })
+        };
+        let thread = Builder::new().name("packed-image".to_string()).spawn(write).ok()?;
+        Some(Stream { matrices, thread })
+    }
+
+    /// Blocks until the image is complete.
+    fn end(self) -> io::Result<()> {
+        let Stream { matrices, thread } = self;
+        let _ = matrices.send(None); // a writer that failed says why
+        drop(matrices);
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("its writer panicked")))
+    }
 }
 
 /// An image on disk with the right key.
@@ -131,9 +187,22 @@ impl ImageUse {
         let path = directory.join(format!("{}.packed", file_stem(checkpoint, purpose)));
         let (on_disk, damage) = match StoredImage::open(&path, &key) {
             Ok(on_disk) => (on_disk, None),
-            Err(damage) => (None, Some(damage)),
+            Err(damage) => (None, Some(damaged(&path, &damage))),
         };
-        ImageUse::On(ImageState { pending: PendingImage { path, key, matrices: Vec::new() }, on_disk, damage })
+        let (pending, upkeep) = (PendingImage { path, key, matrices: Vec::new() }, Upkeep::Collect);
+        ImageUse::On(ImageState { pending, on_disk, damage, upkeep })
+    }
+
+    /// Matrices are not kept in memory for the image: one that does not exist is written while they are packed. Whether
+    /// that is so, and every matrix has to be packed once.
+    pub(super) fn keep_open(&mut self) -> bool {
+        let ImageUse::On(ImageState { pending, on_disk, upkeep, .. }) = self else { return false };
+        let stream = match on_disk {
+            Some(_) => None,
+            None => Stream::begin(pending.path.clone(), pending.key.clone()),
+        };
+        *upkeep = stream.map_or(Upkeep::Read, Upkeep::Write);
+        matches!(upkeep, Upkeep::Write(_))
     }
 
     /// The matrix from the image, if there is one and its digest matches.
@@ -150,7 +219,8 @@ impl ImageUse {
         match image.restore(backend, record, shape, class) {
             Ok(matrix) => matrix,
             Err(damage) => {
-                state.damage.get_or_insert(damage);
+                let pending = &state.pending;
+                state.damage.get_or_insert_with(|| damaged(&pending.path, &damage));
                 None
             }
         }
@@ -158,29 +228,57 @@ impl ImageUse {
 
     /// Adds a matrix to the image to be written.
     pub(super) fn add(&mut self, name: String, shape: MatrixShape, class: WeightClass, image: Image) {
-        let ImageUse::On(ImageState { pending, .. }) = self else { return };
+        let ImageUse::On(ImageState { pending, upkeep, .. }) = self else { return };
         let bytes = image.pieces().iter().map(|piece| piece.len() as u64).sum();
         let MatrixShape { out_features, in_features } = shape;
         let (class, digest) = (class.name().to_string(), String::new());
-        pending.matrices.push((Record { name, class, out_features, in_features, offset: 0, bytes, digest }, image));
-    }
-
-    /// The image of the packed matrices; `None` if nothing has to be written.
-    pub(super) fn into_writer(self) -> Option<ImageWriter> {
-        match self {
-            ImageUse::On(ImageState { pending, on_disk, damage }) if on_disk.is_none() || damage.is_some() => {
-                Some(ImageWriter(pending))
-            }
-            _ => None,
+        let matrix = (Record { name, class, out_features, in_features, offset: 0, bytes, digest }, image);
+        match upkeep {
+            Upkeep::Collect => pending.matrices.push(matrix),
+            Upkeep::Write(stream) => drop(stream.matrices.send(Some(matrix))), // fails once its writer has
+            Upkeep::Read => {}
         }
     }
 
-    /// A log line about a damaged image.
-    pub(super) fn damage(&self) -> Option<String> {
-        let ImageUse::On(ImageState { pending, damage, .. }) = self else { return None };
-        let damage = damage.as_ref()?;
-        Some(format!("the packed weights in {} are damaged ({damage}): packing them again", pending.path.display()))
+    /// All is packed. Returns the image of the packed matrices, if it has to be written; one whose matrices were not
+    /// kept is complete, and matrices are read from it from now on. `is_lasting`: the next start may use it.
+    pub(super) fn end(&mut self, is_lasting: bool) -> Option<ImageWriter> {
+        let ImageUse::On(ImageState { pending, on_disk, damage, upkeep }) = self else { return None };
+        let PendingImage { path, key, matrices } = pending;
+        match std::mem::replace(upkeep, Upkeep::Read) {
+            Upkeep::Collect => {
+                let matrices = std::mem::take(matrices);
+                let wanted = is_lasting && (on_disk.is_none() || damage.is_some());
+                return wanted.then(|| ImageWriter(PendingImage { path: path.clone(), key: key.clone(), matrices }));
+            }
+            Upkeep::Write(stream) if is_lasting => {
+                let opened =
+                    stream.end().map_err(|error| error.to_string()).and_then(|()| StoredImage::open(path, key));
+                match opened {
+                    Ok(image) => *on_disk = image,
+                    Err(problem) => {
+                        let path = path.display();
+                        *damage = Some(format!("packed weights could not be kept in {path}: {problem}"));
+                    }
+                }
+            }
+            Upkeep::Write(_) => {}
+            // Whole matrices are still read from it; the next start writes another.
+            Upkeep::Read if damage.is_some() => drop(fs::remove_file(path)),
+            Upkeep::Read => {}
+        }
+        None
     }
+
+    /// A log line about an image that is damaged or could not be written.
+    pub(super) fn damage(&self) -> Option<String> {
+        let ImageUse::On(ImageState { damage, .. }) = self else { return None };
+        damage.clone()
+    }
+}
+
+fn damaged(path: &Path, damage: &str) -> String {
+    format!("the packed weights in {} are damaged ({damage}): packing them again", path.display())
 }
 
 impl StoredImage {
@@ -292,34 +390,31 @@ impl ImageWriter {
     /// Writes the image to a temporary file and renames it, at the disk's speed: for a background thread. The image is
     /// complete or absent, even after a crash or a power failure. Returns its path.
     pub fn write(self) -> io::Result<PathBuf> {
-        let ImageWriter(mut image) = self;
-        let path = image.path.clone();
+        let ImageWriter(PendingImage { path, key, matrices }) = self;
         remove_stale(path.parent().unwrap_or(Path::new(".")));
-        files::replace_private_by(&path, |file| image.write_to(file)).map(|()| path)
+        files::replace_private_by(&path, |file| write_image(file, key, matrices.into_iter())).map(|()| path)
     }
 }
 
-impl PendingImage {
-    fn write_to(&mut self, file: &mut File) -> io::Result<()> {
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        let mut at = 0u64;
-        for (record, image) in &mut self.matrices {
-            record.offset = at.next_multiple_of(ALIGN);
-            out.write_all(&vec![0; (record.offset - at) as usize])?;
-            for piece in image.pieces() {
-                out.write_all(piece)?;
-            }
-            at = record.offset + record.bytes;
-            record.digest = digest(image);
+fn write_image(file: &mut File, key: String, packed: impl Iterator<Item = (Record, Image)>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let (mut at, mut matrices) = (0u64, Vec::new());
+    for (mut record, image) in packed {
+        record.offset = at.next_multiple_of(ALIGN);
+        out.write_all(&vec![0; (record.offset - at) as usize])?;
+        for piece in image.pieces() {
+            out.write_all(piece)?;
         }
-        let matrices = self.matrices.iter().map(|(record, _)| record.clone()).collect();
-        let index = serde_json::to_vec(&Index { key: self.key.clone(), matrices })?;
-        out.write_all(&index)?;
-        out.write_all(&(index.len() as u64).to_le_bytes())?;
-        out.write_all(&Sha256::digest(&index))?;
-        out.write_all(&MAGIC)?;
-        out.flush()
+        at = record.offset + record.bytes;
+        record.digest = digest(&image);
+        matrices.push(record);
     }
+    let index = serde_json::to_vec(&Index { key, matrices })?;
+    out.write_all(&index)?;
+    out.write_all(&(index.len() as u64).to_le_bytes())?;
+    out.write_all(&Sha256::digest(&index))?;
+    out.write_all(&MAGIC)?;
+    out.flush()
 }
 
 /// Removes incomplete files of writers that have ended: `NAME.PID.tmp` without process PID. Without `/proc`, removes

@@ -489,13 +489,19 @@ impl Weights {
         self.image = Mutex::new(ImageUse::open(directory, checkpoint, &self.table.files, purpose));
     }
 
-    /// The image of the packed matrices, to be written in the background; `None` if nothing has to be written.
-    pub fn into_image_writer(self) -> Option<ImageWriter> {
+    /// Matrices of the image are not kept in memory until it is written: where there is none, each is written when it
+    /// is packed. Whether that is so: then each has to be packed once before [`end_image`](Self::end_image), and later
+    /// comes from there.
+    pub fn keep_image_open(&self) -> bool {
+        self.image.lock().unwrap_or_else(PoisonError::into_inner).keep_open()
+    }
+
+    /// All is packed. Returns the image of the packed matrices, to be written in the background; `None` if nothing has
+    /// to be written, or after [`keep_image_open`](Self::keep_image_open).
+    pub fn end_image(&self) -> Option<ImageWriter> {
         // A checkpoint with such weights is packed again at each start, because packing counts them.
-        if self.num_non_finite() > 0 {
-            return None;
-        }
-        self.image.into_inner().unwrap_or_else(PoisonError::into_inner).into_writer()
+        let is_lasting = self.num_non_finite() == 0;
+        self.image.lock().unwrap_or_else(PoisonError::into_inner).end(is_lasting)
     }
 
     /// A log line about a damaged image.

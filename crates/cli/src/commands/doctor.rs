@@ -230,6 +230,7 @@ fn check_options(kv_dtype: KvDtype) -> LoadOptions {
         block_size: 32,
         image_directory: None,
         kv_dtype,
+        expert_memory: None,
         adapters: model::AdapterRoom::default(),
         state_slots: 2,
     }

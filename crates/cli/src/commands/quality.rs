@@ -69,6 +69,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         kv_dtype: flags.model.kv_dtype.dtype(),
         adapters: model::AdapterRoom::default(),
         state_slots: 2,
+        expert_memory: flags.model.expert_memory.map(engine::expert_memory),
     };
     let other = flags.reference.as_deref().map(|name| models::open_for("--reference", name)).transpose()?;
     if let Some(other) = &other {

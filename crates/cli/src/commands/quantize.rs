@@ -137,6 +137,7 @@ fn measure(
         block_size: BLOCK_SIZE,
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
+        expert_memory: None,
         adapters: model::AdapterRoom::default(),
         state_slots: 2,
     };

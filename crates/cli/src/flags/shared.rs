@@ -4,7 +4,7 @@ use bench::load::{Api, Target};
 use clap::{Args, ValueEnum};
 use kernels::threads::NodeChoice;
 
-use super::values::positive;
+use super::values::{positive, size};
 use crate::failure::Failure;
 
 /// Which model, and how it is held in memory.
@@ -24,6 +24,10 @@ pub(crate) struct ModelFlags {
     /// head.
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = KvPrecision::Bf16)]
     pub(crate) kv_dtype: KvPrecision,
+    /// Memory for the experts of a mixture (8GiB, 500MB), where not all fit: of each layer those used most stay in
+    /// memory, the others are read from disk when rows go through them. Default: all are in memory.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) expert_memory: Option<u64>,
     /// Order in which products of 16-bit numbers are summed: pairs is fast with AVX-512 BF16, tiles with AMX. auto
     /// takes tiles where there is AMX, else pairs. Answers differ in their last bits, so name one where machines are to
     /// agree.

@@ -67,7 +67,7 @@ impl Asked {
             inner.wanted.remove(&id);
             return HandoffEvent::Received(
                 id,
-                ReceiveEvent::Done(HandoffResult { first, ..HandoffResult::without(outcome) }),
+                ReceiveEvent::Done(Box::new(HandoffResult { first, ..HandoffResult::without(outcome) })),
             );
         }
         let mut bytes = Budget::of(1 << 20).try_take(12 * block_size).expect("there is room");

@@ -203,7 +203,7 @@ impl EngineCore {
             HandoffEvent::Received(id, ReceiveEvent::Block { index, bytes }) => {
                 self.receive_block(id, index, bytes, now)
             }
-            HandoffEvent::Received(id, ReceiveEvent::Done(result)) => self.finish_remote_prefill(id, result, now),
+            HandoffEvent::Received(id, ReceiveEvent::Done(result)) => self.finish_remote_prefill(id, *result, now),
             HandoffEvent::Room => self.send_blocks(),
             HandoffEvent::PeerGone(id) => {
                 self.handoffs.served.remove(&id);

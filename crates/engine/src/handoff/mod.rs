@@ -238,7 +238,7 @@ pub(crate) enum ReceiveEvent {
     /// A block has come, and it is what was sent.
     Block { index: usize, bytes: BudgetedBytes },
     /// No more comes.
-    Done(HandoffResult),
+    Done(Box<HandoffResult>),
 }
 
 #[derive(Clone, Debug)]

@@ -155,10 +155,10 @@ impl RemotePrefill for PrefillClient {
         let take = move || {
             let over = workers.take(&wanted);
             workers.hang_up(id);
-            workers.say(id, ReceiveEvent::Done(over));
+            workers.say(id, ReceiveEvent::Done(Box::new(over)));
         };
         if std::thread::Builder::new().name("handoff-take".into()).spawn(take).is_err() {
-            self.0.say(id, ReceiveEvent::Done(HandoffResult::without(HandoffOutcome::Refused)));
+            self.0.say(id, ReceiveEvent::Done(Box::new(HandoffResult::without(HandoffOutcome::Refused))));
         }
     }
 

@@ -19,7 +19,7 @@ use observe::OfferEntry;
 use protocol::sampling::Sampling;
 use protocol::{Nanos, RequestId, TokenId};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, DraftProposal, DraftSource, Limits, StateSizes, StealTime, StepRecord};
+use scheduler::{CostModel, DraftProposal, DraftSource, ExpertReads, Limits, StateSizes, StealTime, StepRecord};
 use serde::{Deserialize, Serialize};
 
 use super::{RecordLine, RecordedDrafts, StepTokens};
@@ -326,6 +326,9 @@ pub struct StepEntry {
     /// By how much the second may be wrong.
     #[serde(default, skip_serializing_if = "is_zero")]
     uncertain: u64,
+    /// Experts read in it: how many, their bytes, and the nanoseconds that it took.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    experts: [u64; 3],
     /// What drafting passes took of it, nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     drafting: u64,
@@ -351,6 +354,10 @@ impl StepEntry {
         // Recordings of this format have digests over the names that types had when it was made.
         let mut record_text =
             format!("{record:?}").replace("StealTime {", "Stolen {").replace(", uncertain: Nanos(0) }", " }");
+        // Steps that read no experts had no word of them.
+        if record.experts == ExpertReads::default() {
+            record_text = record_text.replace(&format!(", experts: {:?}", record.experts), "");
+        }
         // They had no reasons of misses, which are no decisions. No bracket is in one.
         if let Some(start) = record_text.find(", misses: [")
             && let Some(len) = record_text[start..].find(']')
@@ -374,6 +381,7 @@ impl StepEntry {
             predicted: record.predicted.0,
             stolen: [record.stolen.before.0, record.stolen.during.0],
             uncertain: record.stolen.uncertain.0,
+            experts: [record.experts.count, record.experts.bytes, record.experts.took.0],
             drafting: record.drafting_took.0,
             digest: digest[..16].to_owned(),
         }
@@ -414,6 +422,12 @@ impl StepEntry {
     pub fn stolen(&self) -> StealTime {
         let [before, during] = self.stolen.map(Nanos);
         StealTime { before, during, uncertain: Nanos(self.uncertain) }
+    }
+
+    /// Experts that it read.
+    pub fn experts(&self) -> ExpertReads {
+        let [count, bytes, took] = self.experts;
+        ExpertReads { count, bytes, took: Nanos(took) }
     }
 }
 

@@ -278,6 +278,7 @@ impl<B: Backend> Network<B> {
             as_stored: false,
             names: Vec::new(),
             progress: &mut nothing,
+            expert_reader: None,
         };
         let mut joint = match kind {
             Kind::Eagle3 => None,

@@ -226,6 +226,7 @@ impl<'e> Calibrator<'e> {
             as_stored: false,
             names: Vec::new(),
             progress: &mut |_| (),
+            expert_reader: None,
         };
         let rotary_dim = config.layers[index].rope.map_or(0, |rope| self.ropes[rope].rotary_dim());
         let layer =

@@ -62,6 +62,7 @@ pub(crate) fn options(weights: WeightClass) -> LoadOptions {
         kv_dtype: KvDtype::Bf16,
         adapters: model::AdapterRoom::default(),
         state_slots: STATE_SLOTS,
+        expert_memory: None,
     }
 }
 
