@@ -203,7 +203,7 @@ fn it_listens_at_a_unix_socket() {
 #[test]
 fn it_speaks_tls() {
     let directory = Scratch::new("tls");
-    let pem = tests::root().join("crates/bench/tests/localhost.pem");
+    let pem = tests::root().join("crates/bench/src/load/tests/localhost.pem");
     let pem = pem.to_str().expect("a name");
     let server = start(&["--port", "0", "--ssl-certfile", pem, "--ssl-keyfile", pem]);
     let url = server.start["url"].as_str().expect("a URL").trim_end_matches("/v1").to_owned();

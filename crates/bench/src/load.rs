@@ -37,6 +37,8 @@ mod steady;
 mod summary;
 mod sweep;
 mod target;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 pub use client::{PhaseFigures, RequestOutcome, beside, first_model, probe, run, timeline};

@@ -14,7 +14,6 @@ use checkpoint::gguf::{is_model, split_name};
 const DEFAULT_QUANT: &str = "Q4_K_M";
 
 /// Failure to select a model.
-#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoChoice {
     /// No file has that quantization, or there are several and none was named. The available ones, possibly none.
     Quants(Vec<String>),
@@ -64,43 +63,4 @@ pub(crate) fn choose(files: &[String], quant: Option<&str>) -> Result<Vec<String
 /// The name of a quantization: the end of the file's stem.
 fn label(stem: &str) -> &str {
     stem.rsplit(['-', '.', '/']).next().unwrap_or(stem)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quantization_is_the_end_of_a_name() {
-        const REPOSITORY: &[&str] = &[
-            "README.md",
-            "M-1B-Instruct-Q8_0.gguf",
-            "M-1B-Instruct-q4_k_m.gguf",
-            "M-1B-Instruct-UD-Q4_K_XL.gguf",
-            "mmproj-M-1B-Q4_0.gguf",
-            "F16/M-1B-Instruct-F16-00001-of-00002.gguf",
-            "F16/M-1B-Instruct-F16-00002-of-00002.gguf",
-        ];
-        let all = NoChoice::Quants(["F16", "Q4_K_XL", "Q8_0", "q4_k_m"].map(String::from).to_vec());
-        let two = ["F16/M-1B-Instruct-F16-00001-of-00002.gguf", "F16/M-1B-Instruct-F16-00002-of-00002.gguf"];
-        type Row<'a> = (&'a [&'a str], Option<&'a str>, Result<&'a [&'a str], NoChoice>);
-        let table: [Row<'_>; 11] = [
-            (REPOSITORY, Some("Q8_0"), Ok(&["M-1B-Instruct-Q8_0.gguf"])),
-            (REPOSITORY, Some("q8_0"), Ok(&["M-1B-Instruct-Q8_0.gguf"])),
-            (REPOSITORY, Some("Q4_K_XL"), Ok(&["M-1B-Instruct-UD-Q4_K_XL.gguf"])),
-            (REPOSITORY, Some("UD-Q4_K_XL"), Ok(&["M-1B-Instruct-UD-Q4_K_XL.gguf"])),
-            (REPOSITORY, Some("F16"), Ok(&two)),
-            (REPOSITORY, None, Ok(&["M-1B-Instruct-q4_k_m.gguf"])),
-            (REPOSITORY, Some("Q4_0"), Err(all)),
-            (&["a.Q2_K.gguf"], None, Ok(&["a.Q2_K.gguf"])),
-            (&["a-Q2_K.gguf", "a-Q3_K.gguf"], None, Err(NoChoice::Quants(["Q2_K", "Q3_K"].map(String::from).to_vec()))),
-            (&["a-F16-00002-of-00002.gguf"], None, Err(NoChoice::Part("a-F16-00001-of-00002.gguf".to_owned()))),
-            (&["model.safetensors"], Some("Q8_0"), Err(NoChoice::Quants(Vec::new()))),
-        ];
-        for (files, quant, expected) in table {
-            let files: Vec<String> = files.iter().map(|file| file.to_string()).collect();
-            let expected = expected.map(|files| files.iter().map(|file| file.to_string()).collect());
-            assert_eq!(choose(&files, quant), expected, "{quant:?} of {files:?}");
-        }
-    }
 }

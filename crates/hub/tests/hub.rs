@@ -346,6 +346,49 @@ fn a_quantization_is_named_behind_a_colon() {
 }
 
 #[test]
+fn a_quantization_is_the_end_of_a_name() {
+    const REPOSITORY: &[&str] = &[
+        "README.md",
+        "M-1B-Instruct-Q8_0.gguf",
+        "M-1B-Instruct-q4_k_m.gguf",
+        "M-1B-Instruct-UD-Q4_K_XL.gguf",
+        "mmproj-M-1B-Q4_0.gguf",
+        "F16/M-1B-Instruct-F16-00001-of-00002.gguf",
+        "F16/M-1B-Instruct-F16-00002-of-00002.gguf",
+    ];
+    const PARTS: &[&str] = &["F16/M-1B-Instruct-F16-00001-of-00002.gguf", "F16/M-1B-Instruct-F16-00002-of-00002.gguf"];
+    type Row<'a> = (&'a [&'a str], &'a str, Result<&'a [&'a str], &'a str>);
+    let table: [Row<'_>; 11] = [
+        (REPOSITORY, ":Q8_0", Ok(&["M-1B-Instruct-Q8_0.gguf"])),
+        (REPOSITORY, ":q8_0", Ok(&["M-1B-Instruct-Q8_0.gguf"])),
+        (REPOSITORY, ":Q4_K_XL", Ok(&["M-1B-Instruct-UD-Q4_K_XL.gguf"])),
+        (REPOSITORY, ":UD-Q4_K_XL", Ok(&["M-1B-Instruct-UD-Q4_K_XL.gguf"])),
+        (REPOSITORY, ":F16", Ok(PARTS)),
+        (REPOSITORY, "", Ok(&["M-1B-Instruct-q4_k_m.gguf"])),
+        (REPOSITORY, ":Q4_0", Err("it has F16, Q4_K_XL, Q8_0, q4_k_m")),
+        (&["a.Q2_K.gguf"], "", Ok(&["a.Q2_K.gguf"])),
+        (&["a-Q2_K.gguf", "a-Q3_K.gguf"], "", Err("it has Q2_K, Q3_K")),
+        (&["a-F16-00002-of-00002.gguf"], "", Err("a part of that GGUF model is not in the repository")),
+        (&["model.safetensors"], ":Q8_0", Err("no GGUF model in the repository")),
+    ];
+    for (files, quant, expected) in table {
+        let (scratch, hub) = (Scratch::new("choice"), FakeHub::start());
+        hub.list(files);
+        files.iter().for_each(|file| hub.small(file, file));
+        match (resolve(&format!("org/tiny{quant}"), &hub.env(&scratch), &mut |_| {}), expected) {
+            (Ok(first), Ok(chosen)) => {
+                let snapshot = scratch.join("hub/models--org--tiny/snapshots").join(COMMIT);
+                assert_eq!(first, snapshot.join(chosen[0]), "{quant} of {files:?}");
+                let there: Vec<&str> = files.iter().copied().filter(|file| snapshot.join(file).exists()).collect();
+                assert_eq!(there, chosen, "{quant} of {files:?}");
+            }
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{quant} of {files:?}: {error}"),
+            (found, _) => panic!("{quant} of {files:?}: {found:?}"),
+        }
+    }
+}
+
+#[test]
 fn of_several_gguf_files_none_is_chosen() {
     let (scratch, hub) = (Scratch::new("quant"), FakeHub::start());
     hub.list(&["t-Q8_0.gguf", "t-Q2_K.gguf", "mmproj-t.gguf"]);

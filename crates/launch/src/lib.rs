@@ -15,6 +15,8 @@ pub mod machine;
 mod named;
 mod settings;
 mod speculation;
+#[cfg(test)]
+mod tests;
 mod variables;
 
 pub use named::{OpenError, SHIPPED_NAME, is_hub_id, open, path_of, shipped};

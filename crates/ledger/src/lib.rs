@@ -29,12 +29,17 @@
 //! and simulator get the same results from them. It has no clock and no IO (`no_std`).
 #![no_std]
 extern crate alloc;
+#[cfg(test)]
+#[macro_use]
+extern crate std;
 
 mod account;
 mod booking;
 mod prices;
 mod row_shares;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod wait_shares;
 mod waits;
 

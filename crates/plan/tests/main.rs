@@ -1,4 +1,6 @@
 //! The crate's integration tests, in one binary: each further one would link the whole tree once more.
 
 mod examples;
+mod named;
 mod questions;
+mod units;

@@ -8,6 +8,7 @@ mod holders;
 mod late;
 mod misses;
 mod plans;
+mod planted;
 mod remote_only_prefill;
 mod returns;
 mod router;

@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn of_two_files_the_wrong_one_is_named_in_words() {
-        let good = include_str!("../../bench/tests/localhost.pem");
+        let good = include_str!("../../bench/src/load/tests/localhost.pem");
         let cut = &good[..good.find("-----END").unwrap()];
         let garbage = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
         let no_key = garbage.replace("CERTIFICATE", "PRIVATE KEY");

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::catalogue::{Edit, Mutation};
+use super::catalogue::{Edit, Mutation};
 
 /// What to put in the place of what.
 type Change = (Range<usize>, String);

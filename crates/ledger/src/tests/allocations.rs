@@ -1,7 +1,9 @@
 //! A steady decode step allocates nothing in the ledger: what an account keeps is sized when its request enters.
 
+use std::prelude::v1::*;
+
+use crate::Ledger;
 use allocation_counter::measure;
-use ledger::Ledger;
 use protocol::{Nanos, RequestId, StopRules};
 use scheduler::{Limits, Request, Scheduler, StepRecord};
 use testing::plans;

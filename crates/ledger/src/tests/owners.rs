@@ -2,8 +2,9 @@
 //! nanosecond, and small scenes in which the owner is known.
 
 use std::collections::BTreeMap;
+use std::prelude::v1::*;
 
-use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
+use crate::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
 use protocol::{Nanos, Priority, RequestId, TokenId};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{

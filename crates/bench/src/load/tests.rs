@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bench::load::{
+use super::{
     Api, Arrivals, Dataset, Metric, PlannedRequest, RequestOutcome, Target, beside, first_model, probe, run, schedule,
     stalls, summarize, timeline,
 };
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 /// For localhost, valid for a hundred years, made with `openssl req -x509 -newkey ec`.
-const CERTIFICATE: &[u8] = include_bytes!("localhost.pem");
+const CERTIFICATE: &[u8] = include_bytes!("tests/localhost.pem");
 
 /// What the server does with a request.
 #[derive(Clone, Copy)]

@@ -1,4 +1,5 @@
 //! The crate's integration tests, in one binary: each further one would link the whole tree once more.
 
-mod allocations;
-mod ledger;
+mod door;
+mod private;
+mod result_file;

@@ -20,7 +20,7 @@ fn read(file: &str) -> Result<String, String> {
 fn each_mutation_applies_in_exactly_one_place() {
     let woven = weave(MUTATIONS, read).unwrap_or_else(|errors| panic!("{errors}"));
     let switches: usize = woven.values().map(|text| text.matches("crate::planted::is(").count()).sum();
-    assert_eq!(switches, MUTATIONS.iter().map(|mutation| mutation.edits.len()).sum());
+    assert_eq!(switches, MUTATIONS.iter().map(|mutation| mutation.edits.len()).sum::<usize>());
     assert!(weave::switch(MUTATIONS).contains(MUTATIONS[0].name));
 }
 

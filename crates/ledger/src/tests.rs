@@ -1,0 +1,4 @@
+//! Whole runs of the scheduler, in which every nanosecond must have an owner.
+
+mod allocations;
+mod owners;
