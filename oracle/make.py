@@ -596,6 +596,27 @@ CASES = {
         residual_multiplier=0.7, attention_multiplier=0.25, logits_scaling=2.0, torch_dtype="bfloat16",
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     ),
+    # Layers that are one block each, by letters: Mamba-2 with groups of three heads, whose norms are their own, in the first
+    # and the last layer too, three taps, no bias; experts in one tensor, under the names of transformers 5.
+    "nemotron-h": case(
+        "NemotronHForCausalLM", "nemotron_h", torch.bfloat16, fused_experts=True,
+        hidden_size=40, intermediate_size=56, num_hidden_layers=5, hybrid_override_pattern="M-*EM",
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, layer_norm_epsilon=1e-3, tie_word_embeddings=False,
+        ssm_state_size=16, mamba_num_heads=6, mamba_head_dim=16, n_groups=2, conv_kernel=3, use_conv_bias=False,
+        n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, moe_shared_expert_intermediate_size=48,
+        norm_topk_prob=False, torch_dtype="bfloat16",
+    ),
+    # The same by names, and named as they were published: experts on fewer numbers than the stream, in groups, in the
+    # last layer too; states wider than heads; heads of attention of the width that no field states.
+    "nemotron-3": case(
+        "NemotronHForCausalLM", "nemotron_h", torch.bfloat16,
+        hidden_size=48, intermediate_size=40, num_hidden_layers=6,
+        layers_block_type=["full_attention", "moe", "linear_attention", "mlp", "linear_attention", "moe"],
+        num_attention_heads=1, num_key_value_heads=1, layer_norm_epsilon=1e-5, tie_word_embeddings=False,
+        ssm_state_size=32, mamba_num_heads=6, mamba_head_dim=16, n_groups=3, conv_kernel=4, use_conv_bias=True,
+        n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, moe_intermediate_size=24,
+        moe_shared_expert_intermediate_size=32, moe_latent_size=24, routed_scaling_factor=1.5, dtype="bfloat16",
+    ),
     # Granite 3 with experts, which are one tensor of gate and up and one of down.
     "granite-moe": case(
         "GraniteMoeForCausalLM", "granitemoe", torch.bfloat16, embedding=0.1,
@@ -636,7 +657,7 @@ def random_weights(config, spec, rng):
             values = rng.uniform(0.5, 1.5, shapes[name]).astype(numpy.float32)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             values = numpy.float32(spec["head_norm"]) + numpy.float32(0.2) * values
-        elif name.endswith("norm.weight"):
+        elif name.endswith(("norm.weight", "norm_f.weight")):
             values = numpy.float32(spec["norm"]) + numpy.float32(0.2) * values
         elif name.endswith(CHOICE_BIASES):
             weights[name] = torch.from_numpy(values * numpy.float32(0.3))
@@ -647,7 +668,7 @@ def random_weights(config, spec, rng):
             values = rng.uniform(-5.0, 5.0, shapes[name]).astype(numpy.float32)
         elif config.model_type == "gpt_oss" and ".experts." in name:  # columns
             values *= numpy.float32(1.2 / shapes[name][-2] ** 0.5)
-        elif name in ("model.embed_tokens.weight", "model.embed_tokens_per_layer.weight"):
+        elif name in ("model.embed_tokens.weight", "model.embed_tokens_per_layer.weight", "model.embeddings.weight"):
             values *= numpy.float32(spec["embedding"])
         else:
             gain = 2.0 if name == "lm_head.weight" else 1.2
@@ -688,6 +709,8 @@ def apart(weights, model_type):
     gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "minimax_m2", "lfm2_moe") else ("gate_proj", "up_proj", "down_proj")
     for name, weight in weights.items():
         name = name.replace("mlp.gate.moe_statics", "mlp.moe_statics")
+        if model_type == "nemotron_h":
+            name = name.replace("model.", "backbone.", 1)
         if model_type in ("mixtral", "minimax_m2"):
             name = name.replace(".mlp.", ".block_sparse_moe.")
         if name.endswith("experts.gate_up_proj"):
@@ -695,10 +718,11 @@ def apart(weights, model_type):
             for expert, both in enumerate(weight):
                 for part, rows in zip((gate, up), both.chunk(2)):
                     yield f"{prefix}{expert}.{part}.weight", rows.contiguous()
-        elif name.endswith("experts.down_proj"):
-            prefix = name.removesuffix("down_proj")
+        elif name.endswith(("experts.down_proj", "experts.up_proj")):
+            prefix, _, part = name.rpartition(".")
+            part = down if part == "down_proj" else up
             for expert, rows in enumerate(weight):
-                yield f"{prefix}{expert}.{down}.weight", rows.contiguous()
+                yield f"{prefix}.{expert}.{part}.weight", rows.contiguous()
         else:
             yield name, weight
 
@@ -833,7 +857,7 @@ def make_case(directory, name, spec):
         return model.to(dtype).eval()
 
     model = load(torch.float32)
-    has_states = "linear_attention" in (getattr(config, "layer_types", None) or [])
+    has_states = not {"linear_attention", "hybrid"}.isdisjoint(getattr(config, "layer_types", None) or [])
     narrow = load(torch.bfloat16) if has_states else None
     with torch.no_grad():
         for parameter in model.parameters():
@@ -841,7 +865,7 @@ def make_case(directory, name, spec):
                 parameter.copy_(parameter.to(torch.bfloat16).to(torch.float32))
 
     short_context = {}
-    if config.rope_parameters.get("rope_type") == "longrope":
+    if (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "longrope":
         short_context["max_model_len"] = config.rope_parameters["original_max_position_embeddings"]
     prompts, recorded = [], []
     for length in SHORT_PROMPTS:

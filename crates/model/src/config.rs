@@ -21,7 +21,7 @@ pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, PairTemplate, Pooling, PositionTable};
 pub use family::{Family, FusedProjections, HeadNorm, NormKind, NormPlacement};
 pub use layers::{
-    DeltaConfig, ExpertConfig, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
+    DeltaConfig, ExpertConfig, Feed, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
     ShortConvolutionConfig,
 };
 pub use rope::RopeConfig;
@@ -159,7 +159,7 @@ impl Head {
 }
 
 /// What differs from layer to layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerConfig {
     /// How its rows learn of earlier ones.
     pub mixer: Mixer,
@@ -167,9 +167,9 @@ pub struct LayerConfig {
     pub window: Option<usize>,
     /// Index of its rotation; `None`: queries and keys do not turn.
     pub rope: Option<usize>,
-    /// Its MLP is a mixture of experts.
-    pub has_experts: bool,
-    /// Width of its MLP, where that has no experts.
+    /// What it does to each row by itself, behind the mixer if there is one.
+    pub feed: Feed,
+    /// Width of its MLP, where it has one without experts.
     pub mlp_width: usize,
     /// The heads of its attention.
     pub heads: HeadLayout,
@@ -211,11 +211,11 @@ impl ModelConfig {
         self.layers.iter().filter(|layer| layer.mixer.has_keys()).count()
     }
 
-    /// Numbers of a layer's rows between its first and its last product.
-    pub fn mixer_widths(&self, layer: usize) -> MixerWidths {
-        let heads = self.layers[layer].heads;
-        let of_heads = || MixerWidths { row: heads.qkv_width(), gates: 0, out: heads.out_width() };
-        self.layers[layer].mixer.widths().unwrap_or_else(of_heads)
+    /// Numbers of a layer's rows between the first and the last product of each of its mixers.
+    pub fn mixer_widths(&self, layer: usize) -> impl Iterator<Item = MixerWidths> {
+        let LayerConfig { heads, mixer, .. } = self.layers[layer];
+        let of_heads = move || MixerWidths { row: heads.qkv_width(), gates: 0, out: heads.out_width() };
+        mixer.parts().map(move |mixer| mixer.widths().unwrap_or_else(of_heads))
     }
 
     /// Reads the text of a `config.json`.
@@ -245,7 +245,10 @@ impl ModelConfig {
         refuse_what_is_not_computed(&fields, traits, both_ways)?;
 
         let hidden_size = fields.size("hidden_size", MAX_WIDTH)?;
-        let num_layers = fields.size("num_hidden_layers", 1024)?;
+        let num_layers = match traits.mixers {
+            MixerFields::SingleBlocks => layers::single_blocks(&fields)?.len(),
+            _ => fields.size("num_hidden_layers", 1024)?,
+        };
         let num_heads = fields.size("num_attention_heads", 1024)?;
         let latent = match traits.mixers {
             MixerFields::Latent => Some(LatentConfig::read(&fields, num_heads)?),
@@ -294,7 +297,7 @@ impl ModelConfig {
         let (ropes, context_limit) = rope::ropes(&fields, traits, head_dims, max_position_embeddings)?;
         // Where all layers have experts, no field says how wide another MLP would be.
         let only_experts =
-            experts.filter(|experts| !experts.beside_mlp && layers.iter().all(|layer| layer.has_experts));
+            experts.filter(|experts| !experts.beside_mlp && layers.iter().all(|layer| layer.feed != Feed::Dense));
         let intermediate_size = match (fields.optional_size("intermediate_size", MAX_WIDTH)?, only_experts) {
             (None, Some(experts)) => experts.intermediate_size,
             // Dense layers of this family have what is beside the experts in others.
@@ -306,8 +309,14 @@ impl ModelConfig {
         };
         layers::set_mlp_widths(&fields, &mut layers, intermediate_size)?;
         let activation = activation(&fields, traits)?;
-        if activation != Activation::Silu && layers.iter().any(|layer| !layer.mixer.has_keys()) {
-            return Err(fields.error("hidden_act", "models with states have silu only"));
+        let of_states = fields.text("mamba_hidden_act")?;
+        let is_silu = match traits.mixers {
+            MixerFields::SingleBlocks => of_states.is_none_or(|name| name == "silu"),
+            _ => activation == Activation::Silu,
+        };
+        if !is_silu && layers.iter().any(|layer| layer.mixer.state_numbers() > 0) {
+            let name = if of_states.is_some() { "mamba_hidden_act" } else { "hidden_act" };
+            return Err(fields.error(name, "models with states have silu only"));
         }
 
         let config = ModelConfig {
@@ -411,7 +420,10 @@ impl ModelConfig {
     /// The first of the layers behind which no key is stored: rows without logits need not go further. The number of
     /// layers, less one for the rest of the last, in most models.
     pub(crate) fn first_reading_layer(&self) -> usize {
-        let owns = |layer: &LayerConfig| !layer.mixer.has_keys() || !layer.heads.queries_only;
+        let owns = |layer: &LayerConfig| match layer.mixer.has_keys() {
+            true => !layer.heads.queries_only,
+            false => layer.mixer != Mixer::None,
+        };
         self.layers.iter().rposition(owns).map_or(0, |last| last + 1)
     }
 
@@ -427,8 +439,8 @@ impl ModelConfig {
 
     /// Width of the widest MLP, experts counted one by one.
     pub fn widest_mlp(&self) -> usize {
-        let experts = self.experts.filter(|_| self.layers.iter().any(|layer| layer.has_experts));
-        let is_dense = |layer: &&LayerConfig| !layer.has_experts || self.has_experts_beside_mlps();
+        let experts = self.experts.filter(|_| self.layers.iter().any(LayerConfig::has_experts));
+        let is_dense = |layer: &&LayerConfig| layer.feed == Feed::Dense || self.has_experts_beside_mlps();
         let dense = self.layers.iter().filter(is_dense).map(|layer| layer.mlp_width).max();
         let of = |experts: ExpertConfig| experts.intermediate_size.max(experts.shared.map_or(0, |shared| shared.width));
         experts.map(of).max(dense).unwrap_or(0)
@@ -445,26 +457,35 @@ impl ModelConfig {
     }
 
     /// Matrices of an MLP: a gated one has three.
-    fn mlp_matrices(&self) -> u64 {
+    pub(crate) fn mlp_matrices(&self) -> u64 {
         if self.gated_mlp { 3 } else { 2 }
+    }
+
+    /// Weights of one of a layer's experts.
+    pub(crate) fn expert_parameters(&self, experts: &ExpertConfig) -> u64 {
+        self.mlp_matrices() * (experts.intermediate_size * experts.latent.unwrap_or(self.hidden_size)) as u64
     }
 
     fn layer_parameters_with(&self, counted: fn(&ExpertConfig) -> usize) -> u64 {
         let hidden = self.hidden_size as u64;
         let mixer = |layer: usize| {
-            let MixerWidths { row, gates, out } = self.mixer_widths(layer);
+            let outer = self.mixer_widths(layer).map(|MixerWidths { row, gates, out }| row + gates + out);
             let inner = self.latent(layer).map_or(0, |latent| latent.inner_parameters());
-            hidden * (row + gates + out) as u64 + inner as u64
+            hidden * outer.sum::<usize>() as u64 + inner as u64
         };
-        let dense = |layer: &LayerConfig| self.mlp_matrices() * hidden * layer.mlp_width as u64;
-        let mlp = |layer: &LayerConfig| match self.experts.as_ref().filter(|_| layer.has_experts) {
-            Some(experts) => {
-                let counted = 3 * counted(experts) * experts.intermediate_size;
-                let shared = experts.shared.map_or(0, |shared| 3 * shared.width + usize::from(shared.gated));
+        let matrices = self.mlp_matrices();
+        let dense = |layer: &LayerConfig| matrices * hidden * layer.mlp_width as u64;
+        let mlp = |layer: &LayerConfig| match (layer.feed, self.experts.as_ref()) {
+            (Feed::None, _) => 0,
+            (Feed::Experts, Some(experts)) => {
+                let counted = counted(experts) as u64 * self.expert_parameters(experts);
+                let latent = 2 * hidden * experts.latent.unwrap_or(0) as u64;
+                let of = |shared: SharedExpertConfig| matrices * shared.width as u64 + u64::from(shared.gated);
+                let shared = experts.shared.map_or(0, of);
                 let beside = if experts.beside_mlp { dense(layer) } else { 0 };
-                beside + hidden * (experts.num_experts + counted + shared) as u64 // the router's first
+                beside + counted + latent + hidden * (experts.num_experts as u64 + shared) // the router's first
             }
-            None => dense(layer),
+            _ => dense(layer),
         };
         // The projection of the embedding for a layer, the gate, the projection back.
         let input = self.layer_input.map_or(0, |input| 3 * hidden * input.width as u64);
@@ -597,7 +618,11 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits, both_ways: 
 /// The activation of the gate, or of the middle of an MLP without one. Gemma's field is the first; its second may be
 /// there too and is not what was trained.
 fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadError> {
-    for name in ["hidden_activation", "hidden_act"] {
+    let names: &[&str] = match traits.mixers {
+        MixerFields::SingleBlocks => &["mlp_hidden_act"],
+        _ => &["hidden_activation", "hidden_act"],
+    };
+    for name in names {
         match fields.text(name)? {
             None => {}
             Some("silu" | "swish") if traits.clamped => return clamped(fields),
@@ -692,7 +717,10 @@ impl Multipliers {
 }
 
 fn head_dim(fields: &Fields<'_>, traits: &Traits, hidden_size: usize, num_heads: usize) -> Result<usize, LoadError> {
-    let explicit = fields.optional_size("head_dim", 1024)?;
+    let explicit = match fields.optional_size("head_dim", 1024)? {
+        None if traits.mixers == MixerFields::SingleBlocks => fields.optional_size("attention_head_dim", 1024)?,
+        stated => stated,
+    };
     let head_dim = match explicit.or(traits.head_dim) {
         Some(head_dim) => head_dim,
         None if !hidden_size.is_multiple_of(num_heads) => {

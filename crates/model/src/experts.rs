@@ -24,6 +24,8 @@ pub(crate) struct Experts<B: Backend> {
     pub(crate) choice_bias: Option<B::Vector>,
     pub(crate) experts: ExpertSet<B>,
     pub(crate) shared: Option<SharedExpert<B>>,
+    /// Products before and behind the experts, which work on fewer numbers; the router and the shared one do not.
+    pub(crate) latent: Option<[Linear<B>; 2]>,
     /// Of each expert's results; empty: all 1.
     pub(crate) factors: Vec<f32>,
     pub(crate) beside: Option<BesideMlp<B>>,
@@ -111,6 +113,8 @@ struct RoutingScratch<B: Backend> {
     results: B::Rows,
     /// `[max_rows, 1]`.
     shared_gates: B::Rows,
+    /// What experts read and give where that has another width, `[max_rows, latent]` each; or empty.
+    latent: [B::Rows; 2],
 }
 
 impl<B: Backend> ExpertScratch<B> {
@@ -120,7 +124,8 @@ impl<B: Backend> ExpertScratch<B> {
         hidden: usize,
         max_rows: usize,
     ) -> Result<ExpertScratch<B>, OutOfMemory> {
-        let &ExpertConfig { num_experts, rule, shared, beside_mlp, .. } = experts;
+        let &ExpertConfig { num_experts, rule, shared, latent, beside_mlp, .. } = experts;
+        let latent = latent.unwrap_or(0);
         let beside = if beside_mlp { hidden } else { 0 };
         let routing = RoutingScratch {
             logits: backend.rows(max_rows, num_experts)?,
@@ -128,6 +133,7 @@ impl<B: Backend> ExpertScratch<B> {
             gathered: backend.rows(max_rows, hidden)?,
             results: backend.rows(max_rows, hidden)?,
             shared_gates: backend.rows(max_rows, usize::from(shared.is_some_and(|shared| shared.gated)))?,
+            latent: [backend.rows(max_rows, latent)?, backend.rows(max_rows, latent)?],
         };
         Ok(ExpertScratch { routing, beside: [backend.rows(max_rows, beside)?, backend.rows(max_rows, beside)?] })
     }
@@ -188,7 +194,7 @@ impl<B: Backend> Experts<B> {
         out: Out<'_, B::Rows>,
     ) {
         let &Pass { backend, config, .. } = pass;
-        let RoutingScratch { routes, gathered, results, shared_gates, .. } = scratch;
+        let RoutingScratch { routes, gathered, results, shared_gates, latent: [within, sums], .. } = scratch;
         let hidden = config.hidden_size;
         let x = match out {
             Out::Add(x) => x,
@@ -198,17 +204,29 @@ impl<B: Backend> Experts<B> {
             }
             Out::Gated(..) => unreachable!("experts end in the residual stream"),
         };
+        let width = config.experts.and_then(|experts| experts.latent).unwrap_or(hidden);
+        let (from, to) = match &self.latent {
+            None => (input, &mut *x),
+            Some([before, _]) => {
+                before.apply(backend, input, rows, Out::Store(within));
+                backend.clear(sums, Extent { rows, width });
+                (&*within, &mut *sums)
+            }
+        };
         let routes = &*routes;
         let needed = |index| backend.num_routed(routes, index) > 0;
         self.experts.each(pass, needed, |index, expert| {
             let rows = backend.num_routed(routes, index);
-            backend.gather_routed(routes, index, input, hidden, gathered);
+            backend.gather_routed(routes, index, from, width, gathered);
             expert.apply(pass, (gathered, rows), activated, Out::Store(results));
             if let Some(&factor) = self.factors.get(index) {
-                backend.scale(factor, results, Extent { rows, width: hidden });
+                backend.scale(factor, results, Extent { rows, width });
             }
-            backend.scatter_routed(routes, index, results, hidden, x);
+            backend.scatter_routed(routes, index, results, width, to);
         });
+        if let Some([_, behind]) = &self.latent {
+            behind.apply(backend, sums, rows, Out::Add(x));
+        }
         match &self.shared {
             Some(SharedExpert { gate: Some(gate), mlp }) => {
                 backend.linear(input, rows, gate, None, Out::Store(shared_gates));
@@ -225,6 +243,11 @@ impl<B: Backend> Experts<B> {
         let gate = |gate: &Option<B::Matrix>| gate.as_ref().map_or(0, |gate| backend.matrix_bytes(gate));
         let shared = self.shared.as_ref().map_or(0, |shared| gate(&shared.gate) + shared.mlp.bytes(backend));
         let bias = self.choice_bias.as_ref().map_or(0, |bias| backend.vector_bytes(bias));
-        self.router.bytes(backend) + bias + shared + self.beside.as_ref().map_or(0, |beside| beside.bytes(backend))
+        let latent = self.latent.iter().flatten().map(|linear| linear.bytes(backend)).sum::<usize>();
+        self.router.bytes(backend)
+            + bias
+            + shared
+            + latent
+            + self.beside.as_ref().map_or(0, |beside| beside.bytes(backend))
     }
 }

@@ -382,7 +382,7 @@ fn load_on<B: Backend>(
         let problem = format!("{} has no experts: leave it out", config.family);
         return Err(LoadError::Option { option: "expert_memory", problem });
     }
-    let num_expert_layers = config.layers.iter().filter(|layer| layer.has_experts).count();
+    let num_expert_layers = config.layers.iter().filter(|layer| layer.has_experts()).count();
     let expert_reader = options.expert_memory.filter(|_| num_expert_layers > 0).map(|memory| {
         let (as_stored, pack_all) = (options.as_stored, weights.keep_image_open());
         Arc::new(ExpertReader::new((&weights, class, as_stored), memory, num_expert_layers, pack_all))

@@ -99,6 +99,11 @@ impl<B: Backend> Mixer<B> {
         }
     }
 
+    /// Adapters may have a part in its products.
+    pub(crate) fn is_attention(&self) -> bool {
+        matches!(self, Mixer::Attention(_))
+    }
+
     /// A second matrix of the layer's input.
     pub(crate) fn gates(&self) -> Option<&B::Matrix> {
         match self {

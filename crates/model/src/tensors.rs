@@ -127,6 +127,8 @@ pub(crate) enum Feed {
         choice_bias: Option<Vector>,
         experts: Vec<Mlp>,
         shared: Option<SharedExpert>,
+        /// Products before and behind the experts.
+        latent: Option<Box<[Linear; 2]>>,
         beside: Option<Box<BesideMlp>>,
     },
 }
@@ -301,9 +303,9 @@ impl Rates {
     }
 }
 
+/// A layer's part between its first norm and what is added to the residual stream.
 #[derive(Debug)]
-pub(crate) struct Layer {
-    pub(crate) attention_norms: Norms<Norm>,
+pub(crate) struct Mixing {
     /// The first product: queries, their gates if there are any, keys and values; of linear attention queries, keys,
     /// values, and the output's gates; of a short convolution its gates and its input.
     pub(crate) qkv: Linear,
@@ -311,8 +313,15 @@ pub(crate) struct Layer {
     pub(crate) mixer: Mixer,
     /// The last product.
     pub(crate) o: Linear,
+}
+
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) attention_norms: Norms<Norm>,
+    /// None, one, or several beside each other.
+    pub(crate) mixings: Vec<Mixing>,
     pub(crate) mlp_norms: Norms<Norm>,
-    pub(crate) feed: Feed,
+    pub(crate) feed: Option<Feed>,
     /// Of the MLP.
     pub(crate) activation: Activation,
     /// Numbers of it, `[1]` each, where tensors have them.
@@ -348,37 +357,46 @@ pub(crate) struct InputTable {
 impl Layer {
     /// Has every tensor checked.
     pub(crate) fn each(&self, check: &mut Check<'_>) -> Result<(), LoadError> {
-        if let Some(filter) = self.mixer.filter() {
+        for filter in self.mixers().filter_map(Mixer::filter) {
             check(&filter.weight.name, &filter.shape(), false)?;
         }
         visit(&self.matrices(), &self.plain_vectors(), check)
     }
 
     fn matrices(&self) -> Vec<&Linear> {
-        let mut matrices = vec![&self.qkv];
-        matrices.extend(self.mixer.gates());
-        matrices.extend(self.mixer.inner());
-        matrices.push(&self.o);
+        let mut matrices = Vec::new();
+        for Mixing { qkv, mixer, o, .. } in &self.mixings {
+            matrices.push(qkv);
+            matrices.extend(mixer.gates());
+            matrices.extend(mixer.inner());
+            matrices.push(o);
+        }
         match &self.feed {
-            Feed::Dense(mlp) => matrices.extend([&mlp.gate_up, &mlp.down]),
-            Feed::Experts { router, experts, shared, beside, .. } => {
+            None => {}
+            Some(Feed::Dense(mlp)) => matrices.extend([&mlp.gate_up, &mlp.down]),
+            Some(Feed::Experts { router, experts, shared, latent, beside, .. }) => {
                 matrices.extend(beside.iter().flat_map(|beside| [&beside.mlp.gate_up, &beside.mlp.down]));
                 matrices.push(router);
                 let mlps = experts.iter().chain(shared.iter().map(|shared| &shared.mlp));
                 matrices.extend(mlps.flat_map(|mlp| [&mlp.gate_up, &mlp.down]));
                 matrices.extend(shared.iter().filter_map(|shared| shared.gate.as_ref()));
+                matrices.extend(latent.iter().flat_map(|latent| latent.iter()));
             }
         }
         matrices.extend(self.input.iter().flat_map(|input| [&input.gate, &input.out]));
         matrices
     }
 
+    fn mixers(&self) -> impl Iterator<Item = &Mixer> {
+        self.mixings.iter().map(|mixing| &mixing.mixer)
+    }
+
     /// The class of a matrix in a model of `class`.
     fn class_of(&self, linear: &Linear, class: WeightClass) -> WeightClass {
-        let by_head = match &self.mixer {
+        let by_head = self.mixers().any(|mixer| match mixer {
             Mixer::Latent(latent) => latent.absorb.iter().chain(&latent.expand).any(|of| std::ptr::eq(of, linear)),
             _ => false,
-        };
+        });
         match self.is_kept_wide(linear) {
             true => WeightClass::Bf16,
             false if by_head => class_by_head(class),
@@ -390,18 +408,18 @@ impl Layer {
     /// a wrong digit, and the decay of a state is an exponential, of which an error lasts as long as the state.
     fn is_kept_wide(&self, linear: &Linear) -> bool {
         let wide = match &self.feed {
-            Feed::Dense(_) => [None, None],
-            Feed::Experts { router, shared, .. } => {
+            Some(Feed::Experts { router, shared, .. }) => {
                 [Some(router), shared.as_ref().and_then(|shared| shared.gate.as_ref())]
             }
+            _ => [None, None],
         };
-        wide.into_iter().chain([self.mixer.gates()]).flatten().any(|wide| std::ptr::eq(wide, linear))
+        wide.into_iter().flatten().chain(self.mixers().filter_map(Mixer::gates)).any(|wide| std::ptr::eq(wide, linear))
     }
 
     /// Numbers of experts that their results are multiplied by.
     fn factors(&self) -> Option<&Vector> {
         match &self.feed {
-            Feed::Experts { beside: Some(beside), .. } => Some(&beside.factors),
+            Some(Feed::Experts { beside: Some(beside), .. }) => Some(&beside.factors),
             _ => None,
         }
     }
@@ -414,17 +432,17 @@ impl Layer {
 
     /// Of all that [`plain_vectors`](Self::plain_vectors) lists and the weights of convolutions.
     fn vectors(&self) -> Vec<&Vector> {
-        let filter = self.mixer.filter().map(|filter| &filter.weight);
-        self.plain_vectors().into_iter().chain(filter).collect()
+        let filters = self.mixers().filter_map(Mixer::filter).map(|filter| &filter.weight);
+        self.plain_vectors().into_iter().chain(filters).collect()
     }
 
     /// Tensors of one dimension.
     fn plain_vectors(&self) -> Vec<&Vector> {
         let norms = self.norms().flat_map(Norm::vectors);
-        let filter_bias = self.mixer.filter().and_then(|filter| filter.bias.as_ref());
+        let filter_biases = self.mixers().filter_map(Mixer::filter).filter_map(|filter| filter.bias.as_ref());
         let (choice_bias, beside) = match &self.feed {
-            Feed::Dense(_) => (None, None),
-            Feed::Experts { choice_bias, beside, .. } => (choice_bias.as_ref(), beside.as_ref()),
+            Some(Feed::Experts { choice_bias, beside, .. }) => (choice_bias.as_ref(), beside.as_ref()),
+            _ => (None, None),
         };
         let beside = beside.into_iter().flat_map(|beside| {
             let BesideMlp { mlp_norm, norms: [before, after], router_norm, factors, .. } = &**beside;
@@ -436,7 +454,8 @@ impl Layer {
             .map(|input| &input.norm)
             .chain(&self.scalar)
             .chain(self.activation_numbers.iter().flatten());
-        norms.chain(self.mixer.vectors()).chain(filter_bias).chain(choice_bias).chain(beside).chain(input).collect()
+        let mixers = self.mixers().flat_map(Mixer::vectors);
+        norms.chain(mixers).chain(filter_biases).chain(choice_bias).chain(beside).chain(input).collect()
     }
 }
 
@@ -456,14 +475,17 @@ pub(crate) fn visit(matrices: &[&Linear], vectors: &[&Vector], check: &mut Check
 
 /// What a family calls its modules. Linear attention and mixtures of experts that all name alike are not in it.
 struct Names {
+    embedding: &'static str,
     final_norm: &'static str,
     /// Norms of the two blocks' inputs, where only inputs are normed.
     norms: [&'static str; 2],
     /// Norms of both blocks' inputs and outputs, where outputs are normed.
     norms_around: [[&'static str; 2]; 2],
     head_norms: [&'static str; 2],
-    /// Attention's last product.
+    attention: &'static str,
+    /// Its last product.
     o: &'static str,
+    mamba: &'static str,
     mlp: &'static str,
     /// Gate, up and down in it, and in an expert.
     parts: [&'static str; 3],
@@ -475,6 +497,7 @@ struct Names {
 }
 
 const USUAL: Names = Names {
+    embedding: "embed_tokens",
     final_norm: "norm",
     norms: ["input_layernorm", "post_attention_layernorm"],
     norms_around: [
@@ -482,7 +505,9 @@ const USUAL: Names = Names {
         ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
     ],
     head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    attention: "self_attn",
     o: "self_attn.o_proj",
+    mamba: "mamba",
     mlp: "mlp",
     parts: ["gate_proj", "up_proj", "down_proj"],
     router: "mlp.gate",
@@ -524,6 +549,21 @@ const OF_GRANITE: Names = Names {
     ..USUAL
 };
 
+const OF_NEMOTRON_H: Names = Names {
+    embedding: "embeddings",
+    final_norm: "norm_f",
+    norms: ["norm", "norm"],
+    attention: "mixer",
+    o: "mixer.o_proj",
+    mamba: "mixer",
+    mlp: "mixer",
+    router: "mixer.gate",
+    choice_bias: "mixer.gate.e_score_correction_bias",
+    experts: "mixer.experts",
+    shared_expert: "mixer.shared_experts",
+    ..USUAL
+};
+
 const OF_LFM2: Names = Names {
     final_norm: "embedding_norm",
     norms: ["operator_norm", "ffn_norm"],
@@ -542,6 +582,7 @@ impl Names {
         match family {
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
             Family::GptOss => &OF_GPT_OSS,
+            Family::NemotronH => &OF_NEMOTRON_H,
             Family::Glm4 | Family::Glm4Moe | Family::Dots1 => &OF_GLM4,
             Family::Glm4MoeLite | Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Mistral4 => &OF_GLM4,
             Family::Ernie45Moe => &OF_ERNIE,
@@ -587,7 +628,7 @@ impl ExpertNames {
             ExpertNames::StackedBlocks
         } else if has("mlp.experts.gate_up_proj") && biases {
             ExpertNames::StackedColumns
-        } else if has(&format!("{}.gate_up_proj", names.experts)) {
+        } else if ["gate_up_proj", "up_proj"].iter().any(|part| has(&format!("{}.{part}", names.experts))) {
             ExpertNames::Stacked
         } else if has("block_sparse_moe.input_linear.weight") {
             ExpertNames::InputLinear
@@ -604,7 +645,8 @@ const STORED_RATES: &str = "rates";
 
 /// Prefixes of the names of the text model; the second and third where it is a part of something larger, the
 /// last two in files that were saved from a class without a head.
-const PREFIXES: [&str; 5] = ["model.", "language_model.model.", "model.language_model.", "", "language_model."];
+const PREFIXES: [&str; 6] =
+    ["model.", "language_model.model.", "model.language_model.", "", "language_model.", "backbone."];
 /// Those of classes without a head.
 const BASE_PREFIXES: [&str; 2] = ["", "language_model."];
 /// What the head is called.
@@ -612,7 +654,9 @@ const HEADS: [&str; 4] = ["lm_head", "language_model.lm_head", "model.lm_head", 
 
 /// Prefix of the names in `weights`.
 pub(crate) fn prefix_of(weights: &Weights) -> &'static str {
-    let prefix = PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}embed_tokens.weight")));
+    let has = |prefix: &str, module: &str| weights.has(&format!("{prefix}{module}.weight"));
+    let embeddings = [USUAL.embedding, OF_NEMOTRON_H.embedding];
+    let prefix = PREFIXES.into_iter().find(|prefix| embeddings.iter().any(|embedding| has(prefix, embedding)));
     prefix.unwrap_or(PREFIXES[0])
 }
 
@@ -640,7 +684,8 @@ pub(crate) fn head_of(config: &ModelConfig, weights: &Weights) -> Result<Head, L
         (head, None) => head,
         (Head::Own | Head::Absent, Some(_)) => Head::Own,
         (Head::Embedding, Some(head)) => {
-            let [embedding, head] = [format!("{prefix}embed_tokens.weight"), format!("{head}.weight")];
+            let module = Names::of(config.family).embedding;
+            let [embedding, head] = [format!("{prefix}{module}.weight"), format!("{head}.weight")];
             let same = weights.are_equal(&embedding, &head, &[config.vocab_size, config.hidden_size])?;
             if same { Head::Embedding } else { Head::Own }
         }
@@ -686,7 +731,7 @@ impl<'c> Tensors<'c> {
         let prefix = prefix_of(weights);
         let head = stored_head(weights).unwrap_or(HEADS[0]);
         let names = Names::of(config.family);
-        let first = config.layers.iter().position(|layer| layer.has_experts).unwrap_or(0);
+        let first = config.layers.iter().position(LayerConfig::has_experts).unwrap_or(0);
         let experts = ExpertNames::of(config, names, weights, &format!("{prefix}layers.{first}."));
         let input_linear = weights.has(&format!("{prefix}layers.0.{}.input_linear.weight", names.mlp));
         let mamba = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Mamba(_)));
@@ -695,7 +740,7 @@ impl<'c> Tensors<'c> {
             layer.is_some_and(|layer| weights.has(&format!("{prefix}layers.{layer}.{tensor}")))
         };
         let stored_rates =
-            of(mamba, &format!("mamba.{STORED_RATES}")) || of(delta, &format!("linear_attn.{STORED_RATES}"));
+            of(mamba, &format!("{}.{STORED_RATES}", names.mamba)) || of(delta, &format!("linear_attn.{STORED_RATES}"));
         let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(Some(0), "self_attn.k_b_proj.weight");
         let fused_qkv = config.fused_projections == FusedProjections::All || of(Some(0), "self_attn.qkv_proj.weight");
         Tensors { config, prefix, head, names, experts, fused_qkv, input_linear, stored_rates, apart }
@@ -710,7 +755,8 @@ impl<'c> Tensors<'c> {
 
     /// Single rows of the head, or of the embedding where that is the head.
     pub(crate) fn head_rows(&self, weights: &Weights, rows: &[u32]) -> Linear {
-        let head = stored_head(weights).map_or_else(|| format!("{}embed_tokens", self.prefix), str::to_string);
+        let embedding = || format!("{}{}", self.prefix, self.names.embedding);
+        let head = stored_head(weights).map_or_else(embedding, str::to_string);
         let mut linear =
             Linear::whole(&vec![(head, self.config.vocab_size); rows.len()], self.config.hidden_size, false);
         for (part, &row) in linear.parts.iter_mut().zip(rows) {
@@ -722,7 +768,8 @@ impl<'c> Tensors<'c> {
     /// `[vocab_size, hidden_size]`.
     pub(crate) fn embedding(&self) -> Linear {
         let config = self.config;
-        Linear::whole(&[(format!("{}embed_tokens", self.prefix), config.vocab_size)], config.hidden_size, false)
+        let module = format!("{}{}", self.prefix, self.names.embedding);
+        Linear::whole(&[(module, config.vocab_size)], config.hidden_size, false)
     }
 
     /// `[hidden_size]`.
@@ -769,9 +816,11 @@ impl<'c> Tensors<'c> {
         let name = |part: &str| format!("{prefix}{part}");
         let norm = |part: &str| Some(self.norm(&name(part)));
         let ([first, second], [attention, mlp]) = (self.names.norms, self.names.norms_around);
+        let LayerConfig { mixer, feed, mlp_width, .. } = config.layers[index];
         let (attention_norms, mlp_norms) = match config.norms {
             NormPlacement::Before => {
-                (Norms { before: norm(first), after: None }, Norms { before: norm(second), after: None })
+                let norm_of = |has_block, part| Norms { before: norm(part).filter(|_| has_block), after: None };
+                (norm_of(mixer != config::Mixer::None, first), norm_of(feed != config::Feed::None, second))
             }
             NormPlacement::Parallel => {
                 (Norms { before: norm(first), after: None }, Norms { before: norm(first), after: None })
@@ -784,17 +833,20 @@ impl<'c> Tensors<'c> {
                 Norms { before: norm(mlp[0]), after: norm(mlp[1]) },
             ),
         };
-        let feed = match config.experts.filter(|_| config.layers[index].has_experts) {
-            Some(experts) => self.experts(&experts, config.layers[index].mlp_width, &name),
-            None => Feed::Dense(self.dense(&name, config.layers[index].mlp_width)),
+        let feed = match (feed, &config.experts) {
+            (config::Feed::None, _) => None,
+            (config::Feed::Experts, Some(experts)) => Some(self.experts(experts, mlp_width, &name)),
+            _ => Some(Feed::Dense(self.dense(&name, mlp_width))),
         };
-        let Between { qkv, qkv_order, mixer, o } = match config.layers[index].mixer {
-            config::Mixer::Attention => self.attention(index, &name),
-            config::Mixer::Delta(delta) => self.linear_attention(delta, &name),
-            config::Mixer::Mamba(mamba) => self.mamba(mamba, &name),
-            config::Mixer::ShortConvolution(convolution) => short_convolution(convolution, hidden, &name),
-            config::Mixer::Latent(latent) => self.latent(latent, &name),
+        let mixing = |mixer| match mixer {
+            config::Mixer::None => None,
+            config::Mixer::Attention => Some(self.attention(index, &name)),
+            config::Mixer::Delta(delta) => Some(self.linear_attention(delta, &name)),
+            config::Mixer::Mamba(mamba) => Some(self.mamba(mamba, &name)),
+            config::Mixer::ShortConvolution(convolution) => Some(short_convolution(convolution, hidden, &name)),
+            config::Mixer::Latent(latent) => Some(self.latent(latent, &name)),
         };
+        let mixings = mixer.parts().filter_map(mixing).collect();
         let input = config.layer_input.map(|LayerInputConfig { width, .. }| LayerInput {
             gate: Linear::whole(&[(name("per_layer_input_gate"), width)], hidden, false),
             out: Linear::whole(&[(name("per_layer_projection"), hidden)], width, false),
@@ -805,31 +857,20 @@ impl<'c> Tensors<'c> {
         let number = |of| Vector { name: name(&format!("{}.act_fn.{of}", self.names.mlp)), len: 1 };
         let activation_numbers = is_learnt.then(|| config::XIELU.map(number));
         let activation = config.layer_activations.get(index).copied().unwrap_or(config.activation);
-        Layer {
-            attention_norms,
-            qkv,
-            qkv_order,
-            mixer,
-            o,
-            mlp_norms,
-            feed,
-            activation,
-            activation_numbers,
-            input,
-            scalar,
-        }
+        Layer { attention_norms, mixings, mlp_norms, feed, activation, activation_numbers, input, scalar }
     }
 
-    fn attention(&self, index: usize, name: &dyn Fn(&str) -> String) -> Between {
+    fn attention(&self, index: usize, name: &dyn Fn(&str) -> String) -> Mixing {
         let config = self.config;
         let LayerConfig { heads, values_are_keys, .. } = config.layers[index];
         let (hidden, kv_width) = (config.hidden_size, heads.kv_width());
+        let part = |part: &str| name(&format!("{}.{part}", self.names.attention));
         let qkv = match self.fused_qkv {
-            true => vec![(name("self_attn.qkv_proj"), heads.qkv_width())],
+            true => vec![(part("qkv_proj"), heads.qkv_width())],
             false => {
-                let values = if values_are_keys { "self_attn.k_proj" } else { "self_attn.v_proj" };
-                let queries = (name("self_attn.q_proj"), heads.keys_at());
-                let keys_and_values = [(name("self_attn.k_proj"), kv_width), (name(values), kv_width)];
+                let values = if values_are_keys { "k_proj" } else { "v_proj" };
+                let queries = (part("q_proj"), heads.keys_at());
+                let keys_and_values = [(part("k_proj"), kv_width), (part(values), kv_width)];
                 let own = keys_and_values.into_iter().filter(|_| !heads.queries_only);
                 std::iter::once(queries).chain(own).collect()
             }
@@ -846,8 +887,8 @@ impl<'c> Tensors<'c> {
             }
             HeadNorm::WholeWidth => Some((head_norm(q_norm, heads.q_width()), Some(head_norm(k_norm, kv_width)))),
         };
-        let sinks = config.sinks.then(|| Vector { name: name("self_attn.sinks"), len: heads.num_heads });
-        Between {
+        let sinks = config.sinks.then(|| Vector { name: part("sinks"), len: heads.num_heads });
+        Mixing {
             qkv: Linear::whole(&qkv, hidden, config.qkv_bias),
             qkv_order: match config.layers[index].rope.filter(|_| config.neighbours) {
                 Some(rope) => {
@@ -862,7 +903,7 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    fn latent(&self, config: LatentConfig, name: &dyn Fn(&str) -> String) -> Between {
+    fn latent(&self, config: LatentConfig, name: &dyn Fn(&str) -> String) -> Mixing {
         let (LatentConfig { shape, query_rank, neighbours }, hidden) = (config, self.config.hidden_size);
         let LatentShape { num_heads, rank, plain, turning, value } = shape;
         let name = |part: &str| name(&format!("self_attn.{part}"));
@@ -906,7 +947,7 @@ impl<'c> Tensors<'c> {
                 heads().map(|(_, at)| (part(at..at + plain, true), part(at + plain..at + plain + value, false))).unzip()
             }
         };
-        Between {
+        Mixing {
             qkv,
             qkv_order,
             mixer: Mixer::Latent(Box::new(Latent {
@@ -922,9 +963,9 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    fn mamba(&self, config: MambaConfig, name: &dyn Fn(&str) -> String) -> Between {
+    fn mamba(&self, config: MambaConfig, name: &dyn Fn(&str) -> String) -> Mixing {
         let (shape, hidden) = (config.shape, self.config.hidden_size);
-        let name = |part: &str| name(&format!("mamba.{part}"));
+        let name = |part: &str| name(&format!("{}.{part}", self.names.mamba));
         // Stored are z, then x, B and C, then dt.
         let (inner, steps) = (shape.inner(), shape.row_width());
         let rows = |rows: Range<usize>| TensorSlice {
@@ -935,7 +976,7 @@ impl<'c> Tensors<'c> {
         };
         let linear = |parts| Linear { parts, in_features: hidden, biases: Vec::new() };
         let vector = |part: &str, len| Vector { name: name(part), len };
-        Between {
+        Mixing {
             qkv: linear(vec![rows(inner..steps), rows(0..inner)]),
             qkv_order: RowOrder::AsStored,
             mixer: Mixer::Mamba(Box::new(Mamba {
@@ -951,7 +992,7 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    fn linear_attention(&self, config: DeltaConfig, name: &dyn Fn(&str) -> String) -> Between {
+    fn linear_attention(&self, config: DeltaConfig, name: &dyn Fn(&str) -> String) -> Mixing {
         let (DeltaConfig { shape, taps, by_key_head }, hidden) = (config, self.config.hidden_size);
         let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
         let name = |part: &str| name(&format!("linear_attn.{part}"));
@@ -973,7 +1014,7 @@ impl<'c> Tensors<'c> {
             }
         };
         let vector = |part: &str, len| Vector { name: name(part), len };
-        Between {
+        Mixing {
             qkv: Linear::whole(&qkv, hidden, false),
             qkv_order,
             mixer: Mixer::Delta(Box::new(Delta {
@@ -1033,14 +1074,19 @@ impl<'c> Tensors<'c> {
     fn experts(&self, experts: &ExpertConfig, mlp_width: usize, name: &dyn Fn(&str) -> String) -> Feed {
         let &ExpertConfig { num_experts, intermediate_size: width, biases, has_choice_bias, shared, .. } = experts;
         let experts_beside = experts.beside_mlp;
-        let (hidden, names) = (self.config.hidden_size, self.names);
+        let (hidden, names, is_gated) = (self.config.hidden_size, self.names, self.config.gated_mlp);
+        let within = experts.latent.unwrap_or(hidden);
+        let (gate_up_order, gate_up_rows) =
+            if is_gated { (RowOrder::GateUp, 2 * width) } else { (RowOrder::AsStored, width) };
         let apart = |module: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
             let of = |expert: usize, part: &str| name(&format!("{module}.{expert}.{part}"));
+            let parts: &[&str] = if is_gated { &[gate, up] } else { &[up] };
+            let gate_up = |expert| parts.iter().map(|part| (of(expert, part), width)).collect::<Vec<_>>();
             (0..num_experts)
                 .map(|expert| Mlp {
-                    gate_up: Linear::whole(&[(of(expert, gate), width), (of(expert, up), width)], hidden, biases),
-                    gate_up_order: RowOrder::GateUp,
-                    down: Linear::whole(&[(of(expert, down), hidden)], width, biases),
+                    gate_up: Linear::whole(&gate_up(expert), within, biases),
+                    gate_up_order,
+                    down: Linear::whole(&[(of(expert, down), within)], width, biases),
                 })
                 .collect()
         };
@@ -1049,18 +1095,19 @@ impl<'c> Tensors<'c> {
                 Linear::stacked(name(stack), (index, num_experts), rows, in_features)
             };
             let mlp = |index| Mlp {
-                gate_up: of(&gate_up, index, 2 * width, hidden),
-                gate_up_order: RowOrder::GateUp,
-                down: of(&down, index, hidden, width),
+                gate_up: of(&gate_up, index, gate_up_rows, within),
+                gate_up_order,
+                down: of(&down, index, within, width),
             };
             (0..num_experts).map(mlp).collect()
         };
-        let (router, experts) = match self.experts {
+        let (router, apart_or_stacked) = match self.experts {
             ExpertNames::Numbered => ("block_sparse_moe.gate", apart("block_sparse_moe.experts", ["w1", "w3", "w2"])),
             ExpertNames::Named => (names.router, apart(names.experts, names.parts)),
             ExpertNames::Stacked => {
                 let of = |part| format!("{}.{part}", names.experts);
-                (names.router, stacked(["gate_up_proj", "down_proj"].map(of)))
+                let first = if is_gated { "gate_up_proj" } else { "up_proj" };
+                (names.router, stacked([first, "down_proj"].map(of)))
             }
             ExpertNames::InputLinear => {
                 let of = |part| format!("block_sparse_moe.{part}.weight");
@@ -1093,8 +1140,12 @@ impl<'c> Tensors<'c> {
         Feed::Experts {
             router: Linear::whole(&[(name(router), num_experts)], hidden, biases),
             choice_bias: has_choice_bias.then(choice_bias),
-            experts,
+            experts: apart_or_stacked,
             shared: shared.map(shared_expert),
+            latent: experts.latent.map(|within| {
+                let of = |part: &str, rows, width| Linear::whole(&[(name(part), rows)], width, false);
+                Box::new([of("mixer.fc1_latent_proj", within, hidden), of("mixer.fc2_latent_proj", hidden, within)])
+            }),
             beside: experts_beside.then(|| Box::new(self.beside(num_experts, mlp_width, name))),
         }
     }
@@ -1146,7 +1197,7 @@ impl<'c> Tensors<'c> {
         let next_token = number("mtp_layers.").is_some_and(|layer: usize| layer < drafting)
             || number("layers.").is_some_and(|layer: usize| (layers..layers + drafting).contains(&layer));
         let has_delta = self.config.layers.iter().any(|layer| matches!(layer.mixer, config::Mixer::Delta(_)));
-        let drafting = name.starts_with("mtp.") && has_delta;
+        let drafting = name.starts_with("mtp.") && (has_delta || drafting > 0);
         // A copy of the embedding, which is the head.
         let tied_head = self.config.head == Head::Embedding && name.strip_suffix(".weight") == Some(self.head);
         // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF
@@ -1222,18 +1273,10 @@ pub(crate) fn class_by_head(class: WeightClass) -> WeightClass {
     if class == WeightClass::Int4 { WeightClass::Int8 } else { class }
 }
 
-/// A layer's part between its first norm and what is added to the residual stream.
-struct Between {
-    qkv: Linear,
-    qkv_order: RowOrder,
-    mixer: Mixer,
-    o: Linear,
-}
-
-fn short_convolution(config: ShortConvolutionConfig, hidden: usize, name: &dyn Fn(&str) -> String) -> Between {
+fn short_convolution(config: ShortConvolutionConfig, hidden: usize, name: &dyn Fn(&str) -> String) -> Mixing {
     let ShortConvolutionConfig { channels, taps, has_bias } = config;
     let whole = |part: &str, rows, in_features| Linear::whole(&[(name(part), rows)], in_features, has_bias);
-    Between {
+    Mixing {
         qkv: whole("conv.in_proj", 3 * channels, hidden),
         qkv_order: RowOrder::AsStored,
         mixer: Mixer::ShortConvolution(config, Filter::new(&name("conv.conv"), channels, taps, has_bias)),

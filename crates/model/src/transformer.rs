@@ -75,16 +75,22 @@ pub(crate) fn copy<B: Backend>(backend: &B, from: &B::Rows, to: &mut B::Rows, ex
 
 pub(crate) struct Layer<B: Backend> {
     attention_norms: Norms<Norm<B>>,
+    /// None, one, or several beside each other.
+    pub(crate) mixings: Vec<Mixing<B>>,
+    mlp_norms: Norms<Norm<B>>,
+    mlp: Option<MlpBlock<B>>,
+    input: Option<LayerInput<B>>,
+    /// Multiplies the stream behind the layer.
+    scalar: f32,
+}
+
+/// A mixer between its products.
+pub(crate) struct Mixing<B: Backend> {
     /// `[q heads | gates, if any | k heads | v heads] x hidden_size`, or the first product of another mixer.
     pub(crate) qkv: Linear<B>,
     mixer: Mixer<B>,
     /// `[hidden_size, num_heads * head_dim]`, or the last product of another mixer.
     o: Linear<B>,
-    mlp_norms: Norms<Norm<B>>,
-    mlp: MlpBlock<B>,
-    input: Option<LayerInput<B>>,
-    /// Multiplies the stream behind the layer.
-    scalar: f32,
 }
 
 /// A norm of the stream.
@@ -301,8 +307,8 @@ impl<B: Backend> Scratch<B> {
             adapted: None,
         };
         let widest = |of: fn(&MixerWidths) -> usize| {
-            let widths = (0..config.num_layers).map(|layer| of(&config.mixer_widths(layer)));
-            widths.max().unwrap_or(0)
+            let widths = (0..config.num_layers).flat_map(|layer| config.mixer_widths(layer));
+            widths.map(|widths| of(&widths)).max().unwrap_or(0)
         };
         let (row, attended) = (widest(|widths| widths.row), widest(|widths| widths.out));
         Ok(Scratch {
@@ -510,8 +516,8 @@ impl<B: Backend> Transformer<B> {
     /// Bytes of all experts that a router chooses, and of those in memory.
     pub(crate) fn expert_bytes(&self, backend: &B) -> [usize; 2] {
         self.stack.layers.iter().fold([0; 2], |[all, held], layer| match &layer.mlp {
-            MlpBlock::Dense(_) => [all, held],
-            MlpBlock::Experts(mlp) => {
+            None | Some(MlpBlock::Dense(_)) => [all, held],
+            Some(MlpBlock::Experts(mlp)) => {
                 let [more, more_held] = mlp.experts.bytes(backend);
                 [all + more, held + more_held]
             }
@@ -587,15 +593,11 @@ impl<B: Backend> Stack<B> {
                 alone = steps.wanted.as_ref();
             }
             let (step, rows) = alone.map_or((&steps.all, rows), |step| (step, wanted));
-            let stream = if alone.is_some() { &mut *wanted_x } else { &mut *x };
-            let at = At { step, groups: &lists.groups, layer: index, narrow: alone.is_some() };
-            if index > 0 || entry == FirstLayerInput::Stream {
-                layer.project(pass, &at, (&mut *stream, rows), blocks, (qkv, gates));
-            }
             // The last layer's other rows are not needed, unless they were asked for.
             let narrow = alone.is_none() && after == self.layers.len() && all_rows_until < after;
             // Then memory has all that these rows leave behind.
             let needs_out = !(narrow && wanted == 0);
+            let at = At { step, groups: &lists.groups, layer: index, narrow: narrow || alone.is_some() };
             let LayerConfig { mixer, heads: layout, rope, cache, .. } = config.layers[index];
             let place = MixerPlace {
                 step,
@@ -608,20 +610,39 @@ impl<B: Backend> Stack<B> {
                 eps: config.rms_norm_eps,
                 needs_out,
             };
-            layer.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
+            if narrow {
+                backend.gather_wanted(step, x, hidden, wanted_x);
+                gather_inputs(pass, step, inputs);
+            }
+            for (nth, (mixing, widths)) in layer.mixings.iter().zip(config.mixer_widths(index)).enumerate() {
+                if index > 0 || entry == FirstLayerInput::Stream {
+                    let stream = if alone.is_some() { &mut *wanted_x } else { &mut *x };
+                    layer.project(
+                        pass,
+                        (&At { narrow: alone.is_some(), ..at }, nth),
+                        (stream, rows),
+                        blocks,
+                        (qkv, gates),
+                    );
+                }
+                mixing.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
+                if narrow && needs_out {
+                    backend.gather_wanted(step, attended, widths.out, wanted_attended);
+                    layer.add_mixed(pass, (&at, nth), (wanted_attended, wanted), blocks, wanted_x);
+                } else if needs_out {
+                    let stream = if alone.is_some() { &mut *wanted_x } else { &mut *x };
+                    layer.add_mixed(pass, (&at, nth), (attended, rows), blocks, stream);
+                }
+            }
             if !needs_out {
                 break;
             }
             state += mixer.state_numbers();
+            let (stream, rows) = if at.narrow { (&mut *wanted_x, wanted) } else { (&mut *x, rows) };
+            layer.finish(pass, &at, (blocks, inputs), (stream, rows));
             if narrow {
-                backend.gather_wanted(step, x, hidden, wanted_x);
-                backend.gather_wanted(step, attended, config.mixer_widths(index).out, wanted_attended);
-                gather_inputs(pass, step, inputs);
-                let at = At { narrow, ..at };
-                layer.finish(pass, &at, (wanted_attended, wanted), (blocks, inputs), wanted_x);
                 break;
             }
-            layer.finish(pass, &at, (attended, rows), (blocks, inputs), stream);
             if alone.is_none() {
                 tap(pass, taps, after, (x, rows));
                 if after == self.layers.len() {
@@ -640,12 +661,12 @@ impl<B: Backend> Stack<B> {
             let norms = norms.chain(layer.input.iter().map(|input| backend.vector_bytes(&input.norm)));
             let inputs = layer.input.iter().flat_map(|input| [&input.gate, &input.out]);
             let mlp = match &layer.mlp {
-                MlpBlock::Dense(mlp) => mlp.bytes(backend),
-                MlpBlock::Experts(mlp) => mlp.bytes_of_all(backend) + mlp.experts.bytes(backend)[0],
+                None => 0,
+                Some(MlpBlock::Dense(mlp)) => mlp.bytes(backend),
+                Some(MlpBlock::Experts(mlp)) => mlp.bytes_of_all(backend) + mlp.experts.bytes(backend)[0],
             };
-            layer.qkv.bytes(backend)
-                + layer.mixer.bytes(backend)
-                + layer.o.bytes(backend)
+            let mixing = |of: &Mixing<B>| of.qkv.bytes(backend) + of.mixer.bytes(backend) + of.o.bytes(backend);
+            layer.mixings.iter().map(mixing).sum::<usize>()
                 + inputs.map(|linear| linear.bytes(backend)).sum::<usize>()
                 + mlp
                 + norms.sum::<usize>()
@@ -708,46 +729,65 @@ fn add_result<B: Backend>(
 }
 
 impl<B: Backend> Layer<B> {
-    /// The first product of the rows of `x`, and the gates of mixers that have them.
+    /// The first product of one of the mixers for the rows of `x`, and its gates if it has them. The first mixer norms
+    /// the input, which those beside it find.
     fn project(
         &self,
         pass: &Pass<'_, B>,
-        at: &At<'_, '_, B>,
+        (at, nth): (&At<'_, '_, B>, usize),
         (x, rows): (&mut B::Rows, usize),
         scratch: &mut BlockScratch<B>,
         (qkv, gates): (&mut B::Rows, &mut B::Rows),
     ) {
         let BlockScratch { normed, result, .. } = scratch;
-        let (input, _) = block_input(pass, &self.attention_norms, (x, rows), normed, result);
-        self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
-        at.add(pass, Module::Qkv, input, qkv);
+        let input = match nth {
+            0 => block_input(pass, &self.attention_norms, (x, rows), normed, result).0,
+            _ => normed,
+        };
+        let Mixing { qkv: product, mixer, .. } = &self.mixings[nth];
+        product.apply(pass.backend, input, rows, Out::Store(qkv));
+        if mixer.is_attention() {
+            at.add(pass, Module::Qkv, input, qkv);
+        }
         if let Some(limit) = pass.config.clip_qkv {
             let width = pass.config.layers[at.layer].heads.qkv_width();
             pass.backend.clamp(limit, qkv, Extent { rows, width });
         }
-        if let Some(matrix) = self.mixer.gates() {
+        if let Some(matrix) = mixer.gates() {
             pass.backend.linear(input, rows, matrix, None, Out::Store(gates));
         }
     }
 
-    /// The output projection, the MLP and the layer's own input, each added to the residual stream `x`.
+    /// The last product of one of the mixers, added to the residual stream `x`.
+    fn add_mixed(
+        &self,
+        pass: &Pass<'_, B>,
+        (at, nth): (&At<'_, '_, B>, usize),
+        (attended, rows): (&B::Rows, usize),
+        scratch: &mut BlockScratch<B>,
+        x: &mut B::Rows,
+    ) {
+        if pass.config.norms == NormPlacement::Parallel {
+            self.add_mlp(pass, at, scratch, (x, rows)); // both blocks read the stream as it came
+        }
+        let BlockScratch { normed, result, .. } = scratch;
+        let Mixing { mixer, o, .. } = &self.mixings[nth];
+        let out = apply(o, pass.backend, (attended, rows), block_output(pass, x, result));
+        if mixer.is_attention() {
+            at.add(pass, Module::O, attended, out);
+        }
+        add_result(pass, &self.attention_norms, result, normed, (x, rows));
+    }
+
+    /// The MLP and the layer's own input, each added to the residual stream `x`.
     fn finish(
         &self,
         pass: &Pass<'_, B>,
         at: &At<'_, '_, B>,
-        (attended, rows): (&B::Rows, usize),
         (scratch, inputs): (&mut BlockScratch<B>, &mut Option<InputScratch<B>>),
-        x: &mut B::Rows,
+        (x, rows): (&mut B::Rows, usize),
     ) {
-        let parallel = pass.config.norms == NormPlacement::Parallel;
-        if parallel {
-            self.add_mlp(pass, at, scratch, (x, rows)); // both blocks read the stream as it came
-        }
-        let BlockScratch { normed, result, .. } = scratch;
-        let out = apply(&self.o, pass.backend, (attended, rows), block_output(pass, x, result));
-        at.add(pass, Module::O, attended, out);
-        add_result(pass, &self.attention_norms, result, normed, (x, rows));
-        if !parallel {
+        if pass.config.norms != NormPlacement::Parallel {
             self.add_mlp(pass, at, scratch, (x, rows));
         }
         if let Some((input, inputs)) = self.input.as_ref().zip(inputs.as_mut()) {
@@ -765,9 +805,10 @@ impl<B: Backend> Layer<B> {
         scratch: &mut BlockScratch<B>,
         (x, rows): (&mut B::Rows, usize),
     ) {
+        let Some(mlp) = &self.mlp else { return };
         let BlockScratch { normed, result, activated, experts, adapted } = scratch;
         let (input, out) = block_input(pass, &self.mlp_norms, (&mut *x, rows), normed, result);
-        match (&self.mlp, experts) {
+        match (mlp, experts) {
             (MlpBlock::Dense(mlp), _) => mlp.apply_adapted(pass, at, (input, rows), adapted, activated, out),
             (MlpBlock::Experts(mlp), Some(scratch)) if mlp.beside.is_some() => {
                 mlp.apply_beside(pass, (normed, x, rows), scratch, activated, result);
@@ -901,7 +942,6 @@ impl<B: Backend> Layer<B> {
             listed: &[],
         });
         let at = At { step: &step, groups: &[], layer: 0, narrow: false };
-        self.project(pass, &at, (x, rows), blocks, (qkv, gates));
         let place = MixerPlace {
             step: &step,
             rows,
@@ -913,18 +953,26 @@ impl<B: Backend> Layer<B> {
             eps: config.rms_norm_eps,
             needs_out: true,
         };
-        self.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
-        self.finish(pass, &at, (attended, rows), (blocks, &mut None), x);
+        for (nth, mixing) in self.mixings.iter().enumerate() {
+            self.project(pass, (&at, nth), (x, rows), blocks, (qkv, gates));
+            mixing.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
+            self.add_mixed(pass, (&at, nth), (attended, rows), blocks, x);
+        }
+        self.finish(pass, &at, (blocks, &mut None), (x, rows));
     }
 
     /// Its matrices, in the order of packing.
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut B::Matrix> {
-        let mut matrices = vec![&mut self.qkv.matrix];
-        matrices.extend(self.mixer.gates_mut());
-        matrices.push(&mut self.o.matrix);
+        let mut matrices = Vec::new();
+        for Mixing { qkv, mixer, o } in &mut self.mixings {
+            matrices.push(&mut qkv.matrix);
+            matrices.extend(mixer.gates_mut());
+            matrices.push(&mut o.matrix);
+        }
         match &mut self.mlp {
-            MlpBlock::Dense(mlp) => matrices.extend(mlp.matrices_mut()),
-            MlpBlock::Experts(Experts { router, experts, shared, beside, .. }) => {
+            None => {}
+            Some(MlpBlock::Dense(mlp)) => matrices.extend(mlp.matrices_mut()),
+            Some(MlpBlock::Experts(Experts { router, experts, shared, latent, beside, .. })) => {
                 matrices.extend(beside.iter_mut().flat_map(|beside| beside.mlp.matrices_mut()));
                 matrices.push(&mut router.matrix);
                 matrices.extend(experts.held_mut().into_iter().flat_map(Mlp::matrices_mut));
@@ -932,6 +980,7 @@ impl<B: Backend> Layer<B> {
                     matrices.extend(mlp.matrices_mut());
                     matrices.extend(gate);
                 }
+                matrices.extend(latent.iter_mut().flatten().map(|linear| &mut linear.matrix));
             }
         }
         matrices.extend(self.input.iter_mut().flat_map(|input| [&mut input.gate.matrix, &mut input.out.matrix]));
@@ -1007,21 +1056,23 @@ impl<B: Backend> Loader<'_, B> {
         layer: tensors::Layer,
         (heads, rotary_dim): (HeadLayout, usize),
     ) -> Result<Layer<B>, LoadError> {
-        let qkv = self.linear_in_order(&layer.qkv, layer.qkv_order)?;
-        self.layer_around(qkv, layer, (heads, rotary_dim))
+        self.layer_around(Vec::new(), layer, (heads, rotary_dim))
     }
 
-    /// The same of a layer whose first product is there.
+    /// The same of a layer of which the first products of some mixers are there.
     pub(crate) fn layer_around(
         &mut self,
-        qkv: Linear<B>,
+        products: Vec<Linear<B>>,
         layer: tensors::Layer,
         (heads, rotary_dim): (HeadLayout, usize),
     ) -> Result<Layer<B>, LoadError> {
-        Ok(Layer {
-            attention_norms: self.norms(&layer.attention_norms)?,
-            qkv,
-            mixer: match &layer.mixer {
+        let (mut mixings, mut products) = (Vec::new(), products.into_iter());
+        for tensors::Mixing { qkv, qkv_order, mixer, o } in &layer.mixings {
+            let qkv = match products.next() {
+                Some(product) => product,
+                None => self.linear_in_order(qkv, *qkv_order)?,
+            };
+            let mixer = match mixer {
                 tensors::Mixer::Attention(attention) => Mixer::Attention(self.attention(attention, heads, rotary_dim)?),
                 tensors::Mixer::Delta(delta) => Mixer::Delta(self.delta(delta)?),
                 tensors::Mixer::Mamba(mamba) => Mixer::Mamba(self.mamba(mamba)?),
@@ -1031,30 +1082,41 @@ impl<B: Backend> Loader<'_, B> {
                     weight: self.taps(filter)?,
                     bias: filter.bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
                 }),
-            },
-            o: self.linear(&layer.o)?,
+            };
+            mixings.push(Mixing { qkv, mixer, o: self.linear(o)? });
+        }
+        Ok(Layer {
+            attention_norms: self.norms(&layer.attention_norms)?,
+            mixings,
             mlp_norms: self.norms(&layer.mlp_norms)?,
             mlp: match &layer.feed {
-                Feed::Dense(mlp) => {
+                None => None,
+                Some(Feed::Dense(mlp)) => {
                     let activation = self.activation(&layer)?;
-                    MlpBlock::Dense(Mlp { activation, ..self.mlp(mlp)? })
+                    Some(MlpBlock::Dense(Mlp { activation, ..self.mlp(mlp)? }))
                 }
-                Feed::Experts { router, choice_bias, experts, shared, beside } => MlpBlock::Experts(Experts {
-                    // Before the router, as its matrices are listed.
-                    beside: beside.as_ref().map(|beside| self.beside(beside)).transpose()?,
-                    factors: match beside {
-                        Some(beside) => self.weights.vector(&beside.factors.name, beside.factors.len)?,
-                        None => Vec::new(),
-                    },
-                    // A wrong choice costs more than a wrong digit: the router keeps its bits in every class.
-                    router: Linear {
-                        matrix: self.matrix(router, WeightClass::Bf16)?,
-                        bias: self.bias(router, RowOrder::AsStored)?,
-                    },
-                    choice_bias: choice_bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
-                    experts: self.experts(experts)?,
-                    shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
-                }),
+                Some(Feed::Experts { router, choice_bias, experts, shared, latent, beside }) => {
+                    Some(MlpBlock::Experts(Experts {
+                        // Before the router, as its matrices are listed.
+                        beside: beside.as_ref().map(|beside| self.beside(beside)).transpose()?,
+                        factors: match beside {
+                            Some(beside) => self.weights.vector(&beside.factors.name, beside.factors.len)?,
+                            None => Vec::new(),
+                        },
+                        // A wrong choice costs more than a wrong digit: the router keeps its bits in every class.
+                        router: Linear {
+                            matrix: self.matrix(router, WeightClass::Bf16)?,
+                            bias: self.bias(router, RowOrder::AsStored)?,
+                        },
+                        choice_bias: choice_bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
+                        experts: self.experts(experts)?,
+                        shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
+                        latent: match latent.as_deref() {
+                            Some([before, after]) => Some([self.linear(before)?, self.linear(after)?]),
+                            None => None,
+                        },
+                    }))
+                }
             },
             input: layer.input.as_ref().map(|input| self.layer_input(input)).transpose()?,
             scalar: match &layer.scalar {

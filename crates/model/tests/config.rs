@@ -6,8 +6,8 @@ use kernels::{
     RoutingRule, Scores,
 };
 use model::config::{
-    DeltaConfig, ExpertConfig, FusedProjections, HeadNorm, LatentConfig, LayerConfig, MambaConfig, Mixer, NormKind,
-    NormPlacement, RopeConfig, SharedExpertConfig, ShortConvolutionConfig,
+    DeltaConfig, ExpertConfig, Feed, FusedProjections, HeadNorm, LatentConfig, LayerConfig, MambaConfig, Mixer,
+    NormKind, NormPlacement, RopeConfig, SharedExpertConfig, ShortConvolutionConfig,
 };
 use model::{Family, GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::SamplingParams;
@@ -107,12 +107,13 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 60] = [
+const ARCHITECTURES: [(&str, Family); 61] = [
     ("ApertusForCausalLM", Family::Apertus),
     ("MiniMaxM2ForCausalLM", Family::MiniMaxM2),
     ("CohereForCausalLM", Family::Cohere),
     ("Cohere2ForCausalLM", Family::Cohere2),
     ("NemotronForCausalLM", Family::Nemotron),
+    ("NemotronHForCausalLM", Family::NemotronH),
     ("Starcoder2ForCausalLM", Family::Starcoder2),
     ("StableLmForCausalLM", Family::StableLm),
     ("OlmoForCausalLM", Family::Olmo),
@@ -193,7 +194,8 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     if changes.get("num_hidden_layers").is_none() {
         changes["full_attention_interval"] = json!(2); // of two layers
     }
-    if changes.get("layer_types").is_none() && wanted == Family::GraniteHybrid {
+    let is_listed = ["layer_types", "hybrid_override_pattern"].iter().any(|list| changes.get(list).is_some());
+    if !is_listed && [Family::GraniteHybrid, Family::NemotronH].contains(&wanted) {
         let layers = changes.get("num_hidden_layers").map_or(2, |layers| layers.as_u64().unwrap() as usize);
         changes["layer_types"] = json!(vec!["attention"; layers]);
     }
@@ -212,6 +214,7 @@ fn families_differ_in_biases() {
         (Family::Arcee, (false, false, false), (true, true, true)),
         (Family::Cohere2, (false, false, false), (true, true, false)),
         (Family::Nemotron, (false, false, false), (true, true, true)),
+        (Family::NemotronH, (false, false, false), (true, true, true)),
         (Family::Starcoder2, (true, true, true), (true, true, true)),
         (Family::StableLm, (false, false, false), (false, false, false)),
         (Family::Olmo, (false, false, false), (true, true, false)),
@@ -266,6 +269,7 @@ fn families_differ_in_norms_and_defaults() {
         (Family::Cohere, (Parallel, false), none, Silu, 32, 5e5, true),
         (Family::Cohere2, (Parallel, false), none, Silu, 32, 1e4, true),
         (Family::Nemotron, (Before, true), none, ReluSquared, 32, 1e4, false),
+        (Family::NemotronH, (Before, false), none, ReluSquared, 128, 1e4, false),
         (Family::Starcoder2, (Before, false), none, GeluTanh, 32, 1e4, true),
         (Family::StableLm, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Olmo, (Before, false), none, Silu, 32, 1e4, false),
@@ -308,7 +312,8 @@ fn families_differ_in_norms_and_defaults() {
             Family::Glm | Family::Glm4 => FusedProjections::GateUp,
             _ => FusedProjections::None,
         };
-        let gated = ![Family::Arcee, Family::Apertus, Family::Nemotron, Family::Starcoder2].contains(&family);
+        let ungated = [Family::Arcee, Family::Apertus, Family::Nemotron, Family::NemotronH, Family::Starcoder2];
+        let gated = !ungated.contains(&family);
         assert_eq!((config.fused_projections, config.gated_mlp), (fused, gated), "{family}");
         let norm = match family {
             Family::Cohere | Family::Cohere2 => NormKind::Layer { weight: true, bias: false },
@@ -620,6 +625,7 @@ fn experts(
         biases: false,
         has_choice_bias: rule.scores != Scores::Softmax,
         shared,
+        latent: None,
         beside_mlp: false,
     }
 }
@@ -630,7 +636,7 @@ fn experts_of_both_families() {
     let mixtral = of_family(Family::Mixtral, json!({}));
     let expected = experts(8, 256, rule(2, true), None);
     assert_eq!(mixtral.experts, Some(expected));
-    assert!(mixtral.layers.iter().all(|layer| layer.has_experts));
+    assert!(mixtral.layers.iter().all(|layer| layer.has_experts()));
 
     for name in ["num_experts", "num_local_experts"] {
         let mut changes = json!({"num_local_experts": null, "norm_topk_prob": true});
@@ -642,7 +648,7 @@ fn experts_of_both_families() {
     let with_experts = |changes: Value| {
         let mut changes = changes;
         changes["num_hidden_layers"] = json!(4);
-        of_family(Family::Qwen3Moe, changes).layers.iter().map(|layer| layer.has_experts).collect::<Vec<_>>()
+        of_family(Family::Qwen3Moe, changes).layers.iter().map(|layer| layer.has_experts()).collect::<Vec<_>>()
     };
     assert_eq!(with_experts(json!({})), [true; 4]);
     assert_eq!(with_experts(json!({"decoder_sparse_step": 2})), [false, true, false, true]);
@@ -706,6 +712,7 @@ fn every_class_has_its_base() {
         ("GraniteMoeModel", Family::GraniteMoe),
         ("GraniteMoeSharedModel", Family::GraniteMoe),
         ("GraniteMoeHybridModel", Family::GraniteHybrid),
+        ("NemotronHModel", Family::NemotronH),
     ];
     for (base, wanted) in bases {
         // What its own fields are is not asked here, but that its name is known.
@@ -970,7 +977,7 @@ fn experts_by_sigmoid_have_a_bias_groups_and_a_factor() {
     }
     let with_experts = |family, mut changes: Value| {
         changes["num_hidden_layers"] = json!(4);
-        of_family(family, changes).layers.iter().map(|layer| layer.has_experts).collect::<Vec<_>>()
+        of_family(family, changes).layers.iter().map(|layer| layer.has_experts()).collect::<Vec<_>>()
     };
     for (family, name, absent) in
         [(Family::Lfm2Moe, "num_dense_layers", 2), (Family::Glm4Moe, "first_k_dense_replace", 1)]
@@ -1029,7 +1036,7 @@ fn latents_are_keys_and_values_of_all_heads() {
     }
     let listed = json!({"num_hidden_layers": 3, "mlp_layer_types": ["sparse", "dense", "sparse"]});
     let listed = of_family(Family::Glm4MoeLite, listed);
-    let with_experts: Vec<bool> = listed.layers.iter().map(|layer| layer.has_experts).collect();
+    let with_experts: Vec<bool> = listed.layers.iter().map(|layer| layer.has_experts()).collect();
     assert_eq!(with_experts, [true, false, true]);
 
     let scale = |rope: Value| of_family(Family::DeepSeekV3, json!({"rope_scaling": rope})).attention_scale;
@@ -1042,6 +1049,10 @@ fn latents_are_keys_and_values_of_all_heads() {
     assert_eq!([scale(json!(null)), scale(yarn(json!({})))], [plain; 2]);
     let stretched = scale(yarn(json!({"mscale": 1, "mscale_all_dim": 1})));
     assert!((f64::from(stretched / plain) - (0.1 * 40f64.ln() + 1.0).powi(2)).abs() < 1e-5, "{stretched}");
+}
+
+fn config_of(shape: MambaShape) -> MambaConfig {
+    MambaConfig { shape, taps: 4, has_conv_bias: true, output: OutputNorm::AfterGate, norm_groups: 1 }
 }
 
 /// Mamba-2: which layers, of what shape, what is beside the experts, and where queries and keys turn.
@@ -1080,13 +1091,7 @@ fn layers_are_mamba_or_attention() {
         }
     };
     let shape = |groups, state_dim| MambaShape { heads: 8, head_dim: 32, groups, state_dim };
-    let config = |shape, taps, has_conv_bias| MambaConfig {
-        shape,
-        taps,
-        has_conv_bias,
-        output: OutputNorm::AfterGate,
-        norm_groups: 1,
-    };
+    let config = |shape, taps, has_conv_bias| MambaConfig { taps, has_conv_bias, ..config_of(shape) };
     let (assumed, numbers) = mamba(json!({"time_step_limit": [0.0, {"__float__": "Infinity"}]}));
     assert_eq!(assumed, config(shape(1, 256), 4, true), "what transformers assumes");
     assert_eq!(numbers, 3 * (256 + 2 * 256) + 256 * 256);
@@ -1102,7 +1107,35 @@ fn layers_are_mamba_or_attention() {
     assert_eq!(of_family(Family::GraniteMoe, json!({})).experts, Some(experts(8, 256, rule, None)));
     let alone = of(json!({"num_local_experts": 0, "shared_intermediate_size": 48, "num_experts_per_tok": 0}));
     assert_eq!((alone.experts, alone.intermediate_size), (None, 48));
-    assert!(alone.layers.iter().all(|layer| !layer.has_experts));
+    assert!(alone.layers.iter().all(|layer| !layer.has_experts()));
+
+    // Layers that are one block each, by names or by letters.
+    let letters = |config: &ModelConfig| -> String {
+        let letter = |layer: &LayerConfig| match (layer.mixer, layer.feed) {
+            (Mixer::Attention, Feed::None) => '*',
+            (Mixer::Mamba(_), Feed::None) => 'M',
+            (Mixer::None, Feed::Dense) => '-',
+            (Mixer::None, Feed::Experts) => 'E',
+            other => panic!("{other:?}"),
+        };
+        config.layers.iter().map(letter).collect()
+    };
+    let single = |changes: Value| {
+        let mut changes = changes;
+        changes["moe_shared_expert_intermediate_size"] = json!(40);
+        of_family(Family::NemotronH, changes)
+    };
+    let names = json!({"layer_types": ["linear_attention", "moe", "full_attention", "mlp"], "num_hidden_layers": 4});
+    assert_eq!(letters(&single(names)), "ME*-");
+    let config = single(json!({"hybrid_override_pattern": "*EM", "num_hidden_layers": 3, "moe_latent_size": 24}));
+    assert_eq!(letters(&config), "*EM");
+    let scores = Scores::Sigmoid { groups: 1, kept_groups: 1, sum_eps: 1e-20, factor: 1.0 };
+    let shared = Some(SharedExpertConfig { width: 40, gated: false });
+    let rule = RoutingRule { top_k: 2, over_chosen: true, scores };
+    assert_eq!(config.experts, Some(ExpertConfig { latent: Some(24), ..experts(8, 64, rule, shared) }));
+    let shape = MambaShape { heads: 128, head_dim: 64, groups: 8, state_dim: 128 };
+    let assumed = MambaConfig { norm_groups: 8, ..config_of(shape) };
+    assert_eq!(config.layers[2].mixer, Mixer::Mamba(assumed), "what transformers assumes");
     assert_eq!(alone.layer_parameters(), 2 * (4 * 128 * 128 + 3 * 128 * 48));
     let multipliers = json!({"residual_multiplier": 0.25, "embedding_multiplier": 12});
     assert_eq!((of(multipliers.clone()).residual_multiplier, of(multipliers).embedding_multiplier), (0.25, 12.0));
@@ -1208,6 +1241,21 @@ fn fields_of_convolutions_and_routers_are_checked() {
         (Family::GraniteHybrid, mamba(json!({"time_step_limit": [0.0, 0.1]})), "time_step_limit: finite limits"),
         (Family::GraniteHybrid, mamba(json!({"position_embedding_type": "alibi"})), "rope and nope are"),
         (Family::GraniteHybrid, mamba(json!({"num_local_experts": 0})), "shared_intermediate_size: missing"),
+        (Family::NemotronH, json!({"layer_types": null}), "layers_block_type: missing"),
+        (Family::NemotronH, json!({"hybrid_override_pattern": "*?"}), "hybrid_override_pattern: \"?\" is none of"),
+        (Family::NemotronH, json!({"hybrid_override_pattern": "*-M"}), "3 layers; num_hidden_layers = 2"),
+        (Family::NemotronH, json!({"hybrid_override_pattern": "--"}), "no layer is attention"),
+        (Family::NemotronH, json!({"layer_types": ["attention", "cross"]}), "layer_types: \"cross\" is not supported"),
+        (
+            Family::NemotronH,
+            json!({"hybrid_override_pattern": "*M", "use_bias": true}),
+            "use_bias: true is not supported",
+        ),
+        (
+            Family::NemotronH,
+            json!({"hybrid_override_pattern": "*M", "mamba_hidden_act": "gelu"}),
+            "mamba_hidden_act: models with states have silu only",
+        ),
     ] {
         let said = error(family, changes.clone());
         assert!(said.contains(expected), "{family} {changes}: {said}");

@@ -294,6 +294,8 @@ fn converted_families_give_the_logits_of_their_directories() {
         "cohere2",
         "command-r",
         "nemotron",
+        "nemotron-3",
+        "nemotron-h",
         "olmo",
         "stablelm",
         "starcoder2",
@@ -366,6 +368,7 @@ fn sayable(directory: &Path) -> Value {
         "GptOssForCausalLM" => config["swiglu_limit"] = 7.0.into(),
         "Qwen2MoeForCausalLM" => config["use_sliding_window"] = false.into(),
         "Starcoder2ForCausalLM" => config["sliding_window"] = Value::Null,
+        "NemotronHForCausalLM" if config["head_dim"].is_null() => config["head_dim"] = 128.into(),
         "OlmoForCausalLM" => config["layer_norm_eps"] = 1e-5.into(),
         "HunYuanDenseV1ForCausalLM" => {
             config["rope_theta"] = f64::from((1e4 * 50f64.powf(32.0 / 30.0)) as f32).into();
@@ -396,6 +399,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "CohereForCausalLM" => "command-r",
         "Cohere2ForCausalLM" => "cohere2",
         "NemotronForCausalLM" => "nemotron",
+        "NemotronHForCausalLM" => "nemotron_h_moe",
         "Starcoder2ForCausalLM" => "starcoder2",
         "StableLmForCausalLM" => "stablelm",
         "OlmoForCausalLM" => "olmo",
@@ -496,6 +500,12 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("q_lora_rank", "attention.q_lora_rank"),
         ("kv_lora_rank", "attention.kv_lora_rank"),
         ("shared_intermediate_size", "expert_shared_feed_forward_length"),
+        ("mamba_num_heads", "ssm.time_step_rank"),
+        ("n_groups", "ssm.group_count"),
+        ("ssm_state_size", "ssm.state_size"),
+        ("conv_kernel", "ssm.conv_kernel"),
+        ("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+        ("moe_latent_size", "moe_latent_size"),
         ("mamba_n_heads", "ssm.time_step_rank"),
         ("mamba_n_groups", "ssm.group_count"),
         ("mamba_d_state", "ssm.state_size"),
@@ -516,6 +526,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     }
     for (field, name) in [
         ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+        ("layer_norm_epsilon", "attention.layer_norm_rms_epsilon"),
         (
             "norm_eps",
             if architecture == "nemotron" {
@@ -566,6 +577,10 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         if config["mlp_layer_types"].is_array() {
             settings.push(u32_setting(&key("leading_dense_block_count"), 1));
         }
+    }
+    if let Some(width) = number("mamba_head_dim") {
+        settings.push(u32_setting(&key("ssm.inner_size"), number("mamba_num_heads").unwrap() * width));
+        settings.push(setting(&key("expert_weights_norm"), 7, &[u8::from(config["norm_topk_prob"] != false)]));
     }
     if architecture == "granitehybrid" {
         settings.push(u32_setting(&key("ssm.inner_size"), number("mamba_expand").unwrap() * hidden));
@@ -684,7 +699,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             "exp_probs_b.bias" => shape[shape.len() - 1..].to_vec(),
             "ssm_a" | "ssm_d" if !has_delta => vec![shape[0], 1],
             "ssm_norm.weight" if !has_delta => {
-                let groups = config["mamba_n_groups"].as_u64().unwrap() as usize;
+                let groups = config["mamba_n_groups"].as_u64().or(config["n_groups"].as_u64()).unwrap() as usize;
                 vec![groups, shape[0] / groups]
             }
             _ => shape,
@@ -922,6 +937,12 @@ fn layers_without_keys(config: &Value) -> Option<Vec<bool>> {
         let layers = 0..config["num_hidden_layers"].as_u64().unwrap();
         return Some(layers.map(|layer| !attention.contains(&layer.into())).collect());
     }
+    if let Some(pattern) = config["hybrid_override_pattern"].as_str() {
+        return Some(pattern.chars().map(|letter| letter != '*').collect());
+    }
+    if let Some(blocks) = config["layers_block_type"].as_array() {
+        return Some(blocks.iter().map(|block| block != "full_attention").collect());
+    }
     let is_other = |layer_type: &Value| layer_type == "conv" || layer_type == "mamba";
     let types = config["layer_types"].as_array().filter(|types| types.iter().any(is_other))?;
     Some(types.iter().map(is_other).collect())
@@ -1029,8 +1050,9 @@ fn unfused_experts(tensors: Vec<Stored>) -> Vec<Stored> {
             }
             continue;
         }
-        let Some(prefix) =
-            tensor.name.strip_suffix("experts.gate_up_proj").or(tensor.name.strip_suffix("experts.down_proj"))
+        let Some(prefix) = ["gate_up_proj", "up_proj", "down_proj"]
+            .iter()
+            .find_map(|part| tensor.name.strip_suffix(&format!("experts.{part}")))
         else {
             apart.push(tensor);
             continue;
@@ -1040,8 +1062,11 @@ fn unfused_experts(tensors: Vec<Stored>) -> Vec<Stored> {
             apart.push(tensor);
             continue;
         }
-        let parts: &[&str] =
-            if tensor.name.ends_with("down_proj") { &["down_proj"] } else { &["gate_proj", "up_proj"] };
+        let parts: &[&str] = match tensor.name.rsplit_once('.') {
+            Some((_, "gate_up_proj")) => &["gate_proj", "up_proj"],
+            Some((_, "up_proj")) => &["up_proj"],
+            _ => &["down_proj"],
+        };
         let &[experts, rows, width] = tensor.shape.as_slice() else { panic!("a stack has three dimensions") };
         let (shape, len) = (vec![rows / parts.len(), width], tensor.bytes.len() / experts / parts.len());
         for (index, bytes) in tensor.bytes.chunks_exact(len).enumerate() {
@@ -1069,6 +1094,7 @@ fn stacked_experts(tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>) -> Vec<(Strin
             _ => "ffn_down_exps",
         };
         let layer = prefix.replace("mlp.", "").replace("block_sparse_moe.", "").replace("feed_forward.", "");
+        let layer = layer.replace("mixer.", "");
         let name = format!("{layer}{module}.{kind}");
         match stacked.iter_mut().find(|(other, ..)| *other == name) {
             Some((_, dims, _, all)) => {
@@ -1165,6 +1191,31 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("feed_forward.w1", "ffn_gate"),
             ("feed_forward.w3", "ffn_up"),
             ("feed_forward.w2", "ffn_down"),
+        ],
+        "nemotron_h_moe" => &[
+            ("backbone.", "model."),
+            ("model.embeddings", "token_embd"),
+            ("model.norm_f", "output_norm"),
+            ("mixer.gate.e_score_correction_bias", "exp_probs_b.bias"),
+            ("mixer.gate.", "ffn_gate_inp."),
+            ("mixer.shared_experts.up_proj", "ffn_up_shexp"),
+            ("mixer.shared_experts.down_proj", "ffn_down_shexp"),
+            ("mixer.fc1_latent_proj", "ffn_latent_down"),
+            ("mixer.fc2_latent_proj", "ffn_latent_up"),
+            ("mixer.q_proj", "attn_q"),
+            ("mixer.k_proj", "attn_k"),
+            ("mixer.v_proj", "attn_v"),
+            ("mixer.o_proj", "attn_output"),
+            ("mixer.up_proj", "ffn_up"),
+            ("mixer.down_proj", "ffn_down"),
+            ("mixer.in_proj", "ssm_in"),
+            ("mixer.conv1d", "ssm_conv1d"),
+            ("mixer.norm", "ssm_norm"),
+            ("mixer.out_proj", "ssm_out"),
+            ("mixer.dt_bias", "ssm_dt.bias"),
+            ("mixer.A_log", "ssm_a"),
+            ("mixer.D", "ssm_d"),
+            (".norm.weight", ".attn_norm.weight"),
         ],
         "granitemoe" | "granitehybrid" => &[
             ("shared_mlp.gate_proj", "ffn_gate_shexp"),

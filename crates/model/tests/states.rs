@@ -14,9 +14,19 @@ use model::{Batch, Forward, LoadOptions};
 use std::ops::Range;
 
 /// Dense with states in the first and the last layer; experts and one shared; projections key head by key head; short
-/// convolutions in the first and the last layer; those with biases, and experts; Mamba-2 with experts, and dense.
-const CHECKPOINTS: [&str; 7] =
-    ["qwen3.5", "qwen3.5-moe", "qwen3-next", "lfm2", "lfm2-moe", "granite-hybrid", "granite-hybrid-dense"];
+/// convolutions in the first and the last layer; those with biases, and experts; Mamba-2 with experts, and dense; layers that
+/// are one block each, the last of them Mamba-2, or experts.
+const CHECKPOINTS: [&str; 9] = [
+    "qwen3.5",
+    "qwen3.5-moe",
+    "qwen3-next",
+    "lfm2",
+    "lfm2-moe",
+    "granite-hybrid",
+    "granite-hybrid-dense",
+    "nemotron-h",
+    "nemotron-3",
+];
 /// Longer than an attention split (256).
 const LEN: usize = 271;
 const BLOCKS: [u32; 9] = [4, 0, 7, 1, 9, 3, 12, 5, 30];
@@ -242,6 +252,9 @@ fn slots_are_taken_at_load_and_only_where_there_are_states() {
     // Three inputs of 64 + 2 x 2 x 32 channels, and 4 heads of 32 x 16, in three layers; two of 64 + 2 x 16, 2 heads.
     assert_eq!(numbers("granite-hybrid"), 4 * 3 * (3 * 192 + 4 * 32 * 16));
     assert_eq!(numbers("granite-hybrid-dense"), 4 * 2 * (2 * 96 + 2 * 16 * 32));
+    // Two inputs of 6 x 16 + 2 x 2 x 16 channels, and 6 heads of 16 x 16, in two layers; three of 6 x 16 + 2 x 3 x 32.
+    assert_eq!(numbers("nemotron-h"), 4 * 2 * (2 * 160 + 6 * 16 * 16));
+    assert_eq!(numbers("nemotron-3"), 4 * 2 * (3 * 288 + 6 * 32 * 16));
     assert_eq!(numbers("llama3"), 0);
 
     let absurd = LoadOptions { state_slots: 1 << 40, ..options(WeightClass::Bf16) };

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
 /// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain
 /// model: without images, the three positions of a token are one.
-const ARCHITECTURES: [(&str, &str); 47] = [
+const ARCHITECTURES: [(&str, &str); 49] = [
     ("llama", "LlamaForCausalLM"),
     ("arcee", "ArceeForCausalLM"),
     ("apertus", "ApertusForCausalLM"),
@@ -42,6 +42,8 @@ const ARCHITECTURES: [(&str, &str); 47] = [
     ("command-r", "CohereForCausalLM"),
     ("cohere2", "Cohere2ForCausalLM"),
     ("nemotron", "NemotronForCausalLM"),
+    ("nemotron_h", "NemotronHForCausalLM"),
+    ("nemotron_h_moe", "NemotronHForCausalLM"),
     ("starcoder2", "Starcoder2ForCausalLM"),
     ("stablelm", "StableLmForCausalLM"),
     ("olmo", "OlmoForCausalLM"),
@@ -153,6 +155,16 @@ const OF_MAMBA: [(&str, &str); 4] = [
     ("mamba_d_state", "ssm.state_size"),
     ("mamba_d_conv", "ssm.conv_kernel"),
 ];
+const OF_NEMOTRON_H: [(&str, &str); 7] = [
+    ("mamba_num_heads", "ssm.time_step_rank"),
+    ("n_groups", "ssm.group_count"),
+    ("ssm_state_size", "ssm.state_size"),
+    ("conv_kernel", "ssm.conv_kernel"),
+    ("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+    ("moe_latent_size", "moe_latent_size"),
+    DRAFTING,
+];
+const EPSILON_OF_NEMOTRON_H: &str = "layer_norm_epsilon";
 const INNER: &str = "ssm.inner_size";
 const OF_DELTA: [(&str, &str); 4] = [
     ("linear_num_key_heads", "ssm.group_count"),
@@ -318,6 +330,7 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
         }
         "deepseek2" | "mistral4" => add_latent_fields(&settings, &mut config)?,
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
+        "nemotron_h" | "nemotron_h_moe" => add_nemotron_h_fields(gguf, &settings, &mut config)?,
         "qwen3" if gguf.tensor("cls.output.weight").is_some() => {
             config.insert("architectures".into(), json!(["Qwen3ForSequenceClassification"]));
             config.insert("gguf_rows".into(), true.into());
@@ -608,6 +621,42 @@ fn add_granite_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<Str
     Ok(())
 }
 
+/// Which layer is which block follows from its tensors.
+fn add_nemotron_h_fields(
+    gguf: &Gguf,
+    settings: &Settings<'_>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    add_integers(settings, &OF_NEMOTRON_H, config)?;
+    add_integers(settings, &OF_GLM4, config)?;
+    config.extend(config.get(EPSILON.0).cloned().map(|eps| (EPSILON_OF_NEMOTRON_H.to_string(), eps)));
+    add_mamba_heads(settings, "mamba_head_dim", config)?;
+    config.insert("use_conv_bias".into(), gguf.has_tensor_like("ssm_conv1d.bias").into());
+    let layers = settings.integer("block_count")?.unwrap_or(0);
+    let layers = layers.saturating_sub(settings.integer(DRAFTING.1)?.unwrap_or(0));
+    let block = |layer: u64| {
+        let has = |part: &str| gguf.tensor(&format!("blk.{layer}.{part}.weight")).is_some();
+        let known = [("ssm_in", "mamba"), ("attn_q", "attention"), ("attn_qkv", "attention"), ("ffn_gate_inp", "moe")];
+        known.into_iter().find(|(part, _)| has(part)).map_or("mlp", |(_, name)| name)
+    };
+    config.insert("layers_block_type".into(), (0..layers.min(MAX_LAYERS)).map(block).collect());
+    config.insert("num_hidden_layers".into(), layers.into());
+    add_router_fields(settings, config)
+}
+
+/// The width of a head of Mamba-2.
+fn add_mamba_heads(settings: &Settings<'_>, field: &str, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    const HEADS: &str = OF_MAMBA[0].1;
+    if let (Some(inner), Some(heads @ 1..)) = (settings.integer(INNER)?, settings.integer(HEADS)?) {
+        if inner % heads != 0 {
+            let problem = format!("{inner} is no multiple of {HEADS} = {heads}");
+            return Err(settings.metadata.error(&settings.key(INNER), problem));
+        }
+        config.insert(field.into(), (inner / heads).into());
+    }
+    Ok(())
+}
+
 /// Qwen3-Next and Qwen3.5.
 fn add_delta_fields(
     gguf: &Gguf,
@@ -627,13 +676,7 @@ fn add_delta_fields(
     for (field, name) in OF_DELTA.into_iter().chain([SHARED_WIDTH_OF_QWEN, DRAFTING, ATTENTION_INTERVAL]) {
         config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
     }
-    if let (Some(inner), Some(heads @ 1..)) = (settings.integer(INNER)?, settings.integer(OF_DELTA[1].1)?) {
-        if inner % heads != 0 {
-            let problem = format!("{inner} is no multiple of {} = {heads}", OF_DELTA[1].1);
-            return Err(settings.metadata.error(&settings.key(INNER), problem));
-        }
-        config.insert("linear_value_head_dim".into(), (inner / heads).into());
-    }
+    add_mamba_heads(settings, "linear_value_head_dim", config)?;
     // Layers that draft are counted with the others.
     let layers = settings.integer("block_count")?.unwrap_or(0);
     let layers = layers.saturating_sub(settings.integer(DRAFTING.1)?.unwrap_or(0));
@@ -688,7 +731,7 @@ fn add_layer_types(settings: &Settings<'_>, config: &mut Map<String, Value>) -> 
 pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let architecture = metadata.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
     let name = field.rsplit('.').next().unwrap_or(field);
-    let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, DRAFTING, EXPERT_FACTOR, (EPSILON_OF_LFM2, EPSILON.1)];
+    let own = [CONV_TAPS, DENSE_OF_LFM2, DENSE_OF_GLM4, EXPERT_FACTOR, (EPSILON_OF_LFM2, EPSILON.1)];
     let fields =
         INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain(ROPE_OF_MISTRAL3).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
     let of_norms = if WITH_LAYER_NORMS.contains(&architecture) { &LAYER_EPSILON[..] } else { &[EPSILON] };
@@ -701,6 +744,8 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
         .chain([CHOSEN_OF_HUNYUAN])
         .chain(OF_GLM4)
         .chain(OF_MAMBA)
+        .chain(OF_NEMOTRON_H)
+        .chain([(EPSILON_OF_NEMOTRON_H, EPSILON.1), ("mamba_head_dim", INNER)])
         .chain([SHARED_WIDTH])
         .chain(OF_LATENT);
     let widths = [("qk_nope_head_dim", "attention.key_length_mla"), ("v_head_dim", "attention.value_length_mla")];

@@ -34,6 +34,7 @@ const OUTER: [(&str, &str); 3] =
 fn outer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let own: &[(&str, &str)] = match architecture {
         "lfm2" | "lfm2moe" => &[("token_embd_norm", "model.embedding_norm")],
+        "nemotron_h" | "nemotron_h_moe" => &[("token_embd", "model.embeddings"), ("output_norm", "model.norm_f")],
         "gemma4" => &[
             ("per_layer_token_embd", "model.embed_tokens_per_layer"),
             ("per_layer_model_proj", "model.per_layer_model_projection"),
@@ -71,6 +72,7 @@ fn expert_modules(architecture: &str) -> (&'static str, [&'static str; 3]) {
     match architecture {
         "lfm2moe" => ("feed_forward.experts", ["w1", "w3", "w2"]),
         "granitemoe" | "granitehybrid" => ("block_sparse_moe.experts", ["gate_proj", "up_proj", "down_proj"]),
+        "nemotron_h_moe" => ("mixer.experts", ["gate_proj", "up_proj", "down_proj"]),
         _ => ("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }
 }
@@ -88,6 +90,12 @@ fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] 
             ("ffn_down_exps.scale", "router.per_expert_scale"),
             ("ffn_gate_up_exps.weight", "experts.gate_up_proj"),
             ("ffn_down_exps.weight", "experts.down_proj"),
+        ],
+        "nemotron_h" | "nemotron_h_moe" => &[
+            ("ssm_a", "mixer.rates"),
+            ("ssm_d", "mixer.D"),
+            ("ssm_dt.bias", "mixer.dt_bias"),
+            ("exp_probs_b.bias", "mixer.gate.e_score_correction_bias"),
         ],
         "granitehybrid" => &[("ssm_a", "mamba.rates"), ("ssm_d", "mamba.D"), ("ssm_dt.bias", "mamba.dt_bias")],
         "qwen35" | "qwen35moe" | "qwen3next" => {
@@ -146,6 +154,25 @@ const OF_GRANITE: [(&str, &str); 11] = [
     ("ssm_conv1d", "mamba.conv1d"),
     ("ssm_norm", "mamba.norm"),
     ("ssm_out", "mamba.out_proj"),
+];
+
+const OF_NEMOTRON_H: [(&str, &str); 16] = [
+    ("attn_norm", "norm"),
+    ("attn_q", "mixer.q_proj"),
+    ("attn_k", "mixer.k_proj"),
+    ("attn_v", "mixer.v_proj"),
+    ("attn_output", "mixer.o_proj"),
+    ("ssm_in", "mixer.in_proj"),
+    ("ssm_conv1d", "mixer.conv1d"),
+    ("ssm_norm", "mixer.norm"),
+    ("ssm_out", "mixer.out_proj"),
+    ("ffn_up", "mixer.up_proj"),
+    ("ffn_down", "mixer.down_proj"),
+    ("ffn_gate_inp", "mixer.gate"),
+    ("ffn_latent_down", "mixer.fc1_latent_proj"),
+    ("ffn_latent_up", "mixer.fc2_latent_proj"),
+    ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
 ];
 
 /// Of layers that draft.
@@ -239,6 +266,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "deepseek2" | "mistral4" => &OF_LATENT,
         "gemma4" => &OF_GEMMA4,
         "granitemoe" | "granitehybrid" => &OF_GRANITE,
+        "nemotron_h" | "nemotron_h_moe" => &OF_NEMOTRON_H,
         "qwen35" | "qwen35moe" | "qwen3next" => &OF_DELTA,
         _ => &[],
     };
@@ -318,17 +346,13 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
     } else if ["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture) && name.ends_with("norm.weight") {
         StoredAs::PlusOne
-    } else if name.ends_with(".mamba.rates") {
+    } else if name.ends_with(".rates") {
         StoredAs::Negative
     } else {
         StoredAs::Itself
     };
     let shape = match tensor.shape.as_slice() {
-        &[channels, taps]
-            if [".conv.conv.weight", ".mamba.conv1d.weight", ".linear_attn.conv1d.weight"]
-                .iter()
-                .any(|end| name.ends_with(end)) =>
-        {
+        &[channels, taps] if [".conv.conv.weight", ".conv1d.weight"].iter().any(|end| name.ends_with(end)) => {
             vec![channels, 1, taps]
         }
         // A matrix of one row.
@@ -340,7 +364,9 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
             vec![1, width]
         }
         // Of vectors, a column or groups.
-        &[rows, width] if [".rates", ".mamba.D", ".mamba.norm.weight"].iter().any(|end| name.ends_with(end)) => {
+        &[rows, width]
+            if [".rates", ".D", ".mamba.norm.weight", ".mixer.norm.weight"].iter().any(|end| name.ends_with(end)) =>
+        {
             vec![rows * width]
         }
         shape => shape.to_vec(),
@@ -448,6 +474,11 @@ mod tests {
             ("granitehybrid", "blk.7.ssm_conv1d.bias", "model.layers.7.mamba.conv1d.bias"),
             ("granitehybrid", "blk.7.ffn_up_shexp.weight", "model.layers.7.shared_mlp.up_proj.weight"),
             ("granitehybrid", "blk.7.ffn_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("nemotron_h", "token_embd.weight", "model.embeddings.weight"),
+            ("nemotron_h", "blk.7.ffn_up.weight", "model.layers.7.mixer.up_proj.weight"),
+            ("nemotron_h_moe", "blk.7.ssm_a", "model.layers.7.mixer.rates"),
+            ("nemotron_h_moe", "blk.7.exp_probs_b.bias", "model.layers.7.mixer.gate.e_score_correction_bias"),
+            ("nemotron_h_moe", "blk.7.ffn_latent_down.weight", "model.layers.7.mixer.fc1_latent_proj.weight"),
             ("granitemoe", "blk.7.ffn_gate_inp.weight", "model.layers.7.block_sparse_moe.router.layer.weight"),
             ("glm4moe", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.gate.e_score_correction_bias"),
             ("glm4moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),

@@ -156,12 +156,14 @@ fn missing(files: &Checkpoint, file: &str) -> LoadError {
 /// those of up without a gate.
 fn products(layer: &Layer) -> [Option<&Linear>; 4] {
     let (gate_up, down) = match &layer.feed {
-        Feed::Dense(mlp) => (Some(&mlp.gate_up).filter(|_| mlp.gate_up_order != RowOrder::AsStored), Some(&mlp.down)),
-        Feed::Experts { .. } => (None, None),
+        Some(Feed::Dense(mlp)) => {
+            (Some(&mlp.gate_up).filter(|_| mlp.gate_up_order != RowOrder::AsStored), Some(&mlp.down))
+        }
+        _ => (None, None),
     };
-    let is_attention = matches!(layer.mixer, Mixer::Attention(_));
-    let qkv = Some(&layer.qkv).filter(|_| is_attention && layer.qkv_order == RowOrder::AsStored);
-    [qkv, Some(&layer.o).filter(|_| is_attention), gate_up, down]
+    let attention = layer.mixings.iter().find(|mixing| matches!(mixing.mixer, Mixer::Attention(_)));
+    let qkv = attention.filter(|mixing| mixing.qkv_order == RowOrder::AsStored).map(|mixing| &mixing.qkv);
+    [qkv, attention.map(|mixing| &mixing.o), gate_up, down]
 }
 
 /// What the configuration says.

@@ -101,6 +101,8 @@ pub enum Family {
     Cohere,
     /// Command R7B and Command A: the same with windows (Cohere, 2025).
     Cohere2,
+    /// Nemotron-H and Nemotron 3: layers that are Mamba-2, attention, an MLP or experts alone (NVIDIA, 2025).
+    NemotronH,
     /// Nemotron 4 and Minitron: layer norms, an MLP without a gate (Parmar et al., 2024).
     Nemotron,
     /// StarCoder2: layer norms, biases, an MLP without a gate (Lozhkov et al., 2024).
@@ -297,6 +299,9 @@ pub(super) enum ExpertFields {
     Ernie,
     /// In every layer, `intermediate_size` wide, weights over the chosen, and one as wide without a gate.
     HunYuan,
+    /// Where a layer is one, `moe_intermediate_size` wide, scores by sigmoid, in groups, a bias for the choice, one more
+    /// of a width of its own, and `moe_latent_size`.
+    NemotronH,
     /// In every layer, `intermediate_size` wide, weights over the chosen, and one of `shared_intermediate_size` without a
     /// gate; with `num_local_experts` 0 that one alone.
     Granite,
@@ -322,6 +327,8 @@ pub(super) enum MixerFields {
     Delta(DeltaProjections),
     /// Mamba-2, by `layer_types`.
     Mamba,
+    /// A layer is Mamba-2, attention, an MLP or experts alone, by `layers_block_type` or `hybrid_override_pattern`.
+    SingleBlocks,
     /// Short convolutions, by `layer_types`, or all but `full_attn_idxs`.
     ShortConvolutions,
     /// Latent attention in all.
@@ -794,7 +801,7 @@ const GLM4_MOE: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) const ARCHITECTURES: [Traits; 65] = [
+pub(super) const ARCHITECTURES: [Traits; 66] = [
     LLAMA,
     Traits {
         family: Family::Arcee,
@@ -1009,6 +1016,21 @@ pub(super) const ARCHITECTURES: [Traits; 65] = [
         ..COHERE
     },
     NEMOTRON,
+    Traits {
+        family: Family::NemotronH,
+        architecture: "NemotronHForCausalLM",
+        base: "NemotronHModel",
+        model_type: "nemotron_h",
+        experts: ExpertFields::NemotronH,
+        gated_mlp: false,
+        mixers: MixerFields::SingleBlocks,
+        eps_field: "layer_norm_epsilon",
+        rotation_if_asked: true,
+        activation: Activation::ReluSquared,
+        head_dim: Some(128),
+        eps: 1e-5,
+        ..LLAMA
+    },
     Traits {
         family: Family::Starcoder2,
         architecture: "Starcoder2ForCausalLM",

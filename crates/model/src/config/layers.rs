@@ -24,6 +24,8 @@ pub struct ExpertConfig {
     pub has_choice_bias: bool,
     /// One more, which every token passes through.
     pub shared: Option<SharedExpertConfig>,
+    /// Width of what they read and give, where that is not the stream's: a product before and one behind them.
+    pub latent: Option<usize>,
     /// They are beside the layer's MLP, not in its place, with norms of their own; the router norms the stream itself,
     /// and each expert has a factor (Gemma 4).
     pub beside_mlp: bool,
@@ -38,9 +40,22 @@ pub struct SharedExpertConfig {
     pub gated: bool,
 }
 
-/// How the rows of a layer learn of earlier ones.
+/// What a layer does to each row by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feed {
+    /// Nothing: the layer is a mixer alone.
+    None,
+    /// One MLP for all.
+    Dense,
+    /// A mixture of experts.
+    Experts,
+}
+
+/// How the rows of a layer learn of earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mixer {
+    /// They do not: the layer is an MLP or experts alone.
+    None,
     /// By the keys and values of each.
     Attention,
     /// By a state that each changes: linear attention with the gated delta rule (Yang et al., 2024).
@@ -51,6 +66,13 @@ pub enum Mixer {
     ShortConvolution(ShortConvolutionConfig),
     /// By a latent of each, of which all heads have their keys and values (DeepSeek-AI, 2024).
     Latent(LatentConfig),
+}
+
+impl LayerConfig {
+    /// Its MLP is a mixture of experts.
+    pub fn has_experts(&self) -> bool {
+        self.feed == Feed::Experts
+    }
 }
 
 /// Numbers of a row in a layer between its first and its last product.
@@ -70,10 +92,15 @@ impl Mixer {
         matches!(self, Mixer::Attention | Mixer::Latent(_))
     }
 
+    /// The single mixers, in the order in which they are computed.
+    pub(crate) fn parts(self) -> impl Iterator<Item = Mixer> {
+        [self].into_iter().filter(|mixer| *mixer != Mixer::None)
+    }
+
     /// Numbers (float32) of a sequence's state in such a layer.
     pub fn state_numbers(&self) -> usize {
         match self {
-            Mixer::Attention | Mixer::Latent(_) => 0,
+            Mixer::None | Mixer::Attention | Mixer::Latent(_) => 0,
             Mixer::Delta(delta) => delta.conv_numbers() + delta.shape.state_numbers(),
             Mixer::Mamba(mamba) => mamba.conv_numbers() + mamba.shape.state_numbers(),
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (taps - 1) * channels,
@@ -83,7 +110,7 @@ impl Mixer {
     /// Multiplications and additions of a token's states in such a layer.
     pub(super) fn state_flops(&self) -> usize {
         match self {
-            Mixer::Attention | Mixer::Latent(_) => 0,
+            Mixer::None | Mixer::Attention | Mixer::Latent(_) => 0,
             // The decay, and three sums with a product each.
             Mixer::Delta(DeltaConfig { shape, taps, .. }) => 7 * shape.state_numbers() + 2 * taps * shape.channels(),
             // The same with one sum less.
@@ -92,10 +119,10 @@ impl Mixer {
         }
     }
 
-    /// Of all but attention, whose follow from its heads.
+    /// Of all single mixers but attention, whose follow from its heads.
     pub(super) fn widths(&self) -> Option<MixerWidths> {
         match self {
-            Mixer::Attention => None,
+            Mixer::None | Mixer::Attention => None,
             Mixer::Delta(DeltaConfig { shape, .. }) => {
                 Some(MixerWidths { row: shape.row_width(), gates: 2 * shape.value_heads, out: shape.value_width() })
             }
@@ -166,7 +193,7 @@ impl LatentConfig {
 }
 
 /// A Mamba-2 layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MambaConfig {
     /// Its heads.
     pub shape: MambaShape,
@@ -180,10 +207,49 @@ pub struct MambaConfig {
     pub norm_groups: usize,
 }
 
+/// What fields of Mamba-2 are called, and what is assumed of them.
+struct MambaFields {
+    heads: (&'static str, usize),
+    /// `None`: a head is its share of what [`inner`](Self::inner) makes.
+    head_dim: (&'static str, Option<usize>),
+    groups: (&'static str, usize),
+    state_dim: (&'static str, usize),
+    taps: &'static str,
+    conv_bias: &'static str,
+    biases: &'static str,
+    /// All heads together are `mamba_expand` times as wide as the stream.
+    expands: bool,
+    /// Groups are normed by themselves.
+    norms_by_group: bool,
+}
+
+const OF_GRANITE: MambaFields = MambaFields {
+    heads: ("mamba_n_heads", 128),
+    head_dim: ("mamba_d_head", None),
+    groups: ("mamba_n_groups", 1),
+    state_dim: ("mamba_d_state", 256),
+    taps: "mamba_d_conv",
+    conv_bias: "mamba_conv_bias",
+    biases: "mamba_proj_bias",
+    expands: true,
+    norms_by_group: false,
+};
+
+const OF_NEMOTRON: MambaFields = MambaFields {
+    heads: ("mamba_num_heads", 128),
+    head_dim: ("mamba_head_dim", Some(64)),
+    groups: ("n_groups", 8),
+    state_dim: ("ssm_state_size", 128),
+    taps: "conv_kernel",
+    conv_bias: "use_conv_bias",
+    biases: "use_bias",
+    expands: false,
+    norms_by_group: true,
+};
+
 impl MambaConfig {
-    /// Fields whose names begin with `mamba_`.
-    fn read(fields: &Fields<'_>) -> Result<MambaConfig, LoadError> {
-        let size = |name, absent| Ok(fields.optional_size(name, 1 << 20)?.unwrap_or(absent));
+    fn read(fields: &Fields<'_>, names: &MambaFields) -> Result<MambaConfig, LoadError> {
+        let size = |(name, absent)| Ok(fields.optional_size(name, 1 << 20)?.unwrap_or(absent));
         let width = |name, width: usize| match width.is_multiple_of(16) && (1..=MAX_HEAD).contains(&width) {
             true => Ok(width),
             false => {
@@ -191,37 +257,43 @@ impl MambaConfig {
                 Err(fields.error(name, problem))
             }
         };
-        let (heads, groups) = (size("mamba_n_heads", 128)?, size("mamba_n_groups", 1)?);
+        let (heads, groups, (of_heads, _)) = (size(names.heads)?, size(names.groups)?, names.heads);
         if !heads.is_multiple_of(groups) {
-            return Err(fields.error("mamba_n_groups", format!("{groups} does not divide mamba_n_heads = {heads}")));
+            return Err(fields.error(names.groups.0, format!("{groups} does not divide {of_heads} = {heads}")));
         }
-        let inner = size("mamba_expand", 2)?.saturating_mul(fields.size("hidden_size", MAX_WIDTH)?);
-        let head_dim = match fields.map.get("mamba_d_head") {
-            None | Some(Value::Null) => inner / heads,
-            Some(Value::String(auto)) if auto == "auto" => inner / heads,
-            Some(_) => fields.size("mamba_d_head", 1 << 20)?,
+        let inner = match names.expands {
+            true => Some(size(("mamba_expand", 2))?.saturating_mul(fields.size("hidden_size", MAX_WIDTH)?)),
+            false => None,
+        };
+        let absent = names.head_dim.1.or(inner.map(|inner| inner / heads)).unwrap_or(0);
+        let head_dim = match fields.map.get(names.head_dim.0) {
+            Some(Value::String(auto)) if auto == "auto" => absent,
+            _ => size((names.head_dim.0, absent))?,
         };
         let shape = MambaShape {
             heads,
-            head_dim: width("mamba_d_head", head_dim)?,
+            head_dim: width(names.head_dim.0, head_dim)?,
             groups,
-            state_dim: width("mamba_d_state", size("mamba_d_state", 256)?)?,
+            state_dim: width(names.state_dim.0, size(names.state_dim)?)?,
         };
-        if heads * head_dim != inner {
+        if let Some(inner) = inner.filter(|inner| heads * head_dim != *inner) {
             let problem = format!("{heads} heads of width {head_dim} are not mamba_expand times hidden_size = {inner}");
-            return Err(fields.error("mamba_n_heads", problem));
+            return Err(fields.error(of_heads, problem));
         }
-        if shape.row_width() > 2 * MAX_WIDTH || inner > MAX_WIDTH {
+        if shape.row_width() > 2 * MAX_WIDTH || shape.inner() > MAX_WIDTH {
             let problem = format!("{heads} heads of width {head_dim} are more than {MAX_WIDTH} wide");
-            return Err(fields.error("mamba_n_heads", problem));
+            return Err(fields.error(of_heads, problem));
         }
-        if fields.flag("mamba_proj_bias", false)? {
-            return Err(fields.error("mamba_proj_bias", "true is not supported; these projections have no biases"));
+        for name in [names.biases, "mamba_proj_bias"] {
+            if fields.flag(name, false)? {
+                return Err(fields.error(name, "true is not supported; these projections have no biases"));
+            }
         }
         refuse_step_limits(fields)?;
-        let taps = fields.optional_integer("mamba_d_conv", 2..=MAX_TAPS as u64)?.unwrap_or(4) as usize;
-        let has_conv_bias = fields.flag("mamba_conv_bias", true)?;
-        Ok(MambaConfig { shape, taps, has_conv_bias, output: OutputNorm::AfterGate, norm_groups: 1 })
+        let taps = fields.optional_integer(names.taps, 2..=MAX_TAPS as u64)?.unwrap_or(4) as usize;
+        let has_conv_bias = fields.flag(names.conv_bias, true)?;
+        let norm_groups = if names.norms_by_group { groups } else { 1 };
+        Ok(MambaConfig { shape, taps, has_conv_bias, output: OutputNorm::AfterGate, norm_groups })
     }
 
     /// Numbers of the convolution's state: inputs of the rows before.
@@ -321,7 +393,7 @@ impl ExpertConfig {
             return Ok(None);
         }
         let num_experts = match traits.experts {
-            ExpertFields::Glm4 | ExpertFields::Dots1 | ExpertFields::DeepSeek(_) => {
+            ExpertFields::Glm4 | ExpertFields::Dots1 | ExpertFields::DeepSeek(_) | ExpertFields::NemotronH => {
                 fields.size("n_routed_experts", MAX_EXPERTS)?
             }
             ExpertFields::Ernie => fields.size("moe_num_experts", MAX_EXPERTS)?,
@@ -347,7 +419,7 @@ impl ExpertConfig {
             ExpertFields::Qwen | ExpertFields::Qwen2Moe | ExpertFields::Dots1 => {
                 ("moe_intermediate_size", normed(false)?)
             }
-            ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 => {
+            ExpertFields::Qwen3Next | ExpertFields::Lfm2 | ExpertFields::Glm4 | ExpertFields::NemotronH => {
                 ("moe_intermediate_size", normed(true)?)
             }
             ExpertFields::DeepSeek(Router::Shares) if normed(false)? => {
@@ -372,6 +444,7 @@ impl ExpertConfig {
             ExpertFields::Glm4
             | ExpertFields::Dots1
             | ExpertFields::MiniMaxM2
+            | ExpertFields::NemotronH
             | ExpertFields::DeepSeek(Router::Sigmoids) => (sigmoid(fields, (num_experts, top_k), true)?, true),
             ExpertFields::DeepSeek(router) => (shares(fields, (num_experts, top_k), router)?, false),
             _ => (Scores::Softmax, traits.experts == ExpertFields::Ernie),
@@ -386,6 +459,10 @@ impl ExpertConfig {
             }
             ExpertFields::Ernie => several(fields, ("moe_num_shared_experts", 2), intermediate_size)?,
             ExpertFields::HunYuan => Some(SharedExpertConfig { width: intermediate_size, gated: false }),
+            ExpertFields::NemotronH => {
+                let width = fields.size("moe_shared_expert_intermediate_size", MAX_WIDTH)?;
+                Some(SharedExpertConfig { width, gated: false })
+            }
             ExpertFields::Granite => match shared_width(fields)? {
                 0 => None,
                 width => Some(SharedExpertConfig { width, gated: false }),
@@ -394,7 +471,20 @@ impl ExpertConfig {
         };
         let rule = RoutingRule { top_k, over_chosen, scores };
         let (biases, beside_mlp) = (traits.experts == ExpertFields::GptOss, traits.experts == ExpertFields::Gemma4);
-        Ok(Some(ExpertConfig { num_experts, intermediate_size, rule, biases, has_choice_bias, shared, beside_mlp }))
+        let latent = match traits.experts {
+            ExpertFields::NemotronH => fields.optional_size("moe_latent_size", MAX_WIDTH)?,
+            _ => None,
+        };
+        Ok(Some(ExpertConfig {
+            num_experts,
+            intermediate_size,
+            rule,
+            biases,
+            has_choice_bias,
+            shared,
+            latent,
+            beside_mlp,
+        }))
     }
 }
 
@@ -428,6 +518,7 @@ fn has_experts(fields: &Fields<'_>, traits: &Traits) -> Result<bool, LoadError> 
     match traits.experts {
         ExpertFields::Granite => Ok(fields.optional_integer("num_local_experts", 0..=MAX_EXPERTS as u64)? != Some(0)),
         ExpertFields::Gemma4 => fields.flag("enable_moe_block", false),
+        ExpertFields::NemotronH => Ok(single_blocks(fields)?.contains(&SingleBlock::Experts)),
         _ => Ok(true),
     }
 }
@@ -507,18 +598,18 @@ pub(super) fn layers(
     let rotated = rotated(fields, traits, num_layers)?;
     let windowed = windowed(fields, traits, &rotated)?;
     let window = window(fields, traits)?;
-    let experts = with_experts(fields, traits, num_layers)?;
+    let feeds = feeds(fields, traits, num_layers)?;
     let mixers = mixers(fields, traits, num_layers)?;
-    let layers = rotated.into_iter().zip(windowed).zip(experts).zip(mixers);
+    let layers = rotated.into_iter().zip(windowed).zip(feeds).zip(mixers);
     let mut layers: Vec<LayerConfig> = layers
-        .map(|(((rotated, windowed), has_experts), mixer)| {
+        .map(|(((rotated, windowed), feed), mixer)| {
             let rotated = rotated && (windowed || window.is_none() || !traits.unrotated_beside_windows);
             let rotated = rotated && mixer.has_keys();
             LayerConfig {
                 mixer,
                 window: window.filter(|_| windowed),
                 rope: rotated.then_some(usize::from(windowed && traits.local_theta.is_some())),
-                has_experts,
+                feed,
                 mlp_width: 0,
                 heads,
                 values_are_keys: false,
@@ -697,9 +788,20 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
                 ("full_attention", attention),
             ];
             let listed = listed(fields, num_layers, &names)?.unwrap_or_else(|| vec![mamba; num_layers]);
-            let config = listed.contains(&mamba).then(|| MambaConfig::read(fields)).transpose()?;
+            let config = listed.contains(&mamba).then(|| MambaConfig::read(fields, &OF_GRANITE)).transpose()?;
             let mixer = |is_mamba: bool| config.filter(|_| is_mamba).map_or(Mixer::Attention, Mixer::Mamba);
             listed.into_iter().map(mixer).collect()
+        }
+        MixerFields::SingleBlocks => {
+            let blocks = single_blocks(fields)?;
+            let has_mamba = blocks.contains(&SingleBlock::Mamba);
+            let mamba = has_mamba.then(|| MambaConfig::read(fields, &OF_NEMOTRON)).transpose()?;
+            let mixer = |block| match block {
+                SingleBlock::Mamba => mamba.map_or(Mixer::None, Mixer::Mamba),
+                SingleBlock::Attention => Mixer::Attention,
+                SingleBlock::Mlp | SingleBlock::Experts => Mixer::None,
+            };
+            blocks.into_iter().map(mixer).collect()
         }
         MixerFields::ShortConvolutions => {
             let convolution = Mixer::ShortConvolution(ShortConvolutionConfig::read(fields)?);
@@ -713,6 +815,55 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
     match mixers.contains(&Mixer::Attention) {
         true => Ok(mixers),
         false => Err(fields.error("layer_types", "no layer is attention; at least one is needed")),
+    }
+}
+
+/// What a layer is that has one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SingleBlock {
+    Mamba,
+    Attention,
+    Mlp,
+    Experts,
+}
+
+/// Blocks of layers that have one each, at least one layer: listed by name, or by letter.
+pub(super) fn single_blocks(fields: &Fields<'_>) -> Result<Vec<SingleBlock>, LoadError> {
+    use SingleBlock::{Attention, Experts, Mamba, Mlp};
+    const PATTERN: &str = "hybrid_override_pattern";
+    const LISTS: [&str; 2] = ["layers_block_type", "layer_types"];
+    let stated = fields.optional_size("num_hidden_layers", 1024)?;
+    let blocks = match (LISTS.into_iter().find(|name| fields.get(name).is_some()), fields.text(PATTERN)?) {
+        (Some(name), _) => {
+            let listed = fields.list(name)?.map_or(0, <[Value]>::len);
+            let known = [
+                ("mamba", Mamba),
+                ("linear_attention", Mamba),
+                ("attention", Attention),
+                ("full_attention", Attention),
+                ("mlp", Mlp),
+                ("moe", Experts),
+            ];
+            listed_in(fields, name, stated.unwrap_or(listed), &known)?.unwrap_or_default()
+        }
+        (None, Some(pattern)) => {
+            let block = |letter| match letter {
+                'M' => Ok(Mamba),
+                '*' => Ok(Attention),
+                '-' => Ok(Mlp),
+                'E' => Ok(Experts),
+                _ => Err(fields.error(PATTERN, format!("{} is none of M, *, - and E", quoted(&letter.to_string())))),
+            };
+            pattern.chars().take(1025).map(block).collect::<Result<Vec<_>, _>>()?
+        }
+        (None, None) => return Err(fields.error(LISTS[0], "missing")),
+    };
+    match blocks.len() {
+        found @ 1..=1024 if stated.is_none_or(|stated| stated == found) => Ok(blocks),
+        found => {
+            let wanted = stated.map_or("1 to 1024 are supported".to_string(), |of| format!("num_hidden_layers = {of}"));
+            Err(fields.error(PATTERN, format!("{found} layers; {wanted}")))
+        }
     }
 }
 
@@ -852,6 +1003,20 @@ fn listed_in<T: Copy>(
         return Err(fields.error(field, problem));
     }
     Ok(Some(listed))
+}
+
+/// What each layer does to each row by itself.
+fn feeds(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<Feed>, LoadError> {
+    if traits.mixers != MixerFields::SingleBlocks {
+        let feed = |has_experts| if has_experts { Feed::Experts } else { Feed::Dense };
+        return Ok(with_experts(fields, traits, num_layers)?.into_iter().map(feed).collect());
+    }
+    let feed = |block| match block {
+        SingleBlock::Mamba | SingleBlock::Attention => Feed::None,
+        SingleBlock::Mlp => Feed::Dense,
+        SingleBlock::Experts => Feed::Experts,
+    };
+    Ok(single_blocks(fields)?.into_iter().map(feed).collect())
 }
 
 /// Layers whose MLP is a mixture of experts.

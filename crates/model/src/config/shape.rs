@@ -15,13 +15,13 @@ impl ModelConfig {
                 None => windows.push((layer.window, 1)),
             }
         }
-        let with_experts = self.layers.iter().filter(|layer| layer.has_experts).count();
+        let with_experts = self.layers.iter().filter(|layer| layer.has_experts()).count();
         let experts = self.experts.filter(|_| with_experts > 0);
-        let each = |experts: ExpertConfig| 3 * experts.num_experts * experts.intermediate_size * self.hidden_size;
+        let each = |experts: ExpertConfig| experts.num_experts as u64 * self.expert_parameters(&experts);
         // The residual stream, a block's input and output, queries, keys and values, what attention gives, the MLP.
         let mixer = |layer: usize| {
-            let MixerWidths { row, out, .. } = self.mixer_widths(layer);
-            row + out + self.latent(layer).map_or(0, |latent| latent.between().iter().sum())
+            let widest = self.mixer_widths(layer).map(|MixerWidths { row, out, .. }| row + out).max().unwrap_or(0);
+            widest + self.latent(layer).map_or(0, |latent| latent.between().iter().sum())
         };
         let mixer = (0..self.num_layers).map(mixer).max().unwrap_or(0);
         // Of each row the inputs of all layers lie ready, twice.
@@ -33,7 +33,7 @@ impl ModelConfig {
         ModelShape {
             layer_parameters: self.layer_parameters(),
             active_parameters: self.active_layer_parameters(),
-            expert_parameters: experts.map_or(0, |experts| (with_experts * each(experts)) as u64),
+            expert_parameters: experts.map_or(0, |experts| with_experts as u64 * each(experts)),
             head_parameters: self.head_parameters(),
             tables: self.head.tables(),
             row_table_parameters: self.row_table_parameters(),

@@ -297,12 +297,13 @@ impl<B: Backend> Network<B> {
             let layer = match &joint {
                 Some(_) => loader.layer(layer, (heads, rotary_dim))?,
                 None => {
-                    let (parts, width) = plan.wide_projection(&layer.qkv);
+                    let qkv = &layer.mixings[0].qkv;
+                    let (parts, width) = plan.wide_projection(qkv);
                     let mut half = |index| reader.columns(&parts, width, Columns { index, count: 2 });
                     let (embedding, feature) = (half(0)?, half(1)?);
                     joint = Some(Joint::Attention { feature, norm_before_residual: plan.norm_before_residual });
-                    let bias = loader.bias(&layer.qkv, RowOrder::AsStored)?;
-                    loader.layer_around(Linear { matrix: embedding, bias }, layer, (heads, rotary_dim))?
+                    let bias = loader.bias(qkv, RowOrder::AsStored)?;
+                    loader.layer_around(vec![Linear { matrix: embedding, bias }], layer, (heads, rotary_dim))?
                 }
             };
             stack.layers.push(layer);
@@ -515,7 +516,8 @@ impl<B: Backend> Passes for Network<B> {
                 Joint::Attention { feature: matrix, norm_before_residual } => {
                     let residual = if *norm_before_residual { &*feature_normed } else { feature };
                     copy(backend, residual, &mut scratch.x, extent);
-                    self.stack.layers[0].qkv.apply(backend, embedding_normed, count, Out::Store(&mut scratch.qkv));
+                    let product = &self.stack.layers[0].mixings[0].qkv;
+                    product.apply(backend, embedding_normed, count, Out::Store(&mut scratch.qkv));
                     backend.linear(feature_normed, count, matrix, None, Out::Add(&mut scratch.qkv));
                     FirstLayerInput::Projected
                 }

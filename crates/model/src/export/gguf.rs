@@ -19,7 +19,7 @@ use super::staging;
 use super::vocabulary::vocabulary;
 use super::{Export, ExportError, ExportReport, Work};
 use crate::config::{Family, Head, ModelConfig};
-use crate::tensors::{Attention, Feed, Mixer, Norm, Tensors, Vector, usual_name};
+use crate::tensors::{Attention, Feed, Mixer, Mixing, Norm, Tensors, Vector, usual_name};
 use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
@@ -154,17 +154,21 @@ impl Plan {
             }
             plan.units.extend(units);
             layer.norms().flat_map(Norm::vectors).for_each(|norm| plan.vector(norm.clone()));
-            let Feed::Dense(mlp) = layer.feed else {
+            let Some(Feed::Dense(mlp)) = layer.feed else {
                 return Err(refused("experts are not written as GGUF".to_string()));
             };
-            for linear in [layer.qkv, layer.o, mlp.gate_up, mlp.down] {
+            let (mut linears, mut norms) = (Vec::new(), Vec::new());
+            for Mixing { qkv, mixer, o, .. } in layer.mixings {
+                linears.extend([qkv, o]);
+                if let Mixer::Attention(Attention { head_norms, .. }) = mixer {
+                    norms.extend(head_norms.into_iter().flat_map(|(q, k)| [Some(q), k]).flatten());
+                }
+            }
+            for linear in linears.into_iter().chain([mlp.gate_up, mlp.down]) {
                 let biases = linear.biases.into_iter();
                 biases.for_each(|bias| plan.vector(Vector { len: bias.shape[0], name: bias.name }));
             }
-            if let Mixer::Attention(Attention { head_norms, .. }) = layer.mixer {
-                let norms = head_norms.into_iter().flat_map(|(q, k)| [Some(q), k]).flatten();
-                norms.for_each(|norm| plan.vector(norm));
-            }
+            norms.into_iter().for_each(|norm| plan.vector(norm));
         }
         Ok(plan)
     }

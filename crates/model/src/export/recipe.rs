@@ -11,7 +11,7 @@
 
 use super::{ExportError, Work};
 use crate::config::Family;
-use crate::tensors::{Feed, Layer, Linear, Mlp, mlp_parts};
+use crate::tensors::{Feed, Layer, Linear, Mixing, Mlp, mlp_parts};
 use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
@@ -224,14 +224,16 @@ pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
     let unit = |matrices: &[(&Linear, RowOrder)]| Unit::of(index, matrices, family);
     let plain = |linear| [(linear, RowOrder::AsStored)];
     // A tensor of which other rows are part of a wide matrix stays as it is stored.
-    let mut units = match is_of_whole_tensors(&layer.qkv) {
-        true => vec![unit(&[(&layer.qkv, layer.qkv_order)]), unit(&plain(&layer.o))],
-        false => vec![unit(&plain(&layer.o))],
-    };
+    let mut units = Vec::new();
+    for Mixing { qkv, qkv_order, o, .. } in &layer.mixings {
+        units.extend(is_of_whole_tensors(qkv).then(|| unit(&[(qkv, *qkv_order)])));
+        units.push(unit(&plain(o)));
+    }
     let of_mlp = |mlp: &Mlp| [unit(&[(&mlp.gate_up, mlp.gate_up_order)]), unit(&[(&mlp.down, RowOrder::AsStored)])];
     match &layer.feed {
-        Feed::Dense(mlp) => units.extend(of_mlp(mlp)),
-        Feed::Experts { experts, shared, .. } => {
+        None => {}
+        Some(Feed::Dense(mlp)) => units.extend(of_mlp(mlp)),
+        Some(Feed::Experts { experts, shared, .. }) => {
             let matrices =
                 experts.iter().flat_map(|mlp| [(&mlp.gate_up, mlp.gate_up_order), (&mlp.down, RowOrder::AsStored)]);
             units.push(unit(&matrices.collect::<Vec<_>>()));
@@ -310,6 +312,7 @@ fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module
             module(format!("{prefix}.{expert}.{gate}"), part.rows.start..middle),
             module(format!("{prefix}.{expert}.{up}"), middle..part.rows.end),
         ],
+        "up_proj" => vec![module(format!("{prefix}.{expert}.{up}"), part.rows.clone())],
         _ => vec![module(format!("{prefix}.{expert}.{down}"), part.rows.clone())],
     }
 }
