@@ -25,11 +25,13 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import safetensors.torch
 import torch
 import transformers
+from transformers.models.muse_glimmer import modeling_muse_glimmer
 
 SHORT_PROMPTS = [1, 5, 24]  # all rows recorded
 LONG_PROMPT = 300  # spans cache blocks and attention splits; the last rows recorded
@@ -518,6 +520,29 @@ CASES = {
         layer_types=["conv", "full_attention", "conv", "conv"], tie_word_embeddings=True, dtype="bfloat16",
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
     ),
+    # The same with seven taps, norms around the blocks, a gate for each head of attention; layers that see all turn by a
+    # share of a head's pairs, others see a window that ends within a page; transformers 5.
+    "lfm3": case(
+        "Lfm3ForCausalLM", "lfm3", torch.bfloat16,
+        hidden_size=48, intermediate_size=80, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
+        head_dim=16, norm_eps=1e-5, conv_L_cache=7, conv_bias=False, tie_word_embeddings=True, sliding_window=24, pad_token_id=0,
+        layer_types=["conv", "sliding_attention", "full_attention", "conv", "sliding_attention"], dtype="bfloat16",
+        rope_parameters={"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.375,
+                                            "rope_theta": 1000000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+    ),
+    # The embedding is normed; norms around blocks, those behind with an eps of their own, the last one not around zero;
+    # norms of queries and keys without weights, a gate for each number of attention; the last layer sees all and does
+    # not turn; capped logits.
+    "muse-glimmer": case(
+        "MuseGlimmerForCausalLM", "muse_glimmer_text", torch.bfloat16, norm=0.0,
+        hidden_size=64, intermediate_size=80, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, hidden_activation="silu", rms_norm_eps=1e-3, post_norm_eps=1e-8, tie_word_embeddings=False,
+        sliding_window=24, final_logit_softcapping=5.0, qk_scale_factor=1.5, output_multiplier=0.75,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        layer_rope_theta=[10000.0, 10000.0, 0], dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
     # Experts in groups, scores by sigmoid, a bias for the choice, two experts of every token; biases on q, k and v and
     # norms of q and k; five pairs of a head turn; transformers 4.
     "glm4-moe": case(
@@ -657,6 +682,8 @@ def random_weights(config, spec, rng):
             values = rng.uniform(0.5, 1.5, shapes[name]).astype(numpy.float32)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             values = numpy.float32(spec["head_norm"]) + numpy.float32(0.2) * values
+        elif config.model_type == "muse_glimmer_text" and name == "model.norm.weight":  # around one, unlike others
+            values = numpy.float32(1.0) + numpy.float32(0.2) * values
         elif name.endswith(("norm.weight", "norm_f.weight")):
             values = numpy.float32(spec["norm"]) + numpy.float32(0.2) * values
         elif name.endswith(CHOICE_BIASES):
@@ -836,9 +863,26 @@ def draw_by_token(model, narrow, rng, length, num_rows):
     return tokens, logits_of(model, tokens)[length - num_rows:]
 
 
+class MuseGlimmerForCausalLM(transformers.PreTrainedModel):
+    """The text part of MuseGlimmerForConditionalGeneration with the head of the whole."""
+
+    config_class, base_model_prefix = modeling_muse_glimmer.MuseGlimmerTextConfig, "model"
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = modeling_muse_glimmer.MuseGlimmerTextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, tokens):
+        logits = self.lm_head(self.model(tokens).last_hidden_state) * self.config.output_multiplier
+        cap = self.config.final_logit_softcapping
+        return SimpleNamespace(logits=cap * torch.tanh(logits / cap))
+
+
 def model_class(config):
     """Some are in no list of the library's."""
-    return getattr(transformers, config.architectures[0])
+    return globals().get(config.architectures[0]) or getattr(transformers, config.architectures[0])
 
 
 def make_case(directory, name, spec):

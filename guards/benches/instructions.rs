@@ -62,7 +62,7 @@ struct Attend {
 
 /// The heads of a 0.5B model.
 const LAYOUT: HeadLayout =
-    HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim: 64, gated: false, queries_only: false, latent: None };
+    HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim: 64, gates: 0, queries_only: false, latent: None };
 /// Tokens that the last row sees.
 const CONTEXT: usize = 2048;
 

@@ -83,7 +83,7 @@ pub use states::{StateSave, StateShape, StateSpan, States};
 use std::ops::Range;
 
 /// Layout of the heads of one attention layer in a row of the fused q/k/v product:
-/// `[q head 0 .. q head num_heads | gates of the q heads, if any | k heads | v heads]`, each `head_dim` wide.
+/// `[q head 0 .. q head num_heads | gates of the q heads, if any | k heads | v heads]`, heads `head_dim` wide each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadLayout {
     /// Query heads.
@@ -92,8 +92,9 @@ pub struct HeadLayout {
     pub num_kv_heads: usize,
     /// Width of a head; a multiple of 16.
     pub head_dim: usize,
-    /// Each number of the output has a gate, behind the queries: see [`Backend::gate_heads`].
-    pub gated: bool,
+    /// Gates of a query head's output, behind the queries of all heads: one for all its numbers, or `head_dim`, one for
+    /// each; 0: none. See [`Backend::gate_heads`].
+    pub gates: usize,
     /// A row has no keys and values: the layer reads those that another one stored (Gemma 3n: Gemma Team, 2025).
     pub queries_only: bool,
     /// A value is the first numbers of its key, this many, a multiple of 16, and is not stored again: latent attention
@@ -114,7 +115,7 @@ impl HeadLayout {
 
     /// Where the keys begin in a fused row.
     pub fn keys_at(&self) -> usize {
-        if self.gated { 2 * self.q_width() } else { self.q_width() }
+        self.num_heads * (self.head_dim + self.gates)
     }
 
     /// Width of a row's queries.

@@ -586,17 +586,26 @@ impl Kernel for AddScaled<'_> {
     }
 }
 
-/// The gate of attention's output: `x = x / (1 + exp(-gate))`. `qkv`: f32 `[rows, layout.qkv_width()]`, of which the
-/// gates follow the queries; `x`: `[rows, layout.q_width()]`.
+/// The gate of attention's output: `x = x / (1 + exp(-gate))`; of a gate for a whole head the quotient
+/// `1 / (1 + exp(-gate))` is rounded, then the product. `qkv`: f32 `[rows, layout.qkv_width()]`, of which the gates follow
+/// the queries; `x`: `[rows, layout.q_width()]`.
 pub fn gate_heads(pool: Option<&Pool>, isa: Isa, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
-    struct Rows<'a>(&'a [f32], usize, &'a mut [f32], usize);
+    struct Rows<'a>(&'a [f32], HeadLayout, &'a mut [f32]);
 
     impl Rows<'_> {
         #[inline(always)]
         fn each(self, ops: impl RowOps) {
-            let Rows(qkv, qkv_width, x, width) = self;
-            for (qkv, x) in qkv.chunks_exact(qkv_width).zip(x.chunks_exact_mut(width)) {
-                ops.sigmoid(&qkv[width..2 * width], x);
+            let Rows(qkv, layout, x) = self;
+            let width = layout.q_width();
+            for (qkv, x) in qkv.chunks_exact(layout.qkv_width()).zip(x.chunks_exact_mut(width)) {
+                let gates = &qkv[width..layout.keys_at()];
+                if layout.gates != 1 {
+                    ops.sigmoid(gates, x);
+                    continue;
+                }
+                for (head, &gate) in x.chunks_exact_mut(layout.head_dim).zip(gates) {
+                    ops.multiply(1.0 / (1.0 + exp(0.0 - gate)), head);
+                }
             }
         }
     }
@@ -615,14 +624,15 @@ pub fn gate_heads(pool: Option<&Pool>, isa: Isa, layout: HeadLayout, qkv: &[f32]
     }
 
     let (qkv_width, width) = (layout.qkv_width(), layout.q_width());
-    assert!(layout.gated && x.len().is_multiple_of(width), "{} numbers are no rows of {layout:?}", x.len());
+    let is_gated = [1, layout.head_dim].contains(&layout.gates);
+    assert!(is_gated && x.len().is_multiple_of(width), "{} numbers are no rows of {layout:?}", x.len());
     let rows = x.len() / width;
     assert_eq!(qkv.len(), rows * qkv_width, "qkv is [rows, qkv_width]");
     let x = Shared::new(x);
     share_rows(pool, rows, 4 * width, &|rows| {
         // SAFETY: each row is in one range.
         let x = unsafe { x.part(rows.start * width..rows.end * width) };
-        dispatch(isa, Rows(&qkv[rows.start * qkv_width..rows.end * qkv_width], qkv_width, x, width));
+        dispatch(isa, Rows(&qkv[rows.start * qkv_width..rows.end * qkv_width], layout, x));
     });
 }
 

@@ -52,7 +52,7 @@ fn low_rank_products_of_two_groups() {
 #[test]
 fn rows_are_rotated_stored_and_attended_to() {
     const LAYOUT: HeadLayout =
-        HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, queries_only: false, latent: None };
+        HeadLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gates: 0, queries_only: false, latent: None };
     const TOKENS: usize = 34; // more than a page
     const ATTENDED: usize = 3;
     let rope = RopeTable::new(16, 10_000.0, &RopeScaling::None, 64).unwrap();

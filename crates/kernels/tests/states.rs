@@ -524,17 +524,17 @@ fn a_convolution_between_gates_is_close_to_f64() {
 
 #[test]
 fn gates_have_one_set_of_bits() {
-    let layout = HeadLayout { num_heads: 3, num_kv_heads: 1, head_dim: 48, gated: true, ..HeadLayout::default() };
-    for rows in [1, 5, 70] {
+    for (rows, gates) in [(1, 48), (5, 48), (70, 48), (1, 1), (5, 1), (70, 1)] {
+        let layout = HeadLayout { num_heads: 3, num_kv_heads: 1, head_dim: 48, gates, ..HeadLayout::default() };
         let (qkv, x) = (numbers(1, rows * layout.qkv_width()), numbers(2, rows * layout.q_width()));
-        every_path(&format!("{rows} rows"), |pool, isa| {
+        every_path(&format!("{rows} rows, {gates} gates"), |pool, isa| {
             let mut gated = x.clone();
             gate_heads(pool, isa, layout, &qkv, &mut gated);
             let mut added = x.clone();
             add_gated(pool, isa, &qkv[..rows], &gated, &mut added);
             for (at, (&gated, &added)) in gated.iter().zip(&added).enumerate() {
                 let (row, column) = (at / layout.q_width(), at % layout.q_width());
-                let gate = f64::from(qkv[row * layout.qkv_width() + layout.q_width() + column]);
+                let gate = f64::from(qkv[row * layout.qkv_width() + layout.q_width() + column * gates / 48]);
                 let want = f64::from(x[at]) / (1.0 + (-gate).exp());
                 assert!((f64::from(gated) - want).abs() <= 1e-6 * want.abs() + 1e-30, "{gated} for {want}");
                 let want = f64::from(x[at]) + f64::from(gated) / (1.0 + (-f64::from(qkv[row])).exp());

@@ -19,7 +19,7 @@ mod shape;
 
 pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, PairTemplate, Pooling, PositionTable};
-pub use family::{Family, FusedProjections, HeadNorm, NormKind, NormPlacement};
+pub use family::{AttentionGate, Family, FusedProjections, HeadNorm, NormKind, NormPlacement};
 pub use layers::{
     DeltaConfig, ExpertConfig, Feed, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
     ShortConvolutionConfig,
@@ -87,10 +87,18 @@ pub struct ModelConfig {
     pub norm: NormKind,
     /// Norms multiply by 1 plus the stored weight.
     pub norms_around_zero: bool,
-    /// Added under the root in every norm.
+    /// But the last one does not.
+    pub plain_final_norm: bool,
+    /// The embedding is normed, without weights.
+    pub normed_embedding: bool,
+    /// Added under the root in every norm, but those of blocks' outputs.
     pub rms_norm_eps: f32,
+    /// Added under the root in those.
+    pub after_norm_eps: f32,
     /// The norm of q and k.
     pub head_norm: HeadNorm,
+    /// What it multiplies queries by where it has no weights.
+    pub head_norm_factor: Option<f32>,
     /// Of the gate, in every MLP.
     pub activation: Activation,
     /// The same layer by layer, where the configuration has its numbers; empty: tensors of layers have them, or it is the
@@ -122,8 +130,8 @@ pub struct ModelConfig {
     pub o_bias: bool,
     /// Queries, keys and values are clamped to this and its negative.
     pub clip_qkv: Option<f32>,
-    /// Each number of attention's output has a gate, which the query projection makes.
-    pub attention_gate: bool,
+    /// Gates of attention's output.
+    pub attention_gate: AttentionGate,
     /// Each query head has a logit in the softmax that has no value: see [`kernels::Attention::sinks`].
     pub sinks: bool,
     /// Biases on gate, up and down.
@@ -284,8 +292,12 @@ impl ModelConfig {
         let scored = latent.map_or(head_dim, |LatentConfig { shape, .. }| shape.plain + shape.turning);
         let multipliers = Multipliers::read(&fields, traits, hidden_size, scored)?;
         let experts = ExpertConfig::read(&fields, traits)?;
-        let gated = traits.attention_gate;
-        let own = || HeadLayout { num_heads, num_kv_heads, head_dim, gated, ..HeadLayout::default() };
+        let gates = match traits.attention_gate {
+            AttentionGate::None => 0,
+            AttentionGate::WithQueries | AttentionGate::PerNumber => head_dim,
+            AttentionGate::PerHead => 1,
+        };
+        let own = || HeadLayout { num_heads, num_kv_heads, head_dim, gates, ..HeadLayout::default() };
         let heads = latent.map_or_else(own, |latent| latent.shape.layout());
         let mut layers = layers::layers(&fields, traits, num_layers, heads)?;
         let widths = |windowed| layers.iter().filter(move |layer: &&LayerConfig| layer.window.is_some() == windowed);
@@ -294,7 +306,7 @@ impl ModelConfig {
             Some(latent) => (latent.shape.turning, 0),
             None => (head_dim_of(false), head_dim_of(true)),
         };
-        let (ropes, context_limit) = rope::ropes(&fields, traits, head_dims, max_position_embeddings)?;
+        let (ropes, context_limit) = rope::ropes(&fields, traits, head_dims, (max_position_embeddings, num_layers))?;
         // Where all layers have experts, no field says how wide another MLP would be.
         let only_experts =
             experts.filter(|experts| !experts.beside_mlp && layers.iter().all(|layer| layer.feed != Feed::Dense));
@@ -319,6 +331,15 @@ impl ModelConfig {
             return Err(fields.error(name, "models with states have silu only"));
         }
 
+        let eps = fields.optional_float(traits.eps_field, 1e-12..=1.0)?.unwrap_or(traits.eps);
+        let after_eps = match traits.after_eps {
+            Some(absent) => fields.optional_float("post_norm_eps", 1e-12..=1.0)?.unwrap_or(absent),
+            None => eps,
+        };
+        let head_norm_factor = match traits.head_norm_factor {
+            Some(absent) => Some(fields.optional_float("qk_scale_factor", 1e-6..=1e6)?.unwrap_or(absent) as f32),
+            None => None,
+        };
         let config = ModelConfig {
             family: traits.family,
             hidden_size,
@@ -337,7 +358,11 @@ impl ModelConfig {
             norms: traits.norms,
             norm: traits.norm,
             norms_around_zero: traits.norms_around_zero,
-            rms_norm_eps: fields.optional_float(traits.eps_field, 1e-12..=1.0)?.unwrap_or(traits.eps) as f32,
+            plain_final_norm: traits.plain_final_norm,
+            normed_embedding: traits.normed_embedding,
+            rms_norm_eps: eps as f32,
+            after_norm_eps: after_eps as f32,
+            head_norm_factor,
             head_norm: match traits.head_norm_if_asked && !fields.flag("use_qk_norm", false)? {
                 true => HeadNorm::None,
                 false => traits.head_norm,
@@ -609,8 +634,14 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits, both_ways: 
         let problem = "true is not supported; the MLP reads what attention gave";
         return Err(fields.error("use_parallel_residual", problem));
     }
-    if traits.attention_gate && !fields.flag("attn_output_gate", true)? {
-        return Err(fields.error("attn_output_gate", "false is not supported; attention's output has gates here"));
+    for (name, has_it, what) in [
+        ("attn_output_gate", traits.attention_gate != AttentionGate::None, "attention's output has gates here"),
+        ("use_attention_gate", traits.attention_gate != AttentionGate::None, "attention's output has gates here"),
+        ("use_sandwich_norm", traits.norms == NormPlacement::Around, "outputs of blocks are normed here"),
+    ] {
+        if has_it && !fields.flag(name, true)? {
+            return Err(fields.error(name, format!("false is not supported; {what}")));
+        }
     }
     Ok(())
 }
@@ -702,6 +733,11 @@ impl Multipliers {
                 attention_scale: 1.0,
                 embedding: (hidden_size as f32).sqrt(),
                 logits_softcap: cap("final_logit_softcapping", None)?,
+                ..plain
+            },
+            Factors::Muse => Multipliers {
+                logits: positive("output_multiplier")?.unwrap_or(256f64.sqrt() / 6656f64.sqrt()) as f32,
+                logits_softcap: cap("final_logit_softcapping", Some(20.0))?,
                 ..plain
             },
             Factors::Cohere => Multipliers { logits: positive("logit_scale")?.unwrap_or(0.0625) as f32, ..plain },

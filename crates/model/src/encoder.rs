@@ -562,7 +562,7 @@ impl<B: Backend> DecoderBody<B> {
         let DecoderBody { transformer, scratch, states, last } = self;
         let pass = transformer::Pass { backend, config, adapters: &[] };
         transformer.compute(&pass, batch, Memory { kv, states }, scratch, last);
-        transformer.final_norm.apply((backend, config), &last[0].rows, 0..batch.num_rows(), x);
+        transformer.final_norm.apply(backend, &last[0].rows, 0..batch.num_rows(), x);
     }
 }
 

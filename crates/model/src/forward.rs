@@ -674,9 +674,9 @@ impl<B: Backend> Forward for Runner<B> {
         assert_eq!(pass.pass, self.pass, "rows of another pass than the last");
         assert!(rows.end <= self.num_wanted, "rows {rows:?} of the last batch's {} with logits", self.num_wanted);
         assert_eq!(out.len(), rows.len() * hidden, "hidden rows are [rows, hidden_size]");
-        let Runner { backend, config, transformer, scratch, .. } = self;
+        let Runner { backend, transformer, scratch, .. } = self;
         let count = rows.len();
-        let normed = transformer.hidden((backend, config), rows, scratch);
+        let normed = transformer.hidden(backend, rows, scratch);
         backend.read(normed, 0..count, hidden, out);
     }
 

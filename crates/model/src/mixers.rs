@@ -171,7 +171,7 @@ impl<B: Backend> Attention<B> {
         backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer }, qkv, kv);
         if place.needs_out {
             backend.attend(step, AttentionLayer { layout, rule, sinks: self.sinks.as_ref(), layer }, qkv, kv, out);
-            if layout.gated {
+            if layout.gates > 0 {
                 backend.gate_heads(layout, qkv, rows, out);
             }
         }

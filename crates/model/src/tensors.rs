@@ -16,8 +16,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::config::{
-    self, DeltaConfig, ExpertConfig, Family, FusedProjections, Head, HeadNorm, LatentConfig, LayerConfig,
-    LayerInputConfig, MambaConfig, ModelConfig, NormKind, NormPlacement, SharedExpertConfig, ShortConvolutionConfig,
+    self, AttentionGate, DeltaConfig, ExpertConfig, Family, FusedProjections, Head, HeadNorm, LatentConfig,
+    LayerConfig, LayerInputConfig, MambaConfig, ModelConfig, NormKind, NormPlacement, SharedExpertConfig,
+    ShortConvolutionConfig,
 };
 use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 
@@ -577,9 +578,17 @@ const OF_LFM2: Names = Names {
     ..USUAL
 };
 
+const OF_LFM3: Names = Names {
+    norms_around: [["operator_norm", "post_operator_norm"], ["ffn_norm", "post_ffn_norm"]],
+    head_norms: USUAL.head_norms,
+    o: USUAL.o,
+    ..OF_LFM2
+};
+
 impl Names {
     fn of(family: Family) -> &'static Names {
         match family {
+            Family::Lfm3 => &OF_LFM3,
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
             Family::GptOss => &OF_GPT_OSS,
             Family::NemotronH => &OF_NEMOTRON_H,
@@ -708,6 +717,8 @@ pub(crate) struct Tensors<'c> {
     /// Of linear attention, queries, keys and values are one tensor, z another, also where transformers has them key head
     /// by key head; of latent attention, what makes keys is one, transposed, and what makes values another: GGUF.
     apart: bool,
+    /// Norms of queries and keys have weights, also where transformers has none: GGUF.
+    stored_head_norms: bool,
 }
 
 impl<'c> Tensors<'c> {
@@ -723,6 +734,7 @@ impl<'c> Tensors<'c> {
             input_linear: false,
             stored_rates: false,
             apart: false,
+            stored_head_norms: false,
         }
     }
 
@@ -743,7 +755,19 @@ impl<'c> Tensors<'c> {
             of(mamba, &format!("{}.{STORED_RATES}", names.mamba)) || of(delta, &format!("linear_attn.{STORED_RATES}"));
         let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(Some(0), "self_attn.k_b_proj.weight");
         let fused_qkv = config.fused_projections == FusedProjections::All || of(Some(0), "self_attn.qkv_proj.weight");
-        Tensors { config, prefix, head, names, experts, fused_qkv, input_linear, stored_rates, apart }
+        let stored_head_norms = of(Some(0), "self_attn.q_norm.weight");
+        Tensors {
+            config,
+            prefix,
+            head,
+            names,
+            experts,
+            fused_qkv,
+            input_linear,
+            stored_rates,
+            apart,
+            stored_head_norms,
+        }
     }
 
     /// Those of a drafter's layers in the same files, whose first has names that begin with `layer`.
@@ -869,10 +893,16 @@ impl<'c> Tensors<'c> {
             true => vec![(part("qkv_proj"), heads.qkv_width())],
             false => {
                 let values = if values_are_keys { "k_proj" } else { "v_proj" };
-                let queries = (part("q_proj"), heads.keys_at());
-                let keys_and_values = [(part("k_proj"), kv_width), (part(values), kv_width)];
+                let gates = heads.keys_at() - heads.q_width();
+                let queries = match config.attention_gate {
+                    AttentionGate::None => vec![("q_proj", heads.q_width())],
+                    AttentionGate::WithQueries => vec![("q_proj", heads.keys_at())],
+                    AttentionGate::PerNumber => vec![("q_proj", heads.q_width()), ("gate_proj", gates)],
+                    AttentionGate::PerHead => vec![("q_proj", heads.q_width()), ("g_proj", gates)],
+                };
+                let keys_and_values = [("k_proj", kv_width), (values, kv_width)];
                 let own = keys_and_values.into_iter().filter(|_| !heads.queries_only);
-                std::iter::once(queries).chain(own).collect()
+                queries.into_iter().chain(own).map(|(of, rows)| (part(of), rows)).collect()
             }
         };
         // Stored are a head's queries and their gates, then those of the next.
@@ -881,6 +911,7 @@ impl<'c> Tensors<'c> {
         let head_norm = |part: &str, len| Vector { name: name(&format!("{part}.weight")), len };
         let head_norms = match config.head_norm {
             HeadNorm::None => None,
+            _ if config.head_norm_factor.is_some() && !self.stored_head_norms => None,
             HeadNorm::PerHead | HeadNorm::WithValues | HeadNorm::AfterRotation => {
                 let keys = (!heads.queries_only).then(|| head_norm(k_norm, heads.head_dim));
                 Some((head_norm(q_norm, heads.head_dim), keys))
@@ -895,7 +926,7 @@ impl<'c> Tensors<'c> {
                     let at = (0, config.ropes[rope].rotary_dim);
                     RowOrder::Pairs { rows: heads.q_width() + kv_width, width: heads.head_dim, at }
                 }
-                None if heads.gated => grouped,
+                None if config.attention_gate == AttentionGate::WithQueries => grouped,
                 None => RowOrder::AsStored,
             },
             mixer: Mixer::Attention(Attention { head_norms, sinks }),
@@ -1325,6 +1356,7 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
         norm.vectors().map(vector).sum::<u64>() + ones
     };
     let mut bytes = norm(&tensors.final_norm());
+    bytes += if config.normed_embedding { (config.hidden_size * size_of::<f32>()) as u64 } else { 0 };
     if let Some(InputTable { table, projection, norm }) = tensors.inputs() {
         bytes += matrix(&table, embedding_class(class))? + matrix(&projection, class)? + vector(&norm);
     }
@@ -1347,7 +1379,12 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
             .map(vector)
             .sum::<u64>();
         let heads = config.layers[index].heads;
-        bytes += if config.has_value_norms(heads) { (heads.head_dim * size_of::<f32>()) as u64 } else { 0 };
+        let unstored = match (config.has_value_norms(heads), config.head_norm_factor) {
+            (true, _) => 1,
+            (_, Some(_)) if config.layers[index].mixer.has_keys() => 2, // of queries and keys
+            _ => 0,
+        };
+        bytes += (unstored * heads.head_dim * size_of::<f32>()) as u64;
     }
     Some(bytes)
 }

@@ -40,6 +40,8 @@ use std::sync::Arc;
 pub(crate) struct Transformer<B: Backend> {
     /// `[vocab_size, hidden_size]`.
     pub(crate) embed: Arc<B::Matrix>,
+    /// Ones `[hidden_size]`, where the embedding is normed.
+    embed_norm: Option<B::Vector>,
     inputs: Option<InputTable<B>>,
     stack: Stack<B>,
     /// `[hidden_size]`.
@@ -100,18 +102,13 @@ pub(crate) struct Norm<B: Backend> {
     /// Likewise.
     bias: Option<B::Vector>,
     kind: NormKind,
+    eps: f32,
 }
 
 impl<B: Backend> Norm<B> {
     /// `rows` of `x`, to the first rows of `out`.
-    pub(crate) fn apply(
-        &self,
-        (backend, config): (&B, &ModelConfig),
-        x: &B::Rows,
-        rows: Range<usize>,
-        out: &mut B::Rows,
-    ) {
-        let (Norm { weight, bias, kind }, eps) = (self, config.rms_norm_eps);
+    pub(crate) fn apply(&self, backend: &B, x: &B::Rows, rows: Range<usize>, out: &mut B::Rows) {
+        let &Norm { ref weight, ref bias, kind, eps } = self;
         match kind {
             NormKind::Rms => backend.rms_norm(x, rows, weight, eps, out),
             NormKind::Layer { .. } => {
@@ -464,7 +461,13 @@ impl<B: Backend> Transformer<B> {
         let &Pass { backend, config, .. } = pass;
         in_step(backend, batch, scratch, |steps, scratch| {
             let rows = batch.num_rows();
-            backend.embed(&steps.all, &self.embed, &mut scratch.x);
+            match &self.embed_norm {
+                None => backend.embed(&steps.all, &self.embed, &mut scratch.x),
+                Some(ones) => {
+                    backend.embed(&steps.all, &self.embed, &mut scratch.blocks.normed);
+                    backend.rms_norm(&scratch.blocks.normed, 0..rows, ones, config.rms_norm_eps, &mut scratch.x);
+                }
+            }
             scale(backend, config.embedding_multiplier, &mut scratch.x, Extent { rows, width: config.hidden_size });
             if let Some((table, inputs)) = self.inputs.as_ref().zip(scratch.inputs.as_mut()) {
                 table.apply(pass, &steps.all, (&scratch.x, rows), inputs);
@@ -480,14 +483,9 @@ impl<B: Backend> Transformer<B> {
 
     /// What the head reads of wanted rows of the last pass, by their index among them: to the first of the rows that
     /// are returned.
-    pub(crate) fn hidden<'s>(
-        &self,
-        (backend, config): (&B, &ModelConfig),
-        rows: Range<usize>,
-        scratch: &'s mut Scratch<B>,
-    ) -> &'s B::Rows {
+    pub(crate) fn hidden<'s>(&self, backend: &B, rows: Range<usize>, scratch: &'s mut Scratch<B>) -> &'s B::Rows {
         let normed = &mut scratch.blocks.normed;
-        self.final_norm.apply((backend, config), &scratch.wanted_x, rows, normed);
+        self.final_norm.apply(backend, &scratch.wanted_x, rows, normed);
         normed
     }
 
@@ -502,13 +500,14 @@ impl<B: Backend> Transformer<B> {
         out: &mut B::Rows,
     ) {
         let count = rows.len();
-        let hidden = self.hidden((backend, config), rows, scratch);
+        let hidden = self.hidden(backend, rows, scratch);
         head_logits(backend, config, self.head(), (hidden, count), out);
     }
 
     /// Bytes of weights that a step reads whose rows go to every expert: everything but the embedding's unused rows.
     pub(crate) fn bytes_read(&self, backend: &B) -> usize {
-        let head = backend.matrix_bytes(self.head());
+        let ones = self.embed_norm.as_ref().map_or(0, |ones| backend.vector_bytes(ones));
+        let head = backend.matrix_bytes(self.head()) + ones;
         let inputs = self.inputs.as_ref().map_or(0, |inputs| inputs.bytes_read(backend));
         self.stack.bytes(backend) + head + self.final_norm.bytes(backend) + inputs
     }
@@ -702,7 +701,7 @@ fn block_input<'a, B: Backend>(
     result: &'a mut B::Rows,
 ) -> (&'a B::Rows, Out<'a, B::Rows>) {
     let Some(norm) = &norms.before else { return (x, Out::Store(result)) };
-    norm.apply((pass.backend, pass.config), x, 0..rows, normed);
+    norm.apply(pass.backend, x, 0..rows, normed);
     (normed, block_output(pass, x, result))
 }
 
@@ -720,7 +719,7 @@ fn add_result<B: Backend>(
     }
     let result = match &norms.after {
         Some(norm) => {
-            norm.apply((backend, config), result, 0..rows, normed);
+            norm.apply(backend, result, 0..rows, normed);
             normed
         }
         None => result,
@@ -1032,9 +1031,18 @@ impl<B: Backend> Loader<'_, B> {
                 self.layer(tensors.layer(index), (self.config.layers[index].heads, rotary_dim))
             })
             .collect::<Result<_, _>>()?;
-        let final_norm = self.stream_norm(&tensors.final_norm())?;
+        let final_norm = self.final_norm(&tensors.final_norm())?;
+        let ones = self.config.normed_embedding.then(|| vec![1.0; self.config.hidden_size]);
+        let embed_norm = ones.map(|ones| self.placed(&ones, "of ones")).transpose()?;
         let head = tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?;
-        Ok(Transformer { embed, inputs, stack: Stack { layers, ropes }, final_norm, head: head.map(Arc::new) })
+        Ok(Transformer {
+            embed,
+            embed_norm,
+            inputs,
+            stack: Stack { layers, ropes },
+            final_norm,
+            head: head.map(Arc::new),
+        })
     }
 
     fn inputs(&mut self, inputs: &tensors::InputTable) -> Result<InputTable<B>, LoadError> {
@@ -1143,8 +1151,9 @@ impl<B: Backend> Loader<'_, B> {
         heads: HeadLayout,
         rotary_dim: usize,
     ) -> Result<HeadWeights<B::Vector>, LoadError> {
-        let mut q = self.factors(q_norm)?;
-        let mut k = k_norm.as_ref().map(|k_norm| self.factors(k_norm)).transpose()?;
+        let is_plain = self.config.head_norm_factor.is_some();
+        let mut q = self.factors(q_norm, is_plain)?;
+        let mut k = k_norm.as_ref().map(|k_norm| self.factors(k_norm, is_plain)).transpose()?;
         // Keys that other layers read are for their queries too.
         let shares = self.config.layers.iter().any(|layer| layer.heads.queries_only);
         if let Some(k) = k.as_mut().filter(|_| !shares) {
@@ -1186,7 +1195,14 @@ impl<B: Backend> Loader<'_, B> {
         rotary_dim: usize,
     ) -> Result<Attention<B>, LoadError> {
         let tensors::Attention { head_norms, sinks } = attention;
-        let head_norms = head_norms.as_ref().map(|norms| self.head_norms(norms, heads, rotary_dim)).transpose()?;
+        let head_norms = match (head_norms, self.config.head_norm_factor) {
+            (Some(norms), _) => Some(self.head_norms(norms, heads, rotary_dim)?),
+            (None, Some(factor)) => {
+                let [q, k] = [factor, 1.0].map(|number| self.placed(&vec![number; heads.head_dim], "of one number"));
+                Some(HeadWeights { q: q?, k: Some(k?), v: None })
+            }
+            (None, None) => None,
+        };
         let sinks = sinks.as_ref().map(|sinks| self.as_stored(sinks)).transpose()?;
         Ok(Attention { head_norms, head_norm: self.config.head_norm, sinks })
     }
@@ -1332,28 +1348,37 @@ impl<B: Backend> Loader<'_, B> {
         Ok(matrix)
     }
 
-    fn stream_norm(&self, norm: &tensors::Norm) -> Result<Norm<B>, LoadError> {
+    /// `is_plain`: its weights multiply as they are, whatever those of others do.
+    fn stream_norm(&self, norm: &tensors::Norm, eps: f32, is_plain: bool) -> Result<Norm<B>, LoadError> {
         let weight = match &norm.weight {
-            Some(weight) => self.norm(weight)?,
+            Some(weight) => self.placed(&self.factors(weight, is_plain)?, &weight.name)?,
             None => self.placed(&vec![1.0; self.config.hidden_size], "of ones")?,
         };
         let bias = norm.bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?;
-        Ok(Norm { weight, bias, kind: self.config.norm })
+        Ok(Norm { weight, bias, kind: self.config.norm, eps })
+    }
+
+    /// The last norm.
+    fn final_norm(&self, norm: &tensors::Norm) -> Result<Norm<B>, LoadError> {
+        self.stream_norm(norm, self.config.rms_norm_eps, self.config.plain_final_norm)
     }
 
     fn norms(&self, norms: &Norms<tensors::Norm>) -> Result<Norms<Norm<B>>, LoadError> {
-        let norm = |norm: &Option<tensors::Norm>| norm.as_ref().map(|norm| self.stream_norm(norm)).transpose();
-        Ok(Norms { before: norm(&norms.before)?, after: norm(&norms.after)? })
+        let norm = |norm: &Option<tensors::Norm>, eps| {
+            norm.as_ref().map(|norm| self.stream_norm(norm, eps, false)).transpose()
+        };
+        let ModelConfig { rms_norm_eps, after_norm_eps, .. } = *self.config;
+        Ok(Norms { before: norm(&norms.before, rms_norm_eps)?, after: norm(&norms.after, after_norm_eps)? })
     }
 
     pub(crate) fn norm(&self, norm: &tensors::Vector) -> Result<B::Vector, LoadError> {
-        self.placed(&self.factors(norm)?, &norm.name)
+        self.placed(&self.factors(norm, false)?, &norm.name)
     }
 
-    /// The factors of a norm.
-    fn factors(&self, norm: &tensors::Vector) -> Result<Vec<f32>, LoadError> {
+    /// The factors of a norm. `is_plain`: see [`stream_norm`](Self::stream_norm).
+    fn factors(&self, norm: &tensors::Vector, is_plain: bool) -> Result<Vec<f32>, LoadError> {
         let mut weight = self.weights.vector(&norm.name, norm.len)?;
-        if self.config.norms_around_zero {
+        if self.config.norms_around_zero && !is_plain {
             weight.iter_mut().for_each(|weight| *weight += 1.0);
         }
         Ok(weight)

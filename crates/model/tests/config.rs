@@ -107,7 +107,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 61] = [
+const ARCHITECTURES: [(&str, Family); 64] = [
     ("ApertusForCausalLM", Family::Apertus),
     ("MiniMaxM2ForCausalLM", Family::MiniMaxM2),
     ("CohereForCausalLM", Family::Cohere),
@@ -161,6 +161,9 @@ const ARCHITECTURES: [(&str, Family); 61] = [
     ("Qwen3_5MoeForConditionalGeneration", Family::Qwen35Moe),
     ("Lfm2ForCausalLM", Family::Lfm2),
     ("Lfm2MoeForCausalLM", Family::Lfm2Moe),
+    ("Lfm3ForCausalLM", Family::Lfm3),
+    ("MuseGlimmerForCausalLM", Family::MuseGlimmer),
+    ("MuseGlimmerForConditionalGeneration", Family::MuseGlimmer),
     ("Glm4MoeForCausalLM", Family::Glm4Moe),
     ("DeepseekV2ForCausalLM", Family::DeepSeekV2),
     ("DeepseekV3ForCausalLM", Family::DeepSeekV3),
@@ -193,6 +196,9 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     }
     if changes.get("num_hidden_layers").is_none() {
         changes["full_attention_interval"] = json!(2); // of two layers
+        if wanted == Family::Lfm3 {
+            changes["layer_types"] = json!(["full_attention", "full_attention"]);
+        }
     }
     let is_listed = ["layer_types", "hybrid_override_pattern"].iter().any(|list| changes.get(list).is_some());
     if !is_listed && [Family::GraniteHybrid, Family::NemotronH].contains(&wanted) {
@@ -300,6 +306,8 @@ fn families_differ_in_norms_and_defaults() {
         (Family::Qwen35Moe, (Before, true), PerHead, Silu, 256, 1e4, false),
         (Family::Lfm2, (Before, false), PerHead, Silu, 32, 1e6, true),
         (Family::Lfm2Moe, (Before, false), PerHead, Silu, 32, 1e6, true),
+        (Family::Lfm3, (Around, false), PerHead, Silu, 128, 1e6, true),
+        (Family::MuseGlimmer, (Around, true), PerHead, Silu, 128, 1e4, false),
         (Family::Glm4Moe, (Before, false), none, Silu, 32, 1e4, false),
     ] {
         let config = of_family(family, json!({}));
@@ -449,6 +457,7 @@ fn multipliers_and_caps() {
     let fields = json!({
         "query_pre_attn_scalar": 144, "attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0,
         "attention_multiplier": 0.5, "embedding_multiplier": 12, "residual_multiplier": 0.25, "logits_scaling": 8.0,
+        "output_multiplier": 0.5,
     });
     let (gemma, granite) = (128f32.sqrt(), [12.0, 0.25, 0.125]);
     for (family, absent, stated) in [
@@ -464,6 +473,11 @@ fn multipliers_and_caps() {
             (1.0 / 12.0, [gemma, 1.0, 1.0], None, Some(10.0)),
         ),
         (Family::Gemma4, (1.0, [gemma, 1.0, 1.0], None, None), (1.0, [gemma, 1.0, 1.0], None, Some(10.0))),
+        (
+            Family::MuseGlimmer,
+            (1.0 / 128f32.sqrt(), [1.0, 1.0, (256f64 / 6656.0).sqrt() as f32], None, Some(20.0)),
+            (1.0 / 128f32.sqrt(), [1.0, 1.0, 0.5], None, Some(10.0)),
+        ),
         (Family::Granite, (1.0, [1.0; 3], None, None), (0.5, granite, None, None)),
     ] {
         assert_eq!(numbers(&of_family(family, json!({}))), absent, "{family}");
@@ -521,6 +535,8 @@ fn every_layer_says_which_window_it_has() {
         (Family::Gemma3, json!({}), "WWWWW.W"),
         (Family::Gemma3, json!({"sliding_window_pattern": 3}), "WW.WW.W"),
         (Family::Gemma4, json!({}), "WWWWW.."), // the last sees all
+        (Family::MuseGlimmer, json!({}), "WW.WWW."),
+        (Family::Lfm3, json!({}), "....W.."), // the first is a convolution
         (Family::Phi3, json!({}), "......."),
         (Family::Dots1, json!({"max_window_layers": 5}), ".....WW"),
         (Family::Dots1, json!({"max_window_layers": 5, "sliding_window": null}), "......."),
@@ -580,6 +596,15 @@ fn every_layer_says_which_rotation_it_has() {
     let plain = of_family(Family::Gemma3, json!({}));
     assert_eq!(plain.ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [1e6, 1e4]);
     assert_eq!(ropes(&of_family(Family::Gemma2, json!({}))), [Some(0), Some(0)], "Gemma 2 has one for all");
+
+    // A base for each layer, none for some; without a list, layers that see all have none beside others.
+    let muse = |list: Value| of_family(Family::MuseGlimmer, json!({"num_hidden_layers": 3, "layer_rope_theta": list}));
+    assert_eq!(ropes(&muse(json!(null))), [Some(0), Some(0), None]);
+    let listed = muse(json!([2e4, 0, 1e4]));
+    assert_eq!(
+        (ropes(&listed), listed.ropes[0].theta, listed.ropes[1].theta),
+        (vec![Some(0), None, Some(1)], 2e4, 1e4)
+    );
 
     let smollm3 = |changes: Value| {
         let mut changes = changes;
@@ -704,6 +729,9 @@ fn every_class_has_its_base() {
         ("Qwen3_5MoeModel", Family::Qwen35Moe),
         ("Lfm2Model", Family::Lfm2),
         ("Lfm2MoeModel", Family::Lfm2Moe),
+        ("Lfm3Model", Family::Lfm3),
+        ("MuseGlimmerTextModel", Family::MuseGlimmer),
+        ("MuseGlimmerModel", Family::MuseGlimmer),
         ("Glm4MoeModel", Family::Glm4Moe),
         ("DeepseekV2Model", Family::DeepSeekV2),
         ("DeepseekV3Model", Family::DeepSeekV3),
@@ -842,7 +870,7 @@ fn layers_have_a_state_or_keys_and_values() {
     assert_eq!(config.state_numbers(), 3 * (2 * (2 * 32 + 288) + 6 * 16 * 48));
     assert_eq!(config.cache_shape(KvDtype::Bf16, 1, 32).groups[0].layers, 1, "one layer has keys and values");
     assert_eq!(config.attention_flops(10), 4 * 4 * 256 * 10);
-    let layout = HeadLayout { num_heads: 4, num_kv_heads: 4, head_dim: 256, gated: true, ..HeadLayout::default() };
+    let layout = HeadLayout { num_heads: 4, num_kv_heads: 4, head_dim: 256, gates: 256, ..HeadLayout::default() };
     assert_eq!((config.layers[0].heads, layout.qkv_width()), (layout, 4 * 4 * 256), "queries, gates, keys and values");
     assert_eq!(of_family(Family::Llama, json!({})).state_numbers(), 0);
 

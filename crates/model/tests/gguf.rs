@@ -324,6 +324,7 @@ fn converted_families_give_the_logits_of_their_directories() {
         "granite-moe",
         "lfm2",
         "lfm2-moe",
+        "muse-glimmer",
         "llama-bias-linear",
         "llama2",
         "llama3",
@@ -429,6 +430,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "SmolLM3ForCausalLM" => "smollm3",
         "Lfm2ForCausalLM" => "lfm2",
         "Lfm2MoeForCausalLM" => "lfm2moe",
+        "MuseGlimmerForCausalLM" => "muse-glimmer",
         "Glm4MoeForCausalLM" => "glm4moe",
         "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "Glm4MoeLiteForCausalLM" => "deepseek2",
         "Mistral4ForCausalLM" => "mistral4",
@@ -538,6 +540,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("layer_norm_eps", "attention.layer_norm_epsilon"),
         ("norm_epsilon", "attention.layer_norm_epsilon"),
         ("logit_scale", "logit_scale"),
+        ("output_multiplier", "logit_scale"),
         ("clip_qkv", "attention.clamp_kqv"),
         ("routed_scaling_factor", "expert_weights_scale"),
         ("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -559,10 +562,12 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
             let doubled = config["use_double_wide_mlp"] == true && index >= first_shared as usize;
             u64::from(number("intermediate_size").unwrap()) * if doubled { 2 } else { 1 }
         }));
-        let flags: Vec<u8> = layer_types(config).map(|sees_all| u8::from(!sees_all)).collect();
-        settings.push(list_setting(&key("attention.sliding_window_pattern"), 7, flags.len() as u64, &flags));
         settings.push(u32_setting(&key("attention.key_length_swa"), head_dim));
         settings.push(f32_setting(&key("rope.freq_base_swa"), 1e4));
+    }
+    if ["gemma4", "muse-glimmer"].contains(&architecture) {
+        let flags: Vec<u8> = layer_types(config).map(|sees_all| u8::from(!sees_all)).collect();
+        settings.push(list_setting(&key("attention.sliding_window_pattern"), 7, flags.len() as u64, &flags));
     }
     if let Some((rank, turning)) = latent {
         settings.push(u32_setting(&key("attention.value_length"), if is_old { value } else { rank }));
@@ -674,7 +679,9 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         let name = if is_dense { name.replace("_shexp", "") } else { name };
         let is_inner_norm = has_delta && name.ends_with("ssm_norm.weight");
         let (name, number, bytes) = match dtype.as_str() {
-            _ if (["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture) || has_delta)
+            _ if (["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture)
+                || has_delta
+                || architecture == "muse-glimmer" && name != "output_norm.weight")
                 && (name.ends_with("_norm.weight") || name.contains("nextn.") && name.ends_with("norm.weight"))
                 && !is_inner_norm =>
             {
@@ -712,6 +719,13 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         tensors.push((name, shape.iter().rev().map(|&dim| dim as u64).collect(), number, bytes));
     }
     let mut tensors = stacked_experts(tensors);
+    if let Some(factor) = config["qk_scale_factor"].as_f64() {
+        for (layer, (part, of)) in
+            (0..layers).flat_map(|layer| [("q", factor as f32), ("k", 1.0)].map(|of| (layer, of)))
+        {
+            tensors.push(f32_tensor(&format!("blk.{layer}.attn_{part}_norm.weight"), vec![of; head_dim as usize]));
+        }
+    }
     if architecture == "chatglm" {
         fuse_qkv(&mut tensors);
     }
@@ -948,8 +962,8 @@ fn layers_without_keys(config: &Value) -> Option<Vec<bool>> {
     Some(types.iter().map(is_other).collect())
 }
 
-const INTERLEAVED: [&str; 8] =
-    ["llama", "arcee", "olmo", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
+const INTERLEAVED: [&str; 9] =
+    ["llama", "arcee", "olmo", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3", "muse-glimmer"];
 
 /// Neighbours 2 i and 2 i + 1 of a head are its rows i and half + i.
 fn interleaved(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
@@ -1146,6 +1160,12 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("router.per_expert_scale", "ffn_down_exps.scale"),
             ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
             ("experts.down_proj", "ffn_down_exps.weight"),
+        ],
+        "muse-glimmer" => &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("pre_feedforward_layernorm", "ffn_norm"),
+            ("post_feedforward_layernorm", "post_ffw_norm"),
+            ("self_attn.gate_proj", "attn_gate"),
         ],
         "gpt-oss" => &[
             ("post_attention_layernorm", "post_attention_norm"),

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
 /// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain
 /// model: without images, the three positions of a token are one.
-const ARCHITECTURES: [(&str, &str); 49] = [
+const ARCHITECTURES: [(&str, &str); 50] = [
     ("llama", "LlamaForCausalLM"),
     ("arcee", "ArceeForCausalLM"),
     ("apertus", "ApertusForCausalLM"),
@@ -60,6 +60,7 @@ const ARCHITECTURES: [(&str, &str); 49] = [
     ("qwen3vlmoe", "Qwen3MoeForCausalLM"),
     ("lfm2", "Lfm2ForCausalLM"),
     ("lfm2moe", "Lfm2MoeForCausalLM"),
+    ("muse-glimmer", "MuseGlimmerForCausalLM"),
     ("glm4moe", "Glm4MoeForCausalLM"),
     ("deepseek2", "DeepseekV2ForCausalLM"),
     ("mistral4", "Mistral4ForCausalLM"),
@@ -92,7 +93,7 @@ const LAYER_EPSILON: [(&str, &str); 3] = [
 ];
 const WITH_LAYER_NORMS: [&str; 6] = ["command-r", "cohere2", "nemotron", "starcoder2", "stablelm", "olmo"];
 /// Floats.
-const FLOATS: [(&str, &str); 10] = [
+const FLOATS: [(&str, &str); 11] = [
     ("rope_theta", "rope.freq_base"),
     ("rope_local_base_freq", "rope.freq_base_swa"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -102,6 +103,7 @@ const FLOATS: [(&str, &str); 10] = [
     ("residual_multiplier", "residual_scale"),
     ("logits_scaling", "logit_scale"),
     ("logit_scale", "logit_scale"),
+    ("output_multiplier", "logit_scale"),
     ("clip_qkv", "attention.clamp_kqv"),
 ];
 const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
@@ -412,7 +414,7 @@ fn add_architecture_fields(
             config.insert("xielu".into(), Value::Object(numbers));
             config.insert("rope_parameters".into(), json!({"rope_type": "default"}));
         }
-        "cohere2" => {
+        "cohere2" | "muse-glimmer" => {
             config.insert(WINDOW.0.into(), json!(window));
             add_layer_types(settings, config)?;
         }

@@ -18,7 +18,7 @@
 //!
 //! **Convolutions** lose the dimension of one between channels and taps, which is put back.
 //!
-//! **Norms of Gemma, Qwen3.5 and Nemotron** multiply by one plus their weight; the converter adds the one. It is
+//! **Norms of Gemma, Qwen3.5, Muse Glimmer and Nemotron** multiply by one plus their weight; the converter adds the one. It is
 //! subtracted here, and the forward pass adds it again, which gives the number in the file.
 
 use super::encoders;
@@ -112,8 +112,8 @@ const SINKS: (&str, &str) = ("attn_sinks.weight", "self_attn.sinks");
 const MAX_EXPERTS: usize = 1024;
 
 /// Architectures whose queries and keys are stored interleaved.
-const INTERLEAVED: [&str; 8] =
-    ["llama", "arcee", "olmo", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3"];
+const INTERLEAVED: [&str; 9] =
+    ["llama", "arcee", "olmo", "granite", "smollm3", "granitemoe", "granitehybrid", "mistral3", "muse-glimmer"];
 
 const OF_LFM2: [(&str, &str); 12] = [
     ("attn_norm", "operator_norm"),
@@ -253,6 +253,11 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "gemma2" | "gemma3" => {
             &[("ffn_norm", "pre_feedforward_layernorm"), ("post_attention_norm", "post_attention_layernorm")]
         }
+        "muse-glimmer" => &[
+            ("ffn_norm", "pre_feedforward_layernorm"),
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("attn_gate", "self_attn.gate_proj"),
+        ],
         "olmo2" | "exaone4" | "seed_oss" => &[("post_attention_norm", "post_attention_layernorm")],
         "gpt-oss" => &[("post_attention_norm", "post_attention_layernorm"), ("ffn_gate_inp", "mlp.router")],
         "phi3" | "chatglm" => &[("ffn_up", "mlp.gate_up_proj")],
@@ -344,7 +349,9 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
         stored
     } else if rotated && INTERLEAVED.contains(&architecture) {
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
-    } else if ["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture) && name.ends_with("norm.weight") {
+    } else if ["gemma", "gemma2", "gemma3", "nemotron"].contains(&architecture) && name.ends_with("norm.weight")
+        || architecture == "muse-glimmer" && name.ends_with("layernorm.weight")
+    {
         StoredAs::PlusOne
     } else if name.ends_with(".rates") {
         StoredAs::Negative
@@ -463,6 +470,8 @@ mod tests {
             ("gpt-oss", "blk.7.ffn_gate_inp.bias", "model.layers.7.mlp.router.bias"),
             ("gpt-oss", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
             ("gpt-oss", "blk.17.attn_sinks.weight", "model.layers.17.self_attn.sinks"),
+            ("muse-glimmer", "blk.7.attn_gate.weight", "model.layers.7.self_attn.gate_proj.weight"),
+            ("muse-glimmer", "blk.7.ffn_norm.weight", "model.layers.7.pre_feedforward_layernorm.weight"),
             ("lfm2", "token_embd_norm.weight", "model.embedding_norm.weight"),
             ("lfm2", "blk.7.shortconv.in_proj.weight", "model.layers.7.conv.in_proj.weight"),
             ("lfm2", "blk.7.attn_output.weight", "model.layers.7.self_attn.out_proj.weight"),

@@ -2,7 +2,7 @@
 
 use super::files::{Adapter, Pair};
 use super::rows::RowGroup;
-use crate::config::{Feed, FusedProjections, LayerConfig, ModelConfig};
+use crate::config::{AttentionGate, Feed, FusedProjections, LayerConfig, ModelConfig};
 use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
@@ -192,7 +192,7 @@ pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
         }
         for module in Module::ALL {
             let is_adapted = match module {
-                Module::Qkv => layer.mixer.has_keys() && !config.attention_gate,
+                Module::Qkv => layer.mixer.has_keys() && config.attention_gate == AttentionGate::None,
                 Module::O => layer.mixer.has_keys(),
                 Module::GateUp | Module::Down => layer.feed == Feed::Dense,
             };

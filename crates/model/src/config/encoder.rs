@@ -10,8 +10,8 @@
 use super::fields::{Fields, parse_object, quoted};
 use super::rope::RopeConfig;
 use super::{
-    CONFIG, CacheLayer, Family, Feed, FusedProjections, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES, MAX_WIDTH,
-    Mixer, ModelConfig, NormKind, NormPlacement, check_head_dim,
+    AttentionGate, CONFIG, CacheLayer, Family, Feed, FusedProjections, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES,
+    MAX_WIDTH, Mixer, ModelConfig, NormKind, NormPlacement, check_head_dim,
 };
 use checkpoint::{Checkpoint, LoadError};
 use kernels::{Activation, AttentionRule, HeadLayout, RopeScaling};
@@ -343,9 +343,13 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         experts: None,
         norms: NormPlacement::After,
         norms_around_zero: false,
+        plain_final_norm: false,
+        normed_embedding: false,
         rms_norm_eps: 1e-12,
+        after_norm_eps: 1e-12,
         norm: NormKind::Layer { weight: true, bias: encoder.norm_bias },
         head_norm: HeadNorm::None,
+        head_norm_factor: None,
         activation: Activation::Gelu,
         layer_activations: Vec::new(),
         attention_scale: AttentionRule::of_width(head_dim).scale,
@@ -361,7 +365,7 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         qkv_bias: true,
         o_bias: true,
         clip_qkv: None,
-        attention_gate: false,
+        attention_gate: AttentionGate::None,
         sinks: false,
         mlp_bias: true,
         layer_input: None,

@@ -67,6 +67,10 @@ pub enum Family {
     Lfm2,
     /// The same with experts.
     Lfm2Moe,
+    /// LFM3: the same with norms around its blocks, windows and gates of heads (Liquid AI, 2026).
+    Lfm3,
+    /// Muse Glimmer, its text part (Meta, 2026).
+    MuseGlimmer,
     /// GLM-4.5: experts (GLM-4.5 Team, 2025).
     Glm4Moe,
     /// DeepSeek-V2: latent attention and experts (DeepSeek-AI, 2024).
@@ -187,6 +191,19 @@ pub enum HeadNorm {
     AfterRotation,
 }
 
+/// Gates of attention's output, and where they come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionGate {
+    /// There are none.
+    None,
+    /// One for each number, in the projection of queries: those of a head behind its queries.
+    WithQueries,
+    /// One for each number, by a projection of their own.
+    PerNumber,
+    /// One for each head, likewise.
+    PerHead,
+}
+
 /// Which projections are one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FusedProjections {
@@ -239,6 +256,10 @@ pub(super) enum Windows {
     UnrotatedIfAsked,
     /// All but every n-th: `sliding_window_pattern`, or this.
     AllButEvery { pattern: usize },
+    /// All but every n-th, counted back from the last, which is the first of them.
+    AllButEveryFromLast { pattern: usize },
+    /// Every n-th, the first among them.
+    EveryFromFirst { pattern: usize },
 }
 
 /// Factors on the way through the layers.
@@ -255,6 +276,8 @@ pub(super) enum Factors {
     Gemma4,
     /// `logit_scale`.
     Cohere,
+    /// `output_multiplier`, capped logits.
+    Muse,
     /// `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`.
     Granite,
 }
@@ -331,6 +354,8 @@ pub(super) enum MixerFields {
     SingleBlocks,
     /// Short convolutions, by `layer_types`, or all but `full_attn_idxs`.
     ShortConvolutions,
+    /// The same in the first layer and every second one unless `layer_types` lists them.
+    EverySecondConvolution,
     /// Latent attention in all.
     Latent,
 }
@@ -360,7 +385,15 @@ pub(super) struct Traits {
     pub(super) norm: NormKind,
     /// Norms multiply by 1 plus their weight.
     pub(super) norms_around_zero: bool,
+    /// But the last one does not.
+    pub(super) plain_final_norm: bool,
+    /// The embedding is normed, without weights.
+    pub(super) normed_embedding: bool,
+    /// `post_norm_eps` of norms behind blocks, where the field is absent; `None`: that of all norms.
+    pub(super) after_eps: Option<f64>,
     pub(super) head_norm: HeadNorm,
+    /// That norm has no weights; queries are multiplied by `qk_scale_factor`, or this.
+    pub(super) head_norm_factor: Option<f64>,
     /// Only with `use_qk_norm`.
     pub(super) head_norm_if_asked: bool,
     pub(super) windows: Windows,
@@ -377,8 +410,7 @@ pub(super) struct Traits {
     pub(super) partial_rotation: bool,
     /// What it is when the field is absent.
     pub(super) rotary_share: f64,
-    /// Attention's output has gates.
-    pub(super) attention_gate: bool,
+    pub(super) attention_gate: AttentionGate,
     /// Each query head has a logit of its own in the softmax.
     pub(super) sinks: bool,
     /// Gate and up are clamped to `swiglu_limit`.
@@ -397,6 +429,8 @@ pub(super) struct Traits {
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
     pub(super) unrotated_layers: bool,
+    /// `layer_rope_theta` is read: the base of each layer's rotation, 0 for none.
+    pub(super) layer_thetas: bool,
     /// Only with `position_embedding_type` "rope".
     pub(super) rotation_if_asked: bool,
     /// Where some layers have a window, the others have no rotation.
@@ -432,7 +466,11 @@ const LLAMA: Traits = Traits {
     norms: NormPlacement::Before,
     norm: NormKind::Rms,
     norms_around_zero: false,
+    plain_final_norm: false,
+    normed_embedding: false,
+    after_eps: None,
     head_norm: HeadNorm::None,
+    head_norm_factor: None,
     head_norm_if_asked: false,
     windows: Windows::Never,
     absent_window: 4096,
@@ -443,7 +481,7 @@ const LLAMA: Traits = Traits {
     neighbours: false,
     partial_rotation: false,
     rotary_share: 1.0,
-    attention_gate: false,
+    attention_gate: AttentionGate::None,
     sinks: false,
     clamped: false,
     uneven_layers: None,
@@ -453,6 +491,7 @@ const LLAMA: Traits = Traits {
     computed_width: false,
     local_theta: None,
     unrotated_layers: false,
+    layer_thetas: false,
     rotation_if_asked: false,
     unrotated_beside_windows: false,
     text_part: None,
@@ -625,7 +664,7 @@ const QWEN3_NEXT: Traits = Traits {
     experts: ExpertFields::Qwen3Next,
     partial_rotation: true,
     rotary_share: 0.25,
-    attention_gate: true,
+    attention_gate: AttentionGate::WithQueries,
     mixers: MixerFields::Delta(DeltaProjections::ByKeyHead),
     head_dim: Some(256),
     ..QWEN3
@@ -664,6 +703,31 @@ const LFM2: Traits = Traits {
     eps: 1e-5,
     theta: 1e6,
     tied: true,
+    ..LLAMA
+};
+
+const MUSE_GLIMMER: Traits = Traits {
+    family: Family::MuseGlimmer,
+    architecture: "MuseGlimmerForCausalLM",
+    base: "MuseGlimmerTextModel",
+    model_type: "muse_glimmer_text",
+    attention_bias: AttentionBias::Never,
+    mlp_bias: false,
+    norms: NormPlacement::Around,
+    norms_around_zero: true,
+    plain_final_norm: true,
+    normed_embedding: true,
+    after_eps: Some(1e-8),
+    head_norm: HeadNorm::PerHead,
+    head_norm_factor: Some(3.87),
+    windows: Windows::AllButEveryFromLast { pattern: 4 },
+    absent_window: 2048,
+    factors: Factors::Muse,
+    attention_gate: AttentionGate::PerNumber,
+    layer_thetas: true,
+    unrotated_beside_windows: true,
+    head_dim: Some(128),
+    eps: 1e-5,
     ..LLAMA
 };
 
@@ -801,7 +865,7 @@ const GLM4_MOE: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) const ARCHITECTURES: [Traits; 66] = [
+pub(super) static ARCHITECTURES: [Traits; 69] = [
     LLAMA,
     Traits {
         family: Family::Arcee,
@@ -1264,6 +1328,42 @@ pub(super) const ARCHITECTURES: [Traits; 66] = [
         computed_width: false,
         experts: ExpertFields::Lfm2,
         ..LFM2
+    },
+    Traits {
+        family: Family::Lfm3,
+        architecture: "Lfm3ForCausalLM",
+        base: "Lfm3Model",
+        model_type: "lfm3",
+        norms: NormPlacement::Around,
+        windows: Windows::EveryFromFirst { pattern: 4 },
+        absent_window: 256,
+        computed_width: false,
+        rotary_share: 0.5,
+        attention_gate: AttentionGate::PerHead,
+        mixers: MixerFields::EverySecondConvolution,
+        local_theta: Some(1e4),
+        head_dim: Some(128),
+        ..LFM2
+    },
+    MUSE_GLIMMER,
+    // It sees images and films, and is used for its text here.
+    Traits {
+        architecture: "MuseGlimmerForConditionalGeneration",
+        base: "MuseGlimmerModel",
+        model_type: "muse_glimmer",
+        text_part: Some(TextPart {
+            model_type: MUSE_GLIMMER.model_type,
+            assumed: &[
+                ("hidden_size", 6656),
+                ("intermediate_size", 19_968),
+                ("num_hidden_layers", 52),
+                ("num_attention_heads", 32),
+                ("num_key_value_heads", 2),
+                ("max_position_embeddings", 131_072),
+                ("vocab_size", 202_048),
+            ],
+        }),
+        ..MUSE_GLIMMER
     },
     GLM4_MOE,
     Traits {

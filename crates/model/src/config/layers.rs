@@ -2,7 +2,7 @@
 
 use super::family::{DeltaProjections, ExpertFields, MixerFields, Router, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
-use super::{CacheLayer, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_head_dim};
+use super::{CacheLayer, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_head_dim, rope};
 use checkpoint::LoadError;
 use kernels::convolution::MAX_TAPS;
 use kernels::recurrence::MAX_WIDTH as MAX_HEAD;
@@ -324,14 +324,15 @@ pub struct ShortConvolutionConfig {
 }
 
 impl ShortConvolutionConfig {
-    fn read(fields: &Fields<'_>) -> Result<ShortConvolutionConfig, LoadError> {
+    /// `absent`: taps, where no field says how many.
+    fn read(fields: &Fields<'_>, absent: usize) -> Result<ShortConvolutionConfig, LoadError> {
         const TAPS: &str = "conv_L_cache";
         let channels = fields.size("hidden_size", MAX_WIDTH)?;
         if !channels.is_multiple_of(16) {
             let problem = format!("{channels} is no multiple of 16, which layers with a convolution need");
             return Err(fields.error("hidden_size", problem));
         }
-        let taps = fields.optional_integer(TAPS, 2..=MAX_TAPS as u64)?.unwrap_or(3) as usize;
+        let taps = fields.optional_integer(TAPS, 2..=MAX_TAPS as u64)?.map_or(absent, |taps| taps as usize);
         Ok(ShortConvolutionConfig { channels, taps, has_bias: fields.flag("conv_bias", false)? })
     }
 }
@@ -585,6 +586,8 @@ fn shares(fields: &Fields<'_>, (num_experts, top_k): (usize, usize), router: Rou
 const MAX_EXPERTS: usize = 1024;
 /// What transformers assumes of `max_window_layers` when it is absent.
 const FIRST_WINDOWED: usize = 28;
+/// What `layer_types` calls a short convolution.
+const CONVOLUTION: &str = "conv";
 /// Layers at the end that read the keys and values of earlier ones.
 const SHARED: &str = "num_kv_shared_layers";
 
@@ -596,19 +599,24 @@ pub(super) fn layers(
     heads: HeadLayout,
 ) -> Result<Vec<LayerConfig>, LoadError> {
     let rotated = rotated(fields, traits, num_layers)?;
+    let thetas = rope::layer_thetas(fields, traits, num_layers)?;
+    let rope_of = |layer: usize, windowed: bool, sees_all: bool| match &thetas {
+        Some(thetas) => rope::index_of(thetas, thetas[layer]),
+        None if sees_all && traits.unrotated_beside_windows => None,
+        None => Some(usize::from(windowed && traits.local_theta.is_some())),
+    };
     let windowed = windowed(fields, traits, &rotated)?;
     let window = window(fields, traits)?;
     let feeds = feeds(fields, traits, num_layers)?;
     let mixers = mixers(fields, traits, num_layers)?;
-    let layers = rotated.into_iter().zip(windowed).zip(feeds).zip(mixers);
+    let layers = rotated.into_iter().zip(windowed).zip(feeds).zip(mixers).enumerate();
     let mut layers: Vec<LayerConfig> = layers
-        .map(|(((rotated, windowed), feed), mixer)| {
-            let rotated = rotated && (windowed || window.is_none() || !traits.unrotated_beside_windows);
-            let rotated = rotated && mixer.has_keys();
+        .map(|(layer, (((rotated, windowed), feed), mixer))| {
+            let sees_all = !windowed && window.is_some();
             LayerConfig {
                 mixer,
-                window: window.filter(|_| windowed),
-                rope: rotated.then_some(usize::from(windowed && traits.local_theta.is_some())),
+                window: window.filter(|_| windowed && mixer.has_keys()),
+                rope: rope_of(layer, windowed, sees_all).filter(|_| rotated && mixer.has_keys()),
                 feed,
                 mlp_width: 0,
                 heads,
@@ -803,11 +811,21 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
             };
             blocks.into_iter().map(mixer).collect()
         }
-        MixerFields::ShortConvolutions => {
-            let convolution = Mixer::ShortConvolution(ShortConvolutionConfig::read(fields)?);
-            match listed(fields, num_layers, &[full, ("conv", convolution)])? {
+        MixerFields::ShortConvolutions | MixerFields::EverySecondConvolution => {
+            let taps = if traits.mixers == MixerFields::ShortConvolutions { 3 } else { 7 };
+            let convolution = Mixer::ShortConvolution(ShortConvolutionConfig::read(fields, taps)?);
+            let windowed = ("sliding_attention", Mixer::Attention);
+            let known = [full, (CONVOLUTION, convolution), windowed];
+            let known = if traits.windows == Windows::Never { &known[..2] } else { &known };
+            match listed(fields, num_layers, known)? {
                 Some(listed) => listed,
-                None => attention_at(fields, num_layers, convolution)?,
+                None if traits.mixers == MixerFields::ShortConvolutions => {
+                    attention_at(fields, num_layers, convolution)?
+                }
+                None => {
+                    let mixer = |layer| if layer == 0 || layer % 2 == 1 { convolution } else { Mixer::Attention };
+                    (0..num_layers).map(mixer).collect()
+                }
             }
         }
     };
@@ -926,7 +944,7 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
     if traits.windows == Windows::Never {
         return Ok(none);
     }
-    let listed = layer_types(fields, num_layers)?;
+    let listed = layer_types(fields, num_layers, traits.mixers == MixerFields::EverySecondConvolution)?;
     let asked_for = [Windows::From, Windows::AllIfAsked, Windows::EverySecondIfAsked, Windows::UnrotatedIfAsked];
     if asked_for.contains(&traits.windows) && !fields.flag("use_sliding_window", false)? {
         return Ok(none);
@@ -951,6 +969,10 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
             (0..num_layers).map(is_windowed).collect()
         }
         Windows::UnrotatedIfAsked => rotated.iter().map(|rotated| !rotated).collect(),
+        Windows::AllButEveryFromLast { pattern } => {
+            (1..=num_layers).map(|layer| !(num_layers - layer).is_multiple_of(pattern)).collect()
+        }
+        Windows::EveryFromFirst { pattern } => (0..num_layers).map(|layer| layer % pattern == 0).collect(),
         Windows::AllButEvery { pattern } => {
             let pattern = fields.optional_size("sliding_window_pattern", 1 << 20)?.unwrap_or(pattern);
             let last_sees_all = traits.uneven_layers.is_some();
@@ -973,8 +995,9 @@ fn window(fields: &Fields<'_>, traits: &Traits) -> Result<Option<usize>, LoadErr
 }
 
 /// `[num_layers]`: whether `layer_types` lists a layer as one with a window; `None` where there is no list.
-fn layer_types(fields: &Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
-    listed(fields, num_layers, &[("full_attention", false), ("sliding_attention", true)])
+fn layer_types(fields: &Fields<'_>, num_layers: usize, has_convolutions: bool) -> Result<Option<Vec<bool>>, LoadError> {
+    let known = [("full_attention", false), ("sliding_attention", true), (CONVOLUTION, false)];
+    listed(fields, num_layers, if has_convolutions { &known } else { &known[..2] })
 }
 
 /// `[num_layers]`: what the names in `layer_types` stand for; `None` where there is no list.

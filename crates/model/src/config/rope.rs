@@ -60,7 +60,7 @@ pub(super) fn ropes(
     traits: &Traits,
     // Of layers without a window, and of those with one.
     (head_dim, local_head_dim): (usize, usize),
-    max_position_embeddings: usize,
+    (max_position_embeddings, num_layers): (usize, usize),
 ) -> Result<(Vec<RopeConfig>, usize), LoadError> {
     let rope = stated(fields)?;
     if rope.is_none() && traits.rope_stated {
@@ -69,7 +69,9 @@ pub(super) fn ropes(
     }
     let Some(local_theta) = traits.local_theta else {
         let (rope, context_limit) = read(fields, traits, rope, head_dim, max_position_embeddings)?;
-        return Ok((vec![rope], context_limit));
+        let bases = layer_thetas(fields, traits, num_layers)?.map(|thetas| bases(&thetas)).unwrap_or_default();
+        let of_layers = bases.iter().map(|&theta| RopeConfig { theta, ..rope.clone() });
+        return Ok((if bases.is_empty() { vec![rope] } else { of_layers.collect() }, context_limit));
     };
     let nested = rope.as_ref().filter(|rope| rope.map.values().any(serde_json::Value::is_object));
     let (full, sliding) = match nested {
@@ -91,6 +93,35 @@ pub(super) fn ropes(
     let local = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: local_head_dim, growth: None };
     // Here the length that is stated counts the stretching.
     Ok((vec![full, local], max_position_embeddings))
+}
+
+/// `[num_layers]`: the base of each layer's rotation, 0 for none; `None`: no list says so.
+pub(super) fn layer_thetas(
+    fields: &Fields<'_>,
+    traits: &Traits,
+    num_layers: usize,
+) -> Result<Option<Vec<f64>>, LoadError> {
+    const NAME: &str = "layer_rope_theta";
+    match traits.layer_thetas && fields.get(NAME).is_some() {
+        true => fields.floats(NAME, num_layers, 0.0..=*THETA.end()).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// The bases in such a list, each once.
+fn bases(thetas: &[f64]) -> Vec<f64> {
+    let mut bases = Vec::new();
+    thetas.iter().filter(|&&theta| theta != 0.0).for_each(|theta| {
+        if !bases.contains(theta) {
+            bases.push(*theta);
+        }
+    });
+    bases
+}
+
+/// The rotation of a layer whose base is `theta`.
+pub(super) fn index_of(thetas: &[f64], theta: f64) -> Option<usize> {
+    bases(thetas).iter().position(|base| *base == theta)
 }
 
 /// A rotation, `rope` holding its own fields, and the positions that make sense with it.
@@ -221,7 +252,7 @@ fn proportional(traits: &Traits, rope: Option<&Fields<'_>>, head_dim: usize) -> 
     let kind = rope.map(|rope| rope.text("rope_type")).transpose()?.flatten();
     let is_so = match (kind, rope) {
         (Some(kind), _) => kind == "proportional",
-        (None, rope) => rope.is_none() && traits.uneven_layers.is_some(),
+        (None, rope) => rope.is_none() && !traits.partial_rotation && traits.rotary_share < 1.0,
     };
     if !is_so {
         return Ok(None);

@@ -424,7 +424,7 @@ impl<'e> Calibrator<'e> {
         };
         let mut factors = read(&norm.weight)?.unwrap_or_else(|| vec![1.0; config.hidden_size]);
         let (bias, eps) = (read(&norm.bias)?, config.rms_norm_eps);
-        if config.norms_around_zero {
+        if config.norms_around_zero && !config.plain_final_norm {
             factors.iter_mut().for_each(|factor| *factor += 1.0);
         }
         let normed = |rows: &[Vec<f32>]| {
