@@ -59,6 +59,11 @@ impl Plan {
                 "weights_ttft_ms": ms(deployment.prefill_weights(ask.prompt)),
                 "weights_tpot_ms": ms(deployment.decode_weights()),
             },
+            "experts": deployment.expert_memory.map(|memory| json!({
+                "memory": memory,
+                "on_disk": deployment.expert_bytes_on_disk(),
+                "read_by_token": deployment.expert_bytes_read(1.0),
+            })),
             "memory": {
                 "total": memory.total,
                 "weights": memory.weights,

@@ -92,6 +92,8 @@ pub struct Deployment {
     pub kv_tokens: Option<u64>,
     /// Speculative decoding; `None`: off.
     pub speculation: Option<SpeculationModel>,
+    /// Bytes for experts, of which the others are read from disk; `None`: all are in memory.
+    pub expert_memory: Option<f64>,
 }
 
 impl Deployment {
@@ -101,7 +103,20 @@ impl Deployment {
         let cost = cost::cost(&machine, &demands);
         let unread_bytes = model.shape.unread_bytes(weights);
         let (name, assumed) = (model.name.clone(), model.assumed);
-        Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens: None, speculation: None }
+        let (kv_tokens, speculation, expert_memory) = (None, None, None);
+        Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens, speculation, expert_memory }
+    }
+
+    /// Bytes of experts that are not in memory.
+    pub(crate) fn expert_bytes_on_disk(&self) -> f64 {
+        let all = self.demands.expert_bytes as f64;
+        self.expert_memory.map_or(0.0, |memory| (all - memory).max(0.0))
+    }
+
+    /// Bytes of experts that a step of `rows` rows reads from disk, if all are equally likely. They rarely are, and those
+    /// used most stay in memory: fewer are read.
+    pub(crate) fn expert_bytes_read(&self, rows: f64) -> f64 {
+        self.demands.shape.experts.map_or(0.0, |experts| experts.share_read(rows)) * self.expert_bytes_on_disk()
     }
 
     fn peaks(&self) -> Peaks {

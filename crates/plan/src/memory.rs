@@ -44,7 +44,7 @@ impl Deployment {
     /// engine leaves beside the weights.
     pub fn memory(&self, ask: &Ask) -> Memory {
         let shape = &self.demands.shape;
-        let weights = self.demands.weight_bytes as f64 + self.unread_bytes as f64;
+        let weights = self.demands.weight_bytes as f64 + self.unread_bytes as f64 - self.expert_bytes_on_disk();
         let kv_per_token = self.demands.kv_bytes_per_token as f64;
         let tokens = (ask.prompt + ask.written()).div_ceil(BLOCK) * BLOCK;
         let kv_per_request = kv_per_token * tokens as f64;

@@ -1,7 +1,7 @@
 //! Parameters of a plan, from flags or a URL, and their validation, in one place.
 //!
 //! ```text
-//! model=7b & machine=h100 | flops=312T & bandwidth=2T & memory=80G & machines=1 & weights=bf16 & kv=bf16
+//! model=7b & machine=h100 | flops=312T & bandwidth=2T & memory=80G & machines=1 & weights=bf16 & kv=bf16 & expert_memory=8G
 //! prompt=1024 & thinking=2000 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50 & acceptance=0.8 & draft=0.5b
 //! ```
 
@@ -42,6 +42,8 @@ pub struct Question {
     pub weights: Option<WeightClass>,
     /// Precision of keys and values; `None`: that of the loaded model, or bf16.
     pub kv_dtype: Option<KvDtype>,
+    /// Bytes for the experts of a mixture; `None`: for all of them.
+    pub expert_memory: Option<f64>,
     /// Rows per prefill pass; `None`: the machine's.
     pub rows: Option<usize>,
     /// Lengths, batch, users.
@@ -153,7 +155,7 @@ const fn parameter(name: &'static str, kind: ParameterKind, about: &'static str)
 }
 
 /// The URL parameters. The last is the response format, which the caller reads.
-pub const PARAMETERS: [Parameter; 19] = [
+pub const PARAMETERS: [Parameter; 20] = [
     parameter("model", Text, "a model by name, a number of parameters such as 7b, or here: the loaded one"),
     parameter("machine", Text, "a machine by name, or here"),
     parameter("machines", Whole, "number of these machines, combined into one"),
@@ -162,6 +164,7 @@ pub const PARAMETERS: [Parameter; 19] = [
     parameter("memory", Text, "bytes of memory, with flops and bandwidth, such as 80G"),
     parameter("weights", Word(&WEIGHTS), "precision of the weights"),
     parameter("kv", Word(&KV_DTYPES), "precision of keys and values"),
+    parameter("expert_memory", Text, "bytes of memory for experts, the others on disk, such as 8G"),
     parameter("rows", Whole, "rows per prefill pass"),
     parameter("prompt", Whole, "tokens of a prompt"),
     parameter("thinking", Whole, "reasoning tokens before the response"),
@@ -241,6 +244,7 @@ impl Question {
             machines: number("machines", 1)?,
             weights: get("weights").map(weight_class).transpose()?,
             kv_dtype: get("kv").map(kv_dtype).transpose()?,
+            expert_memory: amount("expert_memory", "8G")?,
             rows: get("rows").map(|text| whole("rows", text)).transpose()?,
             ask: Ask {
                 prompt: number("prompt", 1024)?,
@@ -272,6 +276,10 @@ impl Question {
             return wrong("draft", "goes with acceptance: give that too");
         }
         let mut deployment = self.on_machine(here)?;
+        if self.expert_memory.is_some() && deployment.demands.shape.experts.is_none() {
+            return wrong("expert_memory", format!("{} has no experts: leave it out", deployment.name));
+        }
+        deployment.expert_memory = self.expert_memory;
         if let Some(rows) = self.rows {
             deployment.machine.rows = rows;
         }
@@ -327,6 +335,7 @@ impl Question {
             machine,
             cost,
             speculation: None,
+            expert_memory: None,
         })
     }
 

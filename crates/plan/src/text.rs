@@ -279,7 +279,7 @@ impl Plan {
     }
 
     fn memory_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = &self.memory;
+        let Plan { memory, deployment, .. } = self;
         write!(
             f,
             "  memory: {} weights + {} of KV cache per request ({} per token)",
@@ -291,6 +291,15 @@ impl Plan {
             write!(f, " + {} of states per request", size(memory.states_per_request))?;
         }
         write!(f, " + {} activations", size(memory.activations))?;
+        if deployment.expert_memory.is_some() {
+            write!(
+                f,
+                " + {} of experts on disk, of which a token of one request reads {} if all are used alike; that time is \
+                 not in these figures",
+                size(deployment.expert_bytes_on_disk()),
+                size(deployment.expert_bytes_read(1.0))
+            )?;
+        }
         match memory.left {
             Some(left) if self.deployment.kv_tokens.is_some() => writeln!(f, "; the cache has {}", size(left)),
             Some(left) => writeln!(f, "; {} left for the cache, {} kept free", size(left), size(memory.reserved)),

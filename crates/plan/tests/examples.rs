@@ -131,6 +131,17 @@ fn a_mixture_holds_all_experts_and_reads_some() {
     );
     let all = demands.weight_bytes as f64 / 1e9;
     assert!(deployment.step(1, 1.0) < 0.6 * all && deployment.step(64, 1.0) >= 0.99 * all);
+    // Memory for a quarter of them: the rest is on disk, and a token reads two of eight of it.
+    let experts = demands.expert_bytes as f64;
+    let ask = Ask { prompt: 8, response: 8, thinking: 0, batch: 1, users: None };
+    let part = Deployment { expert_memory: Some(experts / 4.0), ..deployment.clone() };
+    close(deployment.memory(&ask).weights - part.memory(&ask).weights, 0.75 * experts);
+    let json = part.plan(&ask).json();
+    close(json["experts"]["on_disk"].as_f64().unwrap(), 0.75 * experts);
+    close(json["experts"]["read_by_token"].as_f64().unwrap(), 0.25 * 0.75 * experts);
+    assert!(part.plan(&ask).to_string().contains("of experts on disk"));
+    let plenty = Deployment { expert_memory: Some(2.0 * experts), ..deployment.clone() };
+    close(plenty.memory(&ask).weights, deployment.memory(&ask).weights);
 }
 
 #[test]

@@ -33,6 +33,8 @@ fn wrong_questions_name_the_parameter() {
         ("model=llama-9&machine=h100", "model", "\"llama-9\" is not known; known are llama-2-7b"),
         ("model=here&machine=h100", "model", "not known"),
         ("model=../etc/passwd&machine=h100", "model", "not known"),
+        ("model=7b&machine=h100&expert_memory=8G", "expert_memory", "has no experts"),
+        ("model=7b&machine=h100&expert_memory=some", "expert_memory", "not a number"),
         ("model=7b&machine=abacus", "machine", "known are here, a100, h100"),
         ("model=7b", "machine", "not measured"),
         ("model=7b&machine=h100&flops=1T&bandwidth=1T", "machine", "not both"),

@@ -73,6 +73,7 @@ fn question(flags: &PlanFlags, context: Option<usize>) -> Result<Question, Failu
         machines: flags.machines_per_instance,
         weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()),
+        expert_memory: flags.expert_memory,
         rows: flags.max_num_batched_tokens,
         ask: Ask { prompt, response: flags.response, thinking, batch: flags.batch, users },
         acceptance,
@@ -97,6 +98,7 @@ fn refused(problem: &Problem, model: &str) -> Failure {
         "machines" => "machines-per-instance",
         "rows" => "max-num-batched-tokens",
         "kv" => "kv-dtype",
+        "expert_memory" => "expert-memory",
         other => other,
     };
     Failure::usage(format!(

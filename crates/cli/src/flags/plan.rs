@@ -38,6 +38,9 @@ pub(crate) struct PlanFlags {
     /// Precision of keys and values. Default: bf16.
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum)]
     pub(crate) kv_dtype: Option<KvPrecision>,
+    /// Memory for the experts of a mixture (8G), the others on disk; see `serve`. Default: all are in memory.
+    #[arg(long, value_name = "X", value_parser = quantity, conflicts_with = "check")]
+    pub(crate) expert_memory: Option<f64>,
     /// Order in which this machine sums products of 16-bit numbers; see `serve`. auto is the fastest.
     #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
     pub(crate) arithmetic: SumOrder,
