@@ -20,12 +20,12 @@ use transport::auth::{ApiKeys, Right, Tenant};
 use transport::drain::Drain;
 use transport::error::ApiError;
 use transport::ids::Ids;
+use transport::openapi::Rendered;
 use transport::origin::OriginPolicy;
 use transport::prepare_pool::{PreparePool, Room};
 
 use crate::ServerOptions;
 use crate::charge::AnswerMemory;
-use crate::openapi::CachedDocument;
 use crate::responses::Store;
 use crate::served_model::ServedModel;
 use crate::settings::Settings;
@@ -51,7 +51,7 @@ pub(crate) struct App {
     /// Files and batches, where they are kept.
     pub(crate) batch_store: Option<Arc<BatchStore>>,
     /// The document of the API.
-    pub(crate) openapi: OnceLock<CachedDocument>,
+    pub(crate) openapi: OnceLock<Rendered>,
     pub(crate) permits: Permits,
     pub(crate) drain: Arc<Drain>,
     /// Memory for answers that are not read yet.

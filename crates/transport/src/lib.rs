@@ -6,6 +6,7 @@
 //!    |                                                             |
 //!    |                                    prepare_pool: threads for text, shared fairly (fair_queue)
 //! stop, drain: how a server ends               error: one type, in the shape that each API has
+//!                                              openapi: the document of what is taken and answered, of the same tables
 //! ```
 #![allow(missing_docs, reason = "most methods are one error, or read one field, and their names say it")]
 
@@ -19,6 +20,7 @@ pub mod hints;
 pub mod ids;
 pub mod json;
 pub mod listen;
+pub mod openapi;
 pub mod origin;
 pub mod prepare_pool;
 pub mod query;
