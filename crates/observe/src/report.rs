@@ -106,6 +106,37 @@ impl Timings {
         }
     }
 
+    /// Adds those of a request that ran side by side with these: tokens and steps are summed, times are the longest, and
+    /// of what the cache missed the largest is kept. Contexts, and the bill but for that, stay these.
+    pub fn join(&mut self, other: &Timings) {
+        for (longest, this) in [
+            (&mut self.queue_ms, other.queue_ms),
+            (&mut self.prefill_ms, other.prefill_ms),
+            (&mut self.decode_ms, other.decode_ms),
+            (&mut self.ttft_ms, other.ttft_ms),
+            (&mut self.total_ms, other.total_ms),
+            (&mut self.held_ms, other.held_ms),
+        ] {
+            *longest = longest.max(this);
+        }
+        for (sum, more) in [
+            (&mut self.prefill_tokens, other.prefill_tokens),
+            (&mut self.cached_tokens, other.cached_tokens),
+            (&mut self.decode_tokens, other.decode_tokens),
+            (&mut self.decode_steps, other.decode_steps),
+            (&mut self.verify_steps, other.verify_steps),
+            (&mut self.drafted_tokens, other.drafted_tokens),
+            (&mut self.accepted_tokens, other.accepted_tokens),
+            (&mut self.preemptions, other.preemptions),
+        ] {
+            *sum += more;
+        }
+        let misses = [self.bill.miss, other.bill.miss].into_iter().flatten();
+        self.bill.miss = misses.reduce(|a, b| if b.lost > a.lost { b } else { a });
+        let bounds = [self.latency_bound, other.latency_bound].into_iter().flatten();
+        self.latency_bound = bounds.reduce(|a, b| a.latest(&b));
+    }
+
     /// Computed prompt tokens per second of the prefill phase (0 when nothing was computed).
     pub fn prefill_tok_s(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill_ms)

@@ -11,6 +11,7 @@ use engine::{Timings, ValidatedRequest};
 use scheduler::LatencyBound;
 use serde_json::Value;
 use telemetry::access::Refused;
+use telemetry::answer_timings::NOT_KNOWN_YET;
 use telemetry::otel::TraceParent;
 use telemetry::timeline::RequestOrigin;
 use transport::auth::Tenant;
@@ -24,9 +25,8 @@ use crate::endpoint::Endpoint;
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
 const PROMISED_TTFT: HeaderName = HeaderName::from_static("x-promised-ttft-ms");
 const PROMISED_TOTAL: HeaderName = HeaderName::from_static("x-promised-total-ms");
-/// What it says beside a promise that rests on nothing yet; `promise` in `timings` likewise.
+/// What it says beside a promise that rests on nothing yet.
 const PROMISE: HeaderName = HeaderName::from_static("x-promise");
-pub(crate) const NOT_KNOWN_YET: &str = "not known yet";
 /// Fields that were taken and change nothing, and what `max_tokens` was cut to.
 const HINTS: HeaderName = HeaderName::from_static("x-twostroke-hints");
 const MAX_TOKENS: HeaderName = HeaderName::from_static("x-twostroke-max-tokens");

@@ -28,21 +28,15 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use engine::Stats;
-use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
-use scheduler::BoundKind;
-use scheduler::latency_bound::COVERAGE;
-use serde_json::{Map, Value, json};
 use telemetry::live_events as events;
-use telemetry::live_wire::{Info, LateRule, Limits, TargetTimes};
-use telemetry::time_format::ms;
+use telemetry::live_feed::Wishes;
 use transport::error::ApiError;
 use transport::json::json_body;
 use transport::query;
 
 use crate::app::App;
 use crate::ask::Caller;
-use crate::live::feed::{Feed, Wishes};
+use crate::live::feed::Feed;
 
 /// Whether the route is the page's, and gone with `ServerOptions::ui`.
 pub(crate) fn is_live(path: &str) -> bool {
@@ -51,55 +45,8 @@ pub(crate) fn is_live(path: &str) -> bool {
 
 /// What is served, and what the machine can do.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
-    let model = app.engine.model();
-    let kind = |limits: &engine::DeviceLimits| match model.weights.name() {
-        "bf16" => limits.bf16_kind,
-        _ => limits.int8_kind,
-    };
-    let targets = app.engine.targets();
-    let limits = app.engine.device_limits().map(|limits| Limits {
-        peaks: events::peaks(&limits, model),
-        matrix_kind: kind(&limits),
-        in_cache: limits.holds(model.weight_bytes),
-        not_sure: limits.doubt().map(|doubt| doubt.to_string()),
-    });
-    let now = app.engine.now();
-    let info = Info {
-        name: &app.model.names[0],
-        version: env!("CARGO_PKG_VERSION"),
-        weights: model.weights.name(),
-        kv_dtype: model.kv_dtype.name(),
-        isa: &model.device.kernels,
-        arithmetic: model.arithmetic.name(),
-        threads: model.device.threads,
-        block_size: model.block_size,
-        blocks: model.num_blocks,
-        kv_bytes_per_token: model.kv_bytes_per_token,
-        weight_bytes: model.weight_bytes,
-        max_model_len: model.max_model_len,
-        max_num_seqs: model.max_num_seqs,
-        max_num_batched_tokens: model.max_num_batched_tokens,
-        targets: TargetTimes { ttft_ms: targets.ttft.map(ms), tpot_ms: targets.tpot.map(ms) },
-        promises: promises(&app.engine.stats()),
-        // The ledger's rule, told and not written twice.
-        late: LateRule { medians: LATE_MEDIANS, floor_ms: ms(LATE_FLOOR) },
-        limits,
-        pause_allowed: app.settings.hold_token.is_some(),
-        now_ms: ms(now),
-        now_unix_ms: app.engine.unix(now).as_millis_f64(),
-    };
+    let info = events::info(&*app.engine, &app.model.names[0], app.settings.hold_token.is_some());
     ([(header::CACHE_CONTROL, "no-store")], json_body(events::written(&info))).into_response()
-}
-
-/// How promises were kept: the share of the last 200, and all of them.
-fn promises(stats: &Stats) -> Value {
-    let mut kinds: Map<String, Value> = Map::new();
-    kinds.insert("share".into(), COVERAGE.into());
-    for (kind, kept) in BoundKind::ALL.iter().zip(&stats.promises) {
-        let of = json!({"kept": kept.kept, "broken": kept.broken, "rolling": kept.rolling});
-        kinds.insert(kind.name().into(), of);
-    }
-    Value::Object(kinds)
 }
 
 pub(crate) async fn watch(

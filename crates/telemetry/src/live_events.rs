@@ -3,20 +3,22 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use engine::ledger::{RowShares, row_shares};
+use engine::ledger::{LATE_FLOOR, LATE_MEDIANS, RowShares, row_shares};
 use engine::{
     DeviceLimits, End, Ended, FinishReason, HandoffOutcome, KvMap, ModelInfo, Observe, Percentiles, RemotePrefillTrace,
-    RequestId, RequestSnapshot, SecondStats,
+    RequestId, RequestSnapshot, SecondStats, Stats,
 };
 use protocol::Nanos;
 use roofline::{Demands, peak};
-use scheduler::{BlockUse, Blocked, CostModel, Preempted, PreemptionMode, RecordRow, StepRecord};
+use scheduler::latency_bound::COVERAGE;
+use scheduler::{BlockUse, Blocked, BoundKind, CostModel, Preempted, PreemptionMode, RecordRow, StepRecord};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::live_wire::{
-    AwayEvent, AwayStep, AwayTimes, BlockState, DecodeRow, EndedEvent, HistoryEvent, KvEvent, LandedBlocks, Name,
-    OpenAnswer, PeakRates, PreemptedRow, PrefillRow, RequestsEvent, StatsEvent, StepBlocks, StepEvent,
+    AwayEvent, AwayStep, AwayTimes, BlockState, DecodeRow, EndedEvent, HistoryEvent, Info, KvEvent, LandedBlocks,
+    LateRule, Limits, Name, OpenAnswer, PeakRates, PreemptedRow, PrefillRow, RequestsEvent, StatsEvent, StepBlocks,
+    StepEvent, TargetTimes,
 };
 use crate::time_format::ms;
 use crate::timeline::Registry;
@@ -310,6 +312,52 @@ pub fn requests<'a>(scene: &RequestSnapshot, names: &'a mut Names, registry: &Re
 
 pub fn peaks(limits: &DeviceLimits, model: &ModelInfo) -> PeakRates {
     PeakRates { read_bandwidth: limits.bandwidth_for(model.weight_bytes), matrix_flops: peak(limits, model.weights) }
+}
+
+/// What is served under this name, and what the machine can do. `pause_allowed`: the engine may be held.
+pub fn info<'a>(engine: &'a dyn Observe, name: &'a str, pause_allowed: bool) -> Info<'a> {
+    let (model, targets, now) = (engine.model(), engine.targets(), engine.now());
+    let limits = engine.device_limits().map(|limits| Limits {
+        peaks: peaks(&limits, model),
+        matrix_kind: if model.weights.name() == "bf16" { limits.bf16_kind } else { limits.int8_kind },
+        in_cache: limits.holds(model.weight_bytes),
+        not_sure: limits.doubt().map(|doubt| doubt.to_string()),
+    });
+    Info {
+        name,
+        version: env!("CARGO_PKG_VERSION"),
+        weights: model.weights.name(),
+        kv_dtype: model.kv_dtype.name(),
+        isa: &model.device.kernels,
+        arithmetic: model.arithmetic.name(),
+        threads: model.device.threads,
+        block_size: model.block_size,
+        blocks: model.num_blocks,
+        kv_bytes_per_token: model.kv_bytes_per_token,
+        weight_bytes: model.weight_bytes,
+        max_model_len: model.max_model_len,
+        max_num_seqs: model.max_num_seqs,
+        max_num_batched_tokens: model.max_num_batched_tokens,
+        targets: TargetTimes { ttft_ms: targets.ttft.map(ms), tpot_ms: targets.tpot.map(ms) },
+        promises: promises(&engine.stats()),
+        // The ledger's rule, told and not written twice.
+        late: LateRule { medians: LATE_MEDIANS, floor_ms: ms(LATE_FLOOR) },
+        limits,
+        pause_allowed,
+        now_ms: ms(now),
+        now_unix_ms: engine.unix(now).as_millis_f64(),
+    }
+}
+
+/// How promises were kept: the share of the last 200, and all of them.
+fn promises(stats: &Stats) -> Value {
+    let mut kinds: Map<String, Value> = Map::new();
+    kinds.insert("share".into(), COVERAGE.into());
+    for (kind, kept) in BoundKind::ALL.iter().zip(&stats.promises) {
+        let of = json!({"kept": kept.kept, "broken": kept.broken, "rolling": kept.rolling});
+        kinds.insert(kind.name().into(), of);
+    }
+    Value::Object(kinds)
 }
 
 pub fn stats(now: Nanos, engine: &dyn Observe, [ttft, itl]: [Option<Percentiles>; 2]) -> StatsEvent {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::{ServiceClass, TokenLogprob};
 use serde::Serialize;
+use telemetry::answer_timings::WireTimings;
 use telemetry::timeline::RequestTrace;
 use transport::json::json_body;
 
@@ -16,7 +17,7 @@ use crate::openai::said::Said;
 use crate::openai::stream::Writer;
 use crate::openai::transfer::WireTransfer;
 use crate::openai::whole::{List, Numbers, Whole};
-use crate::openai::wire::{ChatChoice, ChatMessageOut, Envelope, TextChoice, WireTimings, WireUsage, fingerprint};
+use crate::openai::wire::{ChatChoice, ChatMessageOut, Envelope, TextChoice, WireUsage, fingerprint};
 
 /// What both deliveries share: names, and the way tokens are shown.
 pub(super) struct Format<'a> {
@@ -66,7 +67,9 @@ pub(crate) fn timings(app: &App, plan: &ResponsePlan, trace: &RequestTrace, tota
     let cache = totals.timings.bill.miss.map(|miss| reader.cache_miss(&miss, trace));
     let searched = plan.beams.as_ref().map(Beams::taken);
     let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.model.demands);
-    WireTimings::of(&totals.timings, trace.thinking(&*app.engine), phases, searched, [cache, detail])
+    let mut told = WireTimings::of(&totals.timings, trace.thinking(&*app.engine), phases, [cache, detail]);
+    (told.beam_rounds, told.beam_rows) = searched.map(|taken| (taken.rounds, taken.rows)).unzip();
+    told
 }
 
 pub(crate) struct OpenAi;

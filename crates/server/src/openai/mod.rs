@@ -7,7 +7,6 @@
 pub(crate) mod beams;
 pub(crate) mod chat;
 pub(crate) mod completions;
-pub(crate) mod cost;
 pub(crate) mod format;
 pub(crate) mod hints;
 pub(crate) mod late;

@@ -8,6 +8,7 @@ use engine::receipt::Receipt;
 use engine::{Event, PromptProgress, TokenLogprob};
 use hyper::body::Bytes;
 use serde_json::Value;
+use telemetry::answer_timings::WireTimings;
 use telemetry::timeline::RequestTrace;
 use transport::error::ApiError;
 use transport::sse::{event, framed};
@@ -18,7 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::openai::format::{Format, json};
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::said::Said;
-use crate::openai::wire::{ChatChunk, Delta, Envelope, TextChoice, WireProgress, WireTimings, WireUsage};
+use crate::openai::wire::{ChatChunk, Delta, Envelope, TextChoice, WireProgress, WireUsage};
 
 /// One choice of a stream.
 #[derive(Default)]

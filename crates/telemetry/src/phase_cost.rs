@@ -17,7 +17,7 @@ use serde::Serialize;
 
 /// One phase of one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct WirePhase {
+pub struct WirePhase {
     flops: f64,
     bytes: f64,
     intensity: f64,
@@ -36,16 +36,16 @@ struct WireShares {
 
 /// Both phases of all prompts of a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cost {
+pub struct PhaseCosts {
     prompts: usize,
     work: [PassWork; 2],
     seconds: [f64; 2],
     tokens: [usize; 2],
 }
 
-impl Cost {
+impl PhaseCosts {
     /// Adds those of one prompt, which was read in chunks of at most `chunk` rows, with its number of answers.
-    pub(crate) fn add(&mut self, timings: &Timings, demands: &Demands, chunk: usize, answers: usize) {
+    pub fn add(&mut self, timings: &Timings, demands: &Demands, chunk: usize, answers: usize) {
         let context = timings.decode_context_tokens as f64;
         // Its answers decode side by side, in the same steps.
         let steps = timings.decode_steps.div_ceil(answers.max(1));
@@ -61,7 +61,7 @@ impl Cost {
     }
 
     /// Prefill and decode; `None` for one without tokens.
-    pub(crate) fn phases(&self, limits: Option<&DeviceLimits>, demands: &Demands) -> [Option<WirePhase>; 2] {
+    pub fn phases(&self, limits: Option<&DeviceLimits>, demands: &Demands) -> [Option<WirePhase>; 2] {
         std::array::from_fn(|phase| {
             let (work, seconds) = (&self.work[phase], self.seconds[phase]);
             // Several prompts ran side by side: their times are no sum.
