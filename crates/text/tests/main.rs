@@ -2,6 +2,7 @@
 
 mod encoding;
 mod hostile_tokenizers;
+mod infill;
 mod pairs;
 mod template;
 mod tokenizer;

@@ -2,12 +2,13 @@
 
 use engine::Prompt;
 use serde_json::Value;
+use text::infill::Gap;
 use transport::auth::Tenant;
 use transport::error::ApiError;
 use transport::fields::Fields;
 
 use super::completion::Begun;
-use super::fim::{self, Gap};
+use super::fim;
 use super::shapes::INFILL;
 use crate::answers::PreparedRequest;
 use crate::app::App;

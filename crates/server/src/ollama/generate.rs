@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use engine::{Chat, ChatMessage, Prompt, RawRequest};
 use serde_json::{Map, Value};
+use text::infill::Gap;
 use transport::auth::Tenant;
 use transport::error::ApiError;
 
@@ -22,7 +23,7 @@ use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
 use crate::conversation::{ToolChoice, ToolOptions};
 use crate::endpoint::Endpoint;
-use crate::llama::fim::{self, Gap};
+use crate::llama::fim;
 use crate::openai::{chat, params};
 
 /// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.

@@ -10,13 +10,13 @@ use engine::sampling::{SamplingOption, options};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use telemetry::time_format;
+use text::infill::InfillMarks;
 use transport::error::ApiError;
 use transport::fields::{Fields, as_written};
 
 use super::options::{served, tagged};
 use super::shapes::SHOW;
 use crate::app::App;
-use crate::llama::fim::Marks;
 
 /// `GET /api/tags`.
 pub(super) fn tags(app: &App) -> Value {
@@ -128,7 +128,7 @@ fn capabilities(app: &App) -> Vec<&'static str> {
     let dialect = &app.model.tool_format.dialect;
     let tools = dialect.calls.is_some().then_some("tools");
     let thinking = dialect.thoughts.is_some().then_some("thinking");
-    let marks = app.engine.model().tokenizer.as_ref().and_then(|tokenizer| Marks::of(tokenizer));
+    let marks = app.engine.model().tokenizer.as_ref().and_then(|tokenizer| InfillMarks::of(tokenizer));
     let insert = marks.map(|_| "insert");
     std::iter::once("completion").chain(tools).chain(insert).chain(thinking).collect()
 }

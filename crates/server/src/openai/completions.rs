@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::{Prompt, RawRequest};
 use serde_json::Value;
+use text::infill::Gap;
 use transport::auth::Tenant;
 use transport::error::ApiError;
 use transport::fields::{Fields, wrong_type};
@@ -11,7 +12,7 @@ use transport::fields::{Fields, wrong_type};
 use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
 use crate::endpoint::Endpoint;
-use crate::llama::fim::{self, Gap};
+use crate::llama::fim;
 use crate::openai::format::OpenAi;
 use crate::openai::{beams, hints, params, shapes, structured, transfer};
 
