@@ -4,28 +4,28 @@
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use batches::BatchStore;
 use engine::receipt::Provenance;
 use engine::{Observe, Prompt, RawRequest, Rejection, ValidatedRequest};
-use http_body_util::BodyExt;
 use telemetry::access::AccessLog;
 use telemetry::metrics::HttpMetrics;
 use telemetry::otel::Exporter;
 use telemetry::time_format::unix_seconds;
 use telemetry::timeline::{Reader, Registry};
 use tokio::sync::Semaphore;
+use transport::answer_memory::AnswerMemory;
 use transport::arriving::Arriving;
 use transport::auth::{ApiKeys, Right, Tenant};
 use transport::drain::Drain;
 use transport::error::ApiError;
 use transport::ids::Ids;
+use transport::json;
 use transport::openapi::Rendered;
 use transport::origin::OriginPolicy;
-use transport::prepare_pool::{PreparePool, Room};
+use transport::prepare_pool::PreparePool;
 
 use crate::ServerOptions;
-use crate::charge::AnswerMemory;
 use crate::responses::Store;
 use crate::served_model::ServedModel;
 use crate::settings::Settings;
@@ -191,12 +191,14 @@ impl App {
         tenant: Option<Tenant>,
         work: impl FnOnce(serde_json::Value, &App) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        check_content_type(headers)?;
-        let (bytes, room) = self.read(headers, body, tenant).await?;
+        json::check_content_type(headers)?;
+        let (patience, mut room) = (self.settings.patience, self.text.room(tenant));
+        let body = Arriving::new(headers, body, self.settings.body_limit as u64, patience.quiet, patience.body)?;
+        let bytes = body.collect(&mut room).await?;
         let app = self.clone();
         let most_values = MOST_VALUES.max(2 * self.engine.model().max_model_len);
         let job = move || {
-            let value = transport::json::parse(&bytes, most_values)?;
+            let value = json::parse(&bytes, most_values)?;
             drop(bytes);
             work(value, &app)
         };
@@ -211,74 +213,5 @@ impl App {
     ) -> Result<T, ApiError> {
         let app = self.clone();
         self.pages.run(self.pages.room(tenant), move || work(&app)).await
-    }
-
-    /// Collects a body within its limits of size, time and memory.
-    async fn read(&self, headers: &HeaderMap, body: Body, tenant: Option<Tenant>) -> Result<(Vec<u8>, Room), ApiError> {
-        let patience = self.settings.patience;
-        let mut body = Arriving::new(headers, body, self.settings.body_limit as u64, patience.quiet, patience.body)?;
-        let mut bytes: Vec<u8> = Vec::new();
-        let mut room = self.text.room(tenant);
-        // Memory is taken for what has arrived, not for what was announced: a client that promises much and sends little
-        // holds little.
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.map_err(|unread| ApiError::from(&unread))?.into_data() else { continue };
-            room.grow(data.len())?;
-            bytes.extend_from_slice(&data);
-        }
-        Ok((bytes, room))
-    }
-}
-
-/// JSON in UTF-8, as it is: no other type, no other character set, no compression. A body without a type is JSON, and so
-/// is one of type `application/octet-stream`, which says no more: LiteLLM sends either to Ollama. No form of a page can
-/// send these, and a script's request names its origin.
-fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
-    {
-        return Err(ApiError::unsupported_media_type("Compressed request bodies are not supported."));
-    }
-    let wrong =
-        ApiError::unsupported_media_type("The request body must be JSON: send 'Content-Type: application/json'.");
-    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
-    let Some(value) = types.next() else { return Ok(()) };
-    if types.next().is_some() {
-        return Err(wrong);
-    }
-    let Ok(value) = value.to_str() else { return Err(wrong) };
-    let mut parts = value.split(';').map(str::trim);
-    let types = ["application/json", "application/octet-stream"];
-    let is_json = parts.next().is_some_and(|kind| types.iter().any(|json| kind.eq_ignore_ascii_case(json)));
-    let is_utf8 = parts.all(|part| match part.split_once('=') {
-        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
-            let value = value.trim().trim_matches('"');
-            value.eq_ignore_ascii_case("utf-8") || value.eq_ignore_ascii_case("utf8")
-        }
-        _ => true,
-    });
-    if is_json && is_utf8 { Ok(()) } else { Err(wrong) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_json_in_utf8_is_read() {
-        let check = |types: &[&str]| {
-            let headers = types.iter().map(|kind| (header::CONTENT_TYPE, kind.parse().unwrap())).collect();
-            check_content_type(&headers).is_ok()
-        };
-        let octets = "application/octet-stream";
-        for good in
-            [octets, "application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\"; x=y"]
-        {
-            assert!(check(&[good]), "{good}");
-        }
-        for bad in ["", "text/plain", "application/jsonp", "application/json; charset=utf-16", "*/*"] {
-            assert!(!check(&[bad]), "{bad}");
-        }
-        assert!(check(&[]));
-        assert!(!check(&["application/json", "application/json"]));
     }
 }

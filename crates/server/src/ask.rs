@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::Response;
 use engine::{Timings, ValidatedRequest};
 use scheduler::LatencyBound;
 use serde_json::Value;
@@ -16,6 +17,7 @@ use telemetry::otel::TraceParent;
 use telemetry::timeline::RequestOrigin;
 use transport::auth::Tenant;
 use transport::error::{ApiError, ApiResult};
+use transport::sse::streamed;
 
 use crate::answers::{Adjustments, EventStream, Events, PreparedRequest, ResponsePlan, ResponseWriter};
 use crate::app::App;
@@ -80,6 +82,33 @@ impl Caller {
 
 pub(crate) fn own_id(app: &App) -> HeaderValue {
     app.ids.request_id().try_into().expect("letters and digits are a header value")
+}
+
+/// A request that its URL says all of.
+pub(crate) struct UrlRequest {
+    pub(crate) app: Arc<App>,
+    pub(crate) caller: Caller,
+    /// Empty where there is none.
+    pub(crate) query: String,
+}
+
+impl FromRequestParts<Arc<App>> for UrlRequest {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, app: &Arc<App>) -> ApiResult<UrlRequest> {
+        let caller = head.extensions.remove().ok_or_else(ApiError::internal)?;
+        Ok(UrlRequest { app: app.clone(), caller, query: head.uri.query().unwrap_or_default().to_owned() })
+    }
+}
+
+impl UrlRequest {
+    /// What `work` writes, when it is the caller's turn ([`App::in_turn`]).
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&App) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
+        self.app.in_turn(self.caller.tenant, work).await
+    }
 }
 
 /// A request with an unread JSON body.
@@ -212,14 +241,8 @@ async fn deliver(
     outputs: EventStream,
 ) -> ApiResult<(Response, Option<Timings>)> {
     if plan.delivery.stream {
-        let headers = [
-            (header::CONTENT_TYPE, writer.stream_type()),
-            (header::CACHE_CONTROL, "no-cache"),
-            // Asks proxies to pass each event on at once.
-            (HeaderName::from_static("x-accel-buffering"), "no"),
-        ];
-        let writer = writer.stream_writer(&app, plan, &outputs);
-        return Ok(((headers, Body::new(Events::new(app, outputs, writer))).into_response(), None));
+        let (kind, writer) = (writer.stream_type(), writer.stream_writer(&app, plan, &outputs));
+        return Ok((streamed(kind, "no-cache", Body::new(Events::new(app, outputs, writer))), None));
     }
     let (response, timings) = writer.whole(&app, plan, outputs).await?;
     Ok((response, Some(timings)))

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use axum::extract::{Extension, Path, RawQuery, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use batches::{BATCH_ROUTES, BatchNote, BatchStore, FileNote, MOST_FILE_BYTES, Status, unwritable};
@@ -23,7 +23,7 @@ use transport::json::json_body;
 use transport::query::{FILES_PAGE, PAGE, Page};
 
 use crate::app::App;
-use crate::ask::{Caller, JsonRequest, blocking};
+use crate::ask::{Caller, JsonRequest, UrlRequest, blocking};
 use crate::openai::shapes;
 
 /// Bytes of a field beside the file.
@@ -150,29 +150,25 @@ fn broken(error: &multer::Error) -> ApiError {
 }
 
 /// `GET /v1/files`.
-pub(crate) async fn list_files(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> ApiResult<Response> {
-    let mut page = Page::read(query.as_deref().unwrap_or_default(), FILES_PAGE, &["purpose", "order"])?;
+pub(crate) async fn list_files(request: UrlRequest) -> ApiResult<Response> {
+    let tenant = request.caller.tenant;
+    let mut page = Page::read(&request.query, FILES_PAGE, &["purpose", "order"])?;
     let purpose = page.take("purpose");
     let is_rising = page.is_rising()?;
     let listed = move |app: &App| {
-        let mut files = store(app)?.files(caller.tenant);
+        let mut files = store(app)?.files(tenant);
         files.retain(|file| purpose.as_ref().is_none_or(|purpose| *purpose == file.purpose));
         if is_rising {
             files.reverse();
         }
         Ok(page.of(files.iter().map(shown).collect())?.to_string())
     };
-    Ok(json_body(app.in_turn(caller.tenant, listed).await?))
+    Ok(json_body(request.in_turn(listed).await?))
 }
 
 /// `GET /v1/files/{id}`.
 pub(crate) async fn show_file(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
+    UrlRequest { app, caller, .. }: UrlRequest,
     Path(id): Path<String>,
 ) -> ApiResult<Response> {
     Ok(json_body(shown(&store(&app)?.file(caller.tenant, &id)?).to_string()))
@@ -180,8 +176,7 @@ pub(crate) async fn show_file(
 
 /// `DELETE /v1/files/{id}`.
 pub(crate) async fn delete_file(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
+    UrlRequest { app, caller, .. }: UrlRequest,
     Path(id): Path<String>,
 ) -> ApiResult<Response> {
     let (store, file) = (store(&app)?, id.clone());
@@ -191,8 +186,7 @@ pub(crate) async fn delete_file(
 
 /// `GET /v1/files/{id}/content`.
 pub(crate) async fn read_file(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
+    UrlRequest { app, caller, .. }: UrlRequest,
     Path(id): Path<String>,
 ) -> ApiResult<Response> {
     let store = store(&app)?;
@@ -255,34 +249,23 @@ pub(crate) async fn begin(mut request: JsonRequest) -> ApiResult<Response> {
 }
 
 /// `GET /v1/batches`.
-pub(crate) async fn list(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> ApiResult<Response> {
-    let page = Page::read(query.as_deref().unwrap_or_default(), PAGE, &[])?;
+pub(crate) async fn list(request: UrlRequest) -> ApiResult<Response> {
+    let tenant = request.caller.tenant;
+    let page = Page::read(&request.query, PAGE, &[])?;
     let listed = move |app: &App| {
-        let batches = store(app)?.batches(caller.tenant);
+        let batches = store(app)?.batches(tenant);
         Ok(page.of(batches.iter().map(told).collect())?.to_string())
     };
-    Ok(json_body(app.in_turn(caller.tenant, listed).await?))
+    Ok(json_body(request.in_turn(listed).await?))
 }
 
 /// `GET /v1/batches/{id}`.
-pub(crate) async fn show(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> ApiResult<Response> {
+pub(crate) async fn show(UrlRequest { app, caller, .. }: UrlRequest, Path(id): Path<String>) -> ApiResult<Response> {
     Ok(json_body(told(&store(&app)?.batch(caller.tenant, &id)?).to_string()))
 }
 
 /// `POST /v1/batches/{id}/cancel`.
-pub(crate) async fn cancel(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> ApiResult<Response> {
+pub(crate) async fn cancel(UrlRequest { app, caller, .. }: UrlRequest, Path(id): Path<String>) -> ApiResult<Response> {
     let (store, now) = (store(&app)?, app.now());
     let cancelled = blocking(move || store.cancel(caller.tenant, &id, now)).await??;
     Ok(json_body(told(&cancelled).to_string()))

@@ -1,15 +1,7 @@
-//! Memory for answers, charged before they are admitted.
-//!
-//! ```text
-//! request --bytes_of--> what its answers may take until they are read --Quota--> Charge, given back when it is dropped
-//! ```
-
-use std::sync::{Arc, Mutex, PoisonError};
+//! What the answers to a request may take until they are read: they are charged for it before they are admitted
+//! ([`transport::answer_memory`]).
 
 use engine::ValidatedRequest;
-use engine::quota::{Quota, QuotaExceeded};
-use transport::auth::Tenant;
-use transport::error::{ApiError, ApiResult};
 
 /// Bytes that a token takes until its answer is whole: its text, its id, and what vectors grow ahead.
 const WHOLE_TOKEN: u64 = 32;
@@ -59,58 +51,9 @@ pub(crate) fn bytes_of_told_logprobs(request: &ValidatedRequest) -> u64 {
 }
 
 /// Bytes of a beam search: its beams, those that come of them, and as many complete answers; and the top tokens
-/// tokens behind each beam.
+/// behind each beam.
 pub(crate) fn bytes_of_beams(request: &ValidatedRequest) -> u64 {
     let beams = request.num_answers() as u64;
     let candidates = beams.saturating_mul(beams.saturating_mul(2) + request.logprobs().map_or(0, u64::from));
     bytes_of(request, false, 0).saturating_mul(3).saturating_add(candidates.saturating_mul(CANDIDATE))
-}
-
-/// What all answers together may take.
-#[derive(Debug)]
-pub(crate) struct AnswerMemory {
-    quota: Mutex<Quota>,
-    /// What the answers to one request may take: what one tenant can always have, if it waits.
-    most: u64,
-}
-
-impl AnswerMemory {
-    /// `is_shared`: several tenants may come.
-    pub(crate) fn new(bytes: u64, is_shared: bool) -> Arc<AnswerMemory> {
-        Arc::new(AnswerMemory { quota: Mutex::new(Quota::new(bytes, is_shared)), most: bytes / 2 })
-    }
-
-    /// Sets `bytes` aside for `tenant`.
-    pub(crate) fn charge(self: &Arc<AnswerMemory>, tenant: u64, bytes: u64) -> ApiResult<Charge> {
-        if bytes > self.most {
-            return Err(ApiError::answer_too_large(bytes, self.most));
-        }
-        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
-        quota.take(tenant, bytes).map_err(|no_room| match no_room {
-            QuotaExceeded::Full => ApiError::overloaded(1),
-            QuotaExceeded::TenantQueueFull => ApiError::answers_share_taken(1),
-        })?;
-        Ok(Charge { memory: self.clone(), tenant, bytes })
-    }
-
-    /// The same for an answer that is read again.
-    pub(crate) fn charge_again(self: &Arc<AnswerMemory>, tenant: Option<&Tenant>, bytes: usize) -> ApiResult<Charge> {
-        // As the engine numbers tenants.
-        let number = tenant.and_then(|digest| digest.first_chunk()).map_or(0, |first| u64::from_le_bytes(*first));
-        self.charge(number, bytes as u64)
-    }
-}
-
-/// Memory set aside for one request's answers; dropping it gives it back.
-#[derive(Debug)]
-pub(crate) struct Charge {
-    memory: Arc<AnswerMemory>,
-    tenant: u64,
-    bytes: u64,
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.memory.quota.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.tenant, self.bytes);
-    }
 }

@@ -14,8 +14,8 @@
 //! `stats` twice a second.
 //!
 //! Who reads slowly falls behind and goes on with the newest steps; the log keeps 4,096. A feed ends when the server
-//! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps. There are at
-//! most [`crate::app::MOST_READERS`] at once.
+//! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps
+//! ([`telemetry::live_feed`]). There are at most [`crate::app::MOST_READERS`] at once.
 
 pub(crate) mod feed;
 pub(crate) mod hold;
@@ -25,17 +25,17 @@ pub(crate) mod whatif;
 
 use std::sync::Arc;
 
-use axum::extract::{Extension, RawQuery, State};
-use axum::http::{HeaderName, header};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::response::Response;
 use telemetry::live_events as events;
 use telemetry::live_feed::Wishes;
 use transport::error::ApiError;
-use transport::json::json_body;
+use transport::json::fresh_json_body;
 use transport::query;
+use transport::sse::{EVENTS, streamed};
 
 use crate::app::App;
-use crate::ask::Caller;
+use crate::ask::UrlRequest;
 use crate::live::feed::Feed;
 
 /// Whether the route is the page's, and gone with `ServerOptions::ui`.
@@ -46,16 +46,12 @@ pub(crate) fn is_live(path: &str) -> bool {
 /// What is served, and what the machine can do.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
     let info = events::info(&*app.engine, &app.model.names[0], app.settings.hold_token.is_some());
-    ([(header::CACHE_CONTROL, "no-store")], json_body(events::written(&info))).into_response()
+    fresh_json_body(events::written(&info))
 }
 
-pub(crate) async fn watch(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
+pub(crate) async fn watch(request: UrlRequest) -> Result<Response, ApiError> {
     let mut wishes = Wishes::default();
-    for (name, value) in query::pairs(query.as_deref().unwrap_or_default()) {
+    for (name, value) in query::pairs(&request.query) {
         match (&*name, &*value) {
             ("after", value) => wishes.after = Some(query::number("after", value)?),
             ("kv", "0" | "1") => wishes.map = value == "1",
@@ -63,12 +59,6 @@ pub(crate) async fn watch(
             (name, _) => return Err(query::unknown(name)),
         }
     }
-    let feed = Feed::open(app, caller.tenant, wishes)?;
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
-        (header::CACHE_CONTROL, "no-store"),
-        // Asks proxies to pass each event on at once.
-        (HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
-    Ok((headers, axum::body::Body::new(feed)).into_response())
+    let feed = Feed::open(request.app, request.caller.tenant, wishes)?;
+    Ok(streamed(EVENTS, "no-store", axum::body::Body::new(feed)))
 }

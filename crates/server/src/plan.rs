@@ -7,9 +7,8 @@
 //! `config.json` as the body.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use axum::extract::{Extension, RawQuery, State};
+use axum::extract::RawQuery;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use model::ModelConfig;
@@ -20,7 +19,7 @@ use transport::json::json_body;
 use transport::query;
 
 use crate::app::App;
-use crate::ask::{Caller, JsonRequest};
+use crate::ask::{JsonRequest, UrlRequest};
 
 /// What is known by now of this machine and of what runs on it.
 fn here(app: &App) -> Here {
@@ -45,16 +44,13 @@ fn here(app: &App) -> Here {
 }
 
 /// The names that there are.
-pub(crate) async fn presets(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
-    app.in_turn(caller.tenant, |app| Ok(json_body(plan::presets(&here(app)).to_string()))).await
+pub(crate) async fn presets(request: UrlRequest) -> ApiResult<Response> {
+    request.in_turn(|app| Ok(json_body(plan::presets(&here(app)).to_string()))).await
 }
 
-pub(crate) async fn answer(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> ApiResult<Response> {
-    app.in_turn(caller.tenant, move |app| answered(&query.unwrap_or_default(), None, app)).await
+pub(crate) async fn answer(request: UrlRequest) -> ApiResult<Response> {
+    let query = request.query.clone();
+    request.in_turn(move |app| answered(&query, None, app)).await
 }
 
 /// The answer for the model whose `config.json` is the body.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Extension, MatchedPath, Path, RawQuery, Request, State};
+use axum::extract::{MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -28,11 +28,11 @@ use telemetry::requests::{self, RequestQuery, WrongParameter};
 use transport::auth::Tenant;
 use transport::error::{ApiError, ApiResult, ErrorFormat};
 use transport::ids::REQUEST_ID;
-use transport::json::json_body;
+use transport::json::{fresh_json_body, json_body};
 use transport::query;
 
 use crate::app::App;
-use crate::ask::{Caller, JsonRequest, own_id};
+use crate::ask::{Caller, JsonRequest, UrlRequest, own_id};
 use crate::endpoint::Endpoint;
 use crate::live::page::is_page;
 use crate::openai::{chat, completions, text};
@@ -315,12 +315,7 @@ async fn detokenize(mut request: JsonRequest) -> ApiResult<Response> {
     Ok(json_body(request.read(text::detokenize).await?))
 }
 
-async fn list_models(
-    State(app): State<Arc<App>>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> ApiResult<Response> {
-    let query = query.unwrap_or_default();
+async fn list_models(UrlRequest { app, query, .. }: UrlRequest, headers: HeaderMap) -> ApiResult<Response> {
     if ErrorFormat::are_anthropics(&headers) {
         return Ok(json_body(anthropic::model_list(&app, &query)?.to_string()));
     }
@@ -357,37 +352,26 @@ fn model_card(app: &App, name: &str) -> Value {
 }
 
 /// The caller's requests: those that wait and run, and the last that ended.
-async fn list_requests(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> ApiResult<Response> {
-    let now = app.engine.unix(app.engine.now());
-    let question =
-        RequestQuery::read(query::pairs(query.as_deref().unwrap_or_default()), now).map_err(|wrong| match wrong {
-            WrongParameter::Unknown(name) => query::unknown(&name),
-            WrongParameter::Not(name, what) => {
-                ApiError::bad_request(format!("{name} must be {what}.")).with_param(name)
-            }
-        })?;
-    let listed = move |app: &App| {
-        Ok(requests::list(&*app.engine, &app.telemetry.registry.of(caller.tenant), &question).to_string())
-    };
-    let list = app.in_turn(caller.tenant, listed).await?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(list)).into_response())
+async fn list_requests(request: UrlRequest) -> ApiResult<Response> {
+    let (engine, tenant) = (&request.app.engine, request.caller.tenant);
+    let question = RequestQuery::read(query::pairs(&request.query), engine.unix(engine.now()));
+    let question = question.map_err(|wrong| match wrong {
+        WrongParameter::Unknown(name) => query::unknown(&name),
+        WrongParameter::Not(name, what) => ApiError::bad_request(format!("{name} must be {what}.")).with_param(name),
+    })?;
+    let listed =
+        move |app: &App| Ok(requests::list(&*app.engine, &app.telemetry.registry.of(tenant), &question).to_string());
+    Ok(fresh_json_body(request.in_turn(listed).await?))
 }
 
 /// Where the time of a request went.
-async fn show_timeline(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-) -> ApiResult<Response> {
+async fn show_timeline(request: UrlRequest, Path(name): Path<String>) -> ApiResult<Response> {
+    let tenant = request.caller.tenant;
     let told = move |app: &App| {
-        let timeline = app.reader(caller.tenant).timeline(&name).ok_or_else(ApiError::unknown_request)?;
+        let timeline = app.reader(tenant).timeline(&name).ok_or_else(ApiError::unknown_request)?;
         Ok(timeline.to_string())
     };
-    Ok(json_body(app.in_turn(caller.tenant, told).await?))
+    Ok(json_body(request.in_turn(told).await?))
 }
 
 /// Healthy means that the engine's own loop moves, or has nothing to do.
@@ -408,14 +392,11 @@ async fn health(State(app): State<Arc<App>>) -> Response {
     (code, json_body(body.to_string())).into_response()
 }
 
-async fn show_metrics(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-) -> ApiResult<Response> {
+async fn show_metrics(request: UrlRequest, headers: HeaderMap) -> ApiResult<Response> {
+    let tenant = request.caller.tenant;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_open_metrics = Exposition::is_open_metrics(accept);
-    app.in_turn(caller.tenant, move |app| Ok(metrics_page(app, caller.tenant, is_open_metrics))).await
+    request.in_turn(move |app| Ok(metrics_page(app, tenant, is_open_metrics))).await
 }
 
 fn metrics_page(app: &App, tenant: Option<Tenant>, is_open_metrics: bool) -> Response {

@@ -9,34 +9,30 @@
 //! the caller's own, and over. One simulation at a time, as for `/live/whatif`. A run has the requests of all keys that were
 //! there, as they were; of those of others it shows what a simulation shows, their effect.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, RawQuery, State};
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, http::header};
+use axum::extract::Path;
+use axum::response::Response;
 use engine::{RequestId, Rerun, RerunError};
 use replay::{AnswerLatency, Changes, ComparedAnswer, WhatIfError};
 use serde_json::{Value, json};
 use telemetry::timeline::RequestTrace;
 use transport::error::ApiError;
-use transport::json::json_body;
+use transport::json::fresh_json_body;
 use transport::query;
 
 use crate::app::App;
-use crate::ask::Caller;
+use crate::ask::UrlRequest;
 use crate::live::whatif::{YieldPoint, alone};
 
 /// So long before the two the simulation begins, so that the queue is what it was.
 const BEFORE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn ask(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
+    UrlRequest { app, caller, query }: UrlRequest,
     Path((name, other)): Path<(String, String)>,
-    RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let mut asked = query::pairs(query.as_deref().unwrap_or_default());
+    let mut asked = query::pairs(&query);
     let runs = asked.next().map(|(name, value)| query::boolean(&name, &value)).transpose()?.unwrap_or(false);
     let find = |name: &str| app.telemetry.registry.find(caller.tenant, name).ok_or_else(ApiError::unknown_request);
     let (trace, other) = (find(&name)?, find(&other)?);
@@ -67,7 +63,7 @@ pub(crate) async fn ask(
         }
         WhatIfError::Limits(_) => ApiError::internal(),
     })?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text.map_err(not_run)?)).into_response())
+    Ok(fresh_json_body(text.map_err(not_run)?))
 }
 
 /// The messages are fixed text.

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
+use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::ApiError;
+use crate::prepare_pool::Room;
 
 /// How long the server waits for a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +83,20 @@ impl Arriving {
         }
         let [quiet_sleep, whole_sleep] = [quiet, whole].map(|limit| Box::pin(tokio::time::sleep(limit)));
         Ok(Arriving { body, left: most, most, quiet: quiet_sleep, whole: whole_sleep, limits: [quiet, whole] })
+    }
+}
+
+impl Arriving {
+    /// All of it, charged as it comes. Memory is taken for what has arrived, not for what was announced: a client that
+    /// promises much and sends little holds little.
+    pub async fn collect(mut self, room: &mut Room) -> Result<Vec<u8>, ApiError> {
+        let mut bytes = Vec::new();
+        while let Some(frame) = self.frame().await {
+            let Ok(data) = frame.map_err(|unread| ApiError::from(&unread))?.into_data() else { continue };
+            room.grow(data.len())?;
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes)
     }
 }
 

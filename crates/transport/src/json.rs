@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use axum::body::Body;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -41,9 +41,43 @@ pub fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError> {
     }
 }
 
+/// JSON in UTF-8, as it is: no other type, no other character set, no compression. A body without a type is JSON, and so
+/// is one of type `application/octet-stream`, which says no more: LiteLLM sends either to Ollama. No form of a page can
+/// send these, and a script's request names its origin.
+pub fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        return Err(ApiError::unsupported_media_type("Compressed request bodies are not supported."));
+    }
+    let wrong =
+        ApiError::unsupported_media_type("The request body must be JSON: send 'Content-Type: application/json'.");
+    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
+    let Some(value) = types.next() else { return Ok(()) };
+    if types.next().is_some() {
+        return Err(wrong);
+    }
+    let Ok(value) = value.to_str() else { return Err(wrong) };
+    let mut parts = value.split(';').map(str::trim);
+    let types = ["application/json", "application/octet-stream"];
+    let is_json = parts.next().is_some_and(|kind| types.iter().any(|json| kind.eq_ignore_ascii_case(json)));
+    let is_utf8 = parts.all(|part| match part.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+            let value = value.trim().trim_matches('"');
+            value.eq_ignore_ascii_case("utf-8") || value.eq_ignore_ascii_case("utf8")
+        }
+        _ => true,
+    });
+    if is_json && is_utf8 { Ok(()) } else { Err(wrong) }
+}
+
 /// A response of JSON.
 pub fn json_body(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
+}
+
+/// The same, true of this moment alone: no cache may keep it.
+pub fn fresh_json_body(json: impl Into<Body>) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], json_body(json)).into_response()
 }
 
 /// What a text in JSON stands for, such as the arguments of a call; `None`: it is no JSON. A number beyond all that a
@@ -392,5 +426,24 @@ mod tests {
             assert!(message.starts_with("The request body is nested too deep: at most 127 levels"), "{message}");
             assert!(place.unwrap().len() <= MOST_PLACE_BYTES + 3);
         }
+    }
+
+    #[test]
+    fn only_json_in_utf8_is_read() {
+        let check = |types: &[&str]| {
+            let headers = types.iter().map(|kind| (header::CONTENT_TYPE, kind.parse().unwrap())).collect();
+            check_content_type(&headers).is_ok()
+        };
+        let octets = "application/octet-stream";
+        for good in
+            [octets, "application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\"; x=y"]
+        {
+            assert!(check(&[good]), "{good}");
+        }
+        for bad in ["", "text/plain", "application/jsonp", "application/json; charset=utf-16", "*/*"] {
+            assert!(!check(&[bad]), "{bad}");
+        }
+        assert!(check(&[]));
+        assert!(!check(&["application/json", "application/json"]));
     }
 }

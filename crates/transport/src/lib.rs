@@ -5,11 +5,13 @@
 //! socket --> listen --> head: origin, auth --> body: arriving --> json --> hints --> fields, by a table (shape)
 //!    |                                                             |
 //!    |                                    prepare_pool: threads for text, shared fairly (fair_queue)
+//!    |                                    answer_memory: room for what is not read yet
 //! stop, drain: how a server ends               error: one type, in the shape that each API has
 //!                                              openapi: the document of what is taken and answered, of the same tables
 //! ```
 #![allow(missing_docs, reason = "most methods are one error, or read one field, and their names say it")]
 
+pub mod answer_memory;
 pub mod arriving;
 pub mod auth;
 pub mod drain;

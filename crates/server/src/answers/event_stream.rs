@@ -11,11 +11,12 @@ use telemetry::access;
 use telemetry::otel::Guard;
 use telemetry::thinking::Thought;
 use telemetry::timeline::{RequestOrigin, RequestTrace};
+use transport::answer_memory::Charge;
 use transport::error::ApiError;
 
 use super::ResponsePlan;
 use crate::app::App;
-use crate::charge::{self, Charge};
+use crate::charge;
 use crate::endpoint::Endpoint;
 use crate::openai::late::LatencyBoundWatch;
 

@@ -6,11 +6,11 @@ use dialect::AnswerPart;
 use engine::receipt::Receipt;
 use engine::{Event, TokenLogprob};
 use telemetry::timeline::RequestTrace;
+use transport::answer_memory::Charge;
 use transport::error::{ApiError, ApiResult};
 
 use super::{EventStream, FinishInfo, Parsed, ResponsePlan, StreamParser, Totals};
 use crate::app::App;
-use crate::charge::Charge;
 use crate::endpoint::Endpoint;
 
 /// One answer of one prompt, while it grows.

@@ -24,6 +24,7 @@ use engine::receipt::{Provenance, Receipt, Unsealed};
 use engine::{FinishReason, Timings, ValidatedRequest};
 use serde_json::Value;
 use transport::error::ApiError;
+use transport::sse::EVENTS;
 
 use crate::app::App;
 use crate::endpoint::Endpoint;
@@ -63,7 +64,7 @@ pub(crate) trait ResponseWriter: Send + Sync {
 
     /// What a stream's events are.
     fn stream_type(&self) -> &'static str {
-        "text/event-stream; charset=utf-8"
+        EVENTS
     }
 }
 

@@ -82,6 +82,13 @@ impl Adjustments {
         Ok(())
     }
 
+    /// Says them in the body of an answer.
+    pub(crate) fn tell(&self, body: &mut Value) {
+        if let Ok(Value::Object(told)) = serde_json::to_value(self) {
+            told.into_iter().for_each(|(name, value)| body[name] = value);
+        }
+    }
+
     /// Looks at what became of the `max_tokens` that was asked for.
     pub(crate) fn see(&mut self, asked: Option<i64>, request: &ValidatedRequest) {
         let most = request.max_tokens();

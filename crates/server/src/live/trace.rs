@@ -4,9 +4,6 @@
 //! The caller's own requests have their names, phases and owners, and arrows from what delayed them; those of others
 //! are lanes of rows under a number, as in the feed.
 
-use std::sync::Arc;
-
-use axum::extract::{Extension, RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use engine::{LogCursor, LoggedStep, RequestId, Timeline};
@@ -15,11 +12,11 @@ use replay::{TraceWriter, Traced};
 use telemetry::live_wire::Name;
 use transport::auth::Tenant;
 use transport::error::ApiError;
-use transport::json::json_body;
+use transport::json::fresh_json_body;
 use transport::query;
 
 use crate::app::App;
-use crate::ask::{Caller, blocking};
+use crate::ask::{UrlRequest, blocking};
 
 /// Default seconds.
 const SECONDS: u64 = 10;
@@ -28,13 +25,9 @@ const MOST_SECONDS: u64 = 3600;
 /// Rows of sequences in a trace, some 200 bytes each: the newest steps that have no more.
 const MOST_ROWS: usize = 200_000;
 
-pub(crate) async fn download(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
+pub(crate) async fn download(UrlRequest { app, caller, query }: UrlRequest) -> Result<Response, ApiError> {
     let mut seconds = SECONDS;
-    for (name, value) in query::pairs(query.as_deref().unwrap_or_default()) {
+    for (name, value) in query::pairs(&query) {
         seconds = match &*name {
             "seconds" => query::number("seconds", &value)?,
             _ => return Err(query::unknown(&name)),
@@ -51,11 +44,8 @@ pub(crate) async fn download(
     };
     // Making text of it takes a moment, so not on a thread that serves.
     let text = blocking(write).await?;
-    let headers = [
-        (header::CACHE_CONTROL, "no-store"),
-        (header::CONTENT_DISPOSITION, "attachment; filename=\"twostroke-trace.json\""),
-    ];
-    Ok((headers, json_body(text)).into_response())
+    let name = (header::CONTENT_DISPOSITION, "attachment; filename=\"twostroke-trace.json\"");
+    Ok(([name], fresh_json_body(text)).into_response())
 }
 
 fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {

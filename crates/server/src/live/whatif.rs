@@ -10,9 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{RawQuery, State};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use protocol::Nanos;
 use replay::{Changes, Course, Figures, WhatIfAnswer, WhatIfError};
 use scheduler::StepRecord;
@@ -21,10 +19,11 @@ use telemetry::live_events::{self as events, Names, Prices};
 use telemetry::time_format;
 use tokio::sync::oneshot;
 use transport::error::ApiError;
-use transport::json::json_body;
+use transport::json::fresh_json_body;
 use transport::query;
 
 use crate::app::App;
+use crate::ask::UrlRequest;
 
 /// Minutes that may be asked about.
 const MOST_MINUTES: u64 = 60;
@@ -37,10 +36,10 @@ const MOST_BYTES: usize = 8 << 20;
 /// Steps between two looks at the clock.
 const YIELD_STEPS: usize = 64;
 
-pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
-    let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
+pub(crate) async fn ask(UrlRequest { app, query, .. }: UrlRequest) -> Result<Response, ApiError> {
+    let (minutes, changes) = question(&query)?;
     let text = alone(app, move |app, is_wanted| simulate(app, minutes, &changes, is_wanted)).await?.map_err(refused)?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+    Ok(fresh_json_body(text))
 }
 
 /// Simulates on a separate thread, and refuses to while another does. `simulate` can ask whether its client is still there.

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::{Extension, State};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::response::Response;
 use engine::sampling::{SamplingParams, options};
 use engine::{Chat, Observe, RequestId, RequestSummary};
 use serde_json::{Map, Value, json};
@@ -14,12 +13,12 @@ use telemetry::timeline::RequestTrace;
 use text::chat_template::TemplateOptions;
 use transport::error::{ApiError, ApiResult};
 use transport::fields::{Fields, as_written, wrong_type};
-use transport::json::json_body;
+use transport::json::{fresh_json_body, json_body};
 
 use super::shapes::SCALE;
 use super::{completion, infill as gaps};
 use crate::app::App;
-use crate::ask::{Caller, JsonRequest};
+use crate::ask::{JsonRequest, UrlRequest};
 use crate::endpoint::Endpoint;
 use crate::openai::{chat, hints, params, shapes, tools};
 
@@ -63,12 +62,11 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /slots`: the caller's requests that wait and run. Those of others are not shown, not even as slots in use.
-pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
-    let listed = move |app: &App| {
-        Ok(Value::from(open_slots(&*app.engine, &app.telemetry.registry.of(caller.tenant))).to_string())
-    };
-    let slots = app.in_turn(caller.tenant, listed).await?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(slots)).into_response())
+pub(crate) async fn slots(request: UrlRequest) -> ApiResult<Response> {
+    let tenant = request.caller.tenant;
+    let listed =
+        move |app: &App| Ok(Value::from(open_slots(&*app.engine, &app.telemetry.registry.of(tenant))).to_string());
+    Ok(fresh_json_body(request.in_turn(listed).await?))
 }
 
 fn open_slots(engine: &dyn Observe, traces: &[Arc<RequestTrace>]) -> Vec<Value> {
@@ -144,10 +142,7 @@ fn render(mut body: Value, app: &App) -> ApiResult<String> {
 }
 
 /// `GET /tokenizer_info`, vLLM's: what `tokenizer_config.json` says, as far as this server reads it.
-pub(crate) async fn tokenizer_info(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-) -> ApiResult<Response> {
+pub(crate) async fn tokenizer_info(request: UrlRequest) -> ApiResult<Response> {
     let told = |app: &App| {
         let model = app.engine.model();
         let no_tokenizer = || ApiError::bad_request("This model has no tokenizer.");
@@ -164,7 +159,7 @@ pub(crate) async fn tokenizer_info(
         });
         Ok(body.to_string())
     };
-    Ok(json_body(app.in_turn(caller.tenant, told).await?))
+    Ok(json_body(request.in_turn(told).await?))
 }
 
 /// `GET /load`, vLLM's: waiting and running requests, of all keys.

@@ -93,9 +93,7 @@ fn finish(app: &App, plan: &ResponsePlan, trace: &RequestTrace, totals: &Totals,
     body["truncated"] = false.into();
     body["generation_settings"] = json!({"n_ctx": app.engine.model().max_model_len});
     body["timings"] = times(app, plan, trace, totals);
-    if let Ok(Value::Object(adjustments)) = serde_json::to_value(&plan.delivery.adjustments) {
-        adjustments.into_iter().for_each(|(name, value)| body[name] = value);
-    }
+    plan.delivery.adjustments.tell(body);
 }
 
 /// Ours, and the same again in llama-server's names: `prompt` is prefill, `predicted` is decode.

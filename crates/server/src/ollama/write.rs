@@ -153,9 +153,7 @@ impl Ollama {
         line["eval_count"] = totals.usage.completion_tokens.into();
         line["eval_duration"] = nanos(totals.timings.decode_ms).into();
         line["timings"] = serde_json::to_value(timings(app, plan, trace, totals)).unwrap_or_default();
-        if let Ok(Value::Object(adjustments)) = serde_json::to_value(&plan.delivery.adjustments) {
-            adjustments.into_iter().for_each(|(name, value)| line[name] = value);
-        }
+        plan.delivery.adjustments.tell(line);
     }
 }
 

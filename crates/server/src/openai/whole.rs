@@ -17,9 +17,9 @@ use std::task::{Context, Poll};
 use engine::TokenLogprob;
 use hyper::body::{Body, Bytes, Frame};
 use serde::Serialize;
+use transport::answer_memory::Charge;
 
 use crate::app::App;
-use crate::charge::Charge;
 use crate::openai::logprobs::TokenTexts;
 
 /// Bytes written at once, about.

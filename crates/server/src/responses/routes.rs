@@ -1,9 +1,8 @@
 //! The routes of `/v1/responses`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use axum::extract::{Extension, Path, RawQuery, State};
+use axum::extract::Path;
 use axum::response::Response;
 use serde_json::{Value, json};
 use transport::error::{ApiError, ApiResult};
@@ -13,7 +12,7 @@ use transport::query::{self, PAGE, Page};
 use super::running::{Replay, Source};
 use super::{Store, background, count, included, read};
 use crate::app::App;
-use crate::ask::{self, Caller, JsonRequest, blocking};
+use crate::ask::{self, JsonRequest, UrlRequest, blocking};
 use crate::endpoint::Endpoint;
 
 /// `POST /v1/responses`.
@@ -39,13 +38,9 @@ pub(crate) async fn input_tokens(mut request: JsonRequest) -> ApiResult<Response
 }
 
 /// `GET /v1/responses/{id}`: the response, or its events.
-pub(crate) async fn retrieve(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    RawQuery(query): RawQuery,
-) -> ApiResult<Response> {
-    let Wanted { events, after } = Wanted::read(query.as_deref().unwrap_or_default())?;
+pub(crate) async fn retrieve(request: UrlRequest, Path(id): Path<String>) -> ApiResult<Response> {
+    let UrlRequest { app, caller, query } = request;
+    let Wanted { events, after } = Wanted::read(&query)?;
     if !events {
         return Ok(json_body(kept(&app, move |store| Ok(store.response(caller.tenant, &id)?.to_string())).await?));
     }
@@ -88,13 +83,9 @@ impl Wanted {
 }
 
 /// `GET /v1/responses/{id}/input_items`: the newest first, if not asked otherwise.
-pub(crate) async fn input_items(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    RawQuery(query): RawQuery,
-) -> ApiResult<Response> {
-    let mut page = Page::read(query.as_deref().unwrap_or_default(), PAGE, &["order", "include", "include[]"])?;
+pub(crate) async fn input_items(request: UrlRequest, Path(id): Path<String>) -> ApiResult<Response> {
+    let UrlRequest { app, caller, query } = request;
+    let mut page = Page::read(&query, PAGE, &["order", "include", "include[]"])?;
     let is_rising = page.is_rising()?;
     for name in ["include", "include[]"] {
         while let Some(value) = page.take(name) {
@@ -141,22 +132,14 @@ fn told(id: &str, input: Value) -> Vec<Value> {
 }
 
 /// `DELETE /v1/responses/{id}`.
-pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> ApiResult<Response> {
+pub(crate) async fn delete(UrlRequest { app, caller, .. }: UrlRequest, Path(id): Path<String>) -> ApiResult<Response> {
     let (tenant, asked) = (caller.tenant, id.clone());
     kept(&app, move |store| store.delete(tenant, &asked)).await?;
     Ok(json_body(json!({"id": id, "object": "response", "deleted": true}).to_string()))
 }
 
 /// `POST /v1/responses/{id}/cancel`.
-pub(crate) async fn cancel(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> ApiResult<Response> {
+pub(crate) async fn cancel(UrlRequest { app, caller, .. }: UrlRequest, Path(id): Path<String>) -> ApiResult<Response> {
     Ok(json_body(kept(&app, move |store| Ok(store.cancel(caller.tenant, &id)?.to_string())).await?))
 }
 

@@ -13,15 +13,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use hyper::body::{Body, Bytes, Frame};
 use serde_json::Value;
+use transport::answer_memory::Charge;
+use transport::sse::{EVENTS, streamed};
 
 use super::events::{Teller, Told};
 use super::growing::{Delta, Growing};
 use super::store::Content;
-use crate::charge::Charge;
 
 /// An answer that any number of readers follow.
 pub(super) struct Running(Mutex<State>);
@@ -151,18 +151,12 @@ pub(super) struct Replay {
 impl Replay {
     /// The events behind that number.
     pub(super) fn response(source: Source, after: Option<u64>, charge: Option<Charge>) -> Response {
-        let headers = [
-            (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
-            (header::CACHE_CONTROL, "no-cache"),
-            // Asks proxies to pass each event on at once.
-            (header::HeaderName::from_static("x-accel-buffering"), "no"),
-        ];
         let seat = match &source {
             Source::Running(running) => running.seat(),
             Source::Ended(_) => 0,
         };
         let replay = Replay { source, seat, teller: Teller::new(after), _charge: charge };
-        (headers, axum::body::Body::new(replay)).into_response()
+        streamed(EVENTS, "no-cache", axum::body::Body::new(replay))
     }
 }
 

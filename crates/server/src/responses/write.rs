@@ -138,9 +138,7 @@ impl ResponseEcho {
             "total_tokens": usage.total_tokens,
         });
         response["timings"] = serde_json::to_value(timings(app, plan, trace, totals)).unwrap_or_default();
-        if let Ok(Value::Object(adjustments)) = serde_json::to_value(&plan.delivery.adjustments) {
-            adjustments.into_iter().for_each(|(name, value)| response[name] = value);
-        }
+        plan.delivery.adjustments.tell(&mut response);
         let Growing { items, deltas, .. } = growing;
         let reply = message_of(&items);
         response["output"] = items.into();

@@ -9,7 +9,7 @@ use transport::fields::Fields;
 
 use super::embeddings::input;
 use super::shapes::CLASSIFY;
-use super::{Asked, Texts, Vectors, judge, note};
+use super::{Asked, Texts, judge, place};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::endpoint::Endpoint;
@@ -27,7 +27,7 @@ pub(crate) async fn classify(mut request: JsonRequest) -> Result<Response, ApiEr
         json!({"index": index, "label": label, "probs": shares, "num_classes": classifier.labels.len()})
     };
     let data = vectors.list.iter().enumerate().map(judged).collect();
-    Ok(list(&request, &vectors, data))
+    Ok(vectors.listed(&request.app, data))
 }
 
 /// Vectors, or logits of classes, as the model has them.
@@ -36,20 +36,7 @@ pub(crate) async fn pool(mut request: JsonRequest) -> Result<Response, ApiError>
     let vectors = texts.vectors(&request.app, &request.caller, Endpoint::Pooling).await?;
     let item = |(index, vector): (usize, &Vec<f32>)| json!({"index": index, "object": "pooling", "data": vector});
     let data = vectors.list.iter().enumerate().map(item).collect();
-    Ok(list(&request, &vectors, data))
-}
-
-fn list(request: &JsonRequest, vectors: &Vectors, data: Vec<Value>) -> Response {
-    let mut body = json!({
-        "id": vectors.id,
-        "object": "list",
-        "created": request.app.now(),
-        "model": vectors.delivery.model,
-        "data": data,
-        "usage": vectors.usage(),
-    });
-    note(&mut body, &vectors.delivery.adjustments);
-    vectors.answered(&body)
+    Ok(vectors.listed(&request.app, data))
 }
 
 fn read_for_classes(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Texts, ApiError> {
@@ -67,8 +54,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Texts, Api
     let hints = hints::take(&mut body, &CLASSIFY)?;
     let mut fields = Fields::of(body, &CLASSIFY)?;
     let texts = input("input", fields.take("input"))?;
-    let is_list = texts.len() > 1;
-    let place = |at| if is_list { format!("input[{at}]") } else { "input".to_owned() };
+    let place = place("input", texts.len());
     let texts = Texts::read(&mut fields, texts, "input", place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok(texts)

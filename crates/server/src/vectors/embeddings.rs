@@ -12,7 +12,7 @@ use transport::fields::{Fields, wrong_type};
 use transport::hints::Hints;
 
 use super::shapes::EMBEDDINGS;
-use super::{Asked, Texts, normalised};
+use super::{Asked, Texts, normalised, place};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::endpoint::Endpoint;
@@ -100,8 +100,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, Lo
     for field in ["normalize", "use_activation"] {
         is_normalised &= fields.boolean(field)?.unwrap_or(true);
     }
-    let is_list = texts.len() > 1;
-    let place = |at| if is_list { format!("input[{at}]") } else { "input".to_owned() };
+    let place = place("input", texts.len());
     let texts = Texts::read_for_vectors(&mut fields, texts, "input", place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok((texts, Look { is_base64, dimensions, is_normalised }))

@@ -8,7 +8,7 @@ use transport::error::ApiError;
 use transport::fields::{Fields, wrong_type};
 
 use super::embeddings::input;
-use super::{Asked, Texts, normalised};
+use super::{Asked, Texts, normalised, place};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::endpoint::Endpoint;
@@ -52,8 +52,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, bo
         Some(-1) => false,
         Some(_) => return Err(wrong_type("embd_normalize", "2 (length 1) or -1 (as the model has it)")),
     };
-    let is_list = texts.len() > 1;
-    let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
+    let place = place(field, texts.len());
     let texts = Texts::read_for_vectors(&mut fields, texts, field, place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok((texts, is_normalised))

@@ -25,6 +25,7 @@ use axum::response::Response;
 use engine::{Prompt, RawRequest, ValidatedRequest};
 use serde::Serialize;
 use serde_json::{Value, json};
+use transport::answer_memory::Charge;
 use transport::auth::Tenant;
 use transport::error::ApiError;
 use transport::fields::{Fields, wrong_type};
@@ -38,7 +39,6 @@ use self::shapes::TEXT;
 use crate::answers::{Adjustments, ResponseOptions, ResponsePlan, gather};
 use crate::app::App;
 use crate::ask::{self, Caller};
-use crate::charge::Charge;
 use crate::endpoint::Endpoint;
 use crate::openai::params;
 
@@ -76,6 +76,20 @@ impl Vectors {
             "total_tokens": self.tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         })
+    }
+
+    /// The response with a list of what came of each.
+    fn listed(&self, app: &App, data: Vec<Value>) -> Response {
+        let mut body = json!({
+            "id": self.id,
+            "object": "list",
+            "created": app.now(),
+            "model": self.delivery.model,
+            "data": data,
+            "usage": self.usage(),
+        });
+        note(&mut body, &self.delivery.adjustments);
+        self.answered(&body)
     }
 
     /// The response with this body.
@@ -220,6 +234,11 @@ fn dimensions(fields: &mut Fields, app: &App) -> Result<Option<usize>, ApiError>
         Some(some) if (1..=width as i64).contains(&some) => Ok(Some(some as usize)),
         Some(_) => Err(wrong_type("dimensions", &format!("a number from 1 to {width}"))),
     }
+}
+
+/// Where each of `count` texts of a field stands: one alone may be no list.
+fn place(field: &'static str, count: usize) -> impl Fn(usize) -> String {
+    move |at| if count > 1 { format!("{field}[{at}]") } else { field.to_owned() }
 }
 
 /// A text, or `{"text": ..}`.

@@ -11,7 +11,7 @@ use transport::error::ApiError;
 use transport::fields::{Fields, wrong_type};
 use transport::hints;
 
-use super::{Asked, Texts, normalised};
+use super::{Asked, Texts, normalised, place};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::endpoint::Endpoint;
@@ -88,8 +88,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     let dimensions = if is_one { None } else { super::dimensions(&mut fields, app)? };
     of_vectors(&mut fields, app, &mut hints)?;
     uncut(&mut fields, &["truncate"], &mut hints)?;
-    let is_list = texts.len() > 1;
-    let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
+    let place = place(field, texts.len());
     let texts =
         Texts::read_for_vectors(&mut fields, texts, field, place, Asked { app, tenant, model: Some(model), hints })?;
     fields.finish()?;

@@ -30,16 +30,7 @@ pub(crate) async fn score(mut request: JsonRequest) -> Result<Response, ApiError
     };
     let scored = |(index, score)| json!({"index": index, "object": "score", "score": score});
     let data: Vec<Value> = scores.into_iter().enumerate().map(scored).collect();
-    let mut body = json!({
-        "id": vectors.id,
-        "object": "list",
-        "created": request.app.now(),
-        "model": vectors.delivery.model,
-        "data": data,
-        "usage": vectors.usage(),
-    });
-    note(&mut body, &vectors.delivery.adjustments);
-    Ok(vectors.answered(&body))
+    Ok(vectors.listed(&request.app, data))
 }
 
 /// The texts of both sides, and how many are on the left.
