@@ -19,51 +19,47 @@ pub(crate) enum Endpoint {
     Infill,
 }
 
+/// What an endpoint is called.
+struct EndpointNames {
+    route: &'static str,
+    /// What the names of its answers begin with.
+    prefix: &'static str,
+    /// What spans call it (OpenTelemetry's names).
+    operation: &'static str,
+}
+
 impl Endpoint {
+    fn names(self) -> EndpointNames {
+        let (route, prefix, operation) = match self {
+            Self::Chat => ("/v1/chat/completions", "chatcmpl-", "chat"),
+            Self::Completion => ("/v1/completions", "cmpl-", "text_completion"),
+            Self::Responses => ("/v1/responses", "resp_", "chat"),
+            Self::Messages => ("/v1/messages", "msg_", "chat"),
+            Self::Embeddings => ("/v1/embeddings", "embd-", "embeddings"),
+            Self::Score => ("/v1/score", "score-", "embeddings"),
+            Self::Rerank => ("/v1/rerank", "rerank-", "embeddings"),
+            Self::Classify => ("/classify", "classify-", "embeddings"),
+            Self::Pooling => ("/pooling", "pool-", "embeddings"),
+            Self::OllamaChat => ("/api/chat", "ollama-", "chat"),
+            Self::OllamaGenerate => ("/api/generate", "ollama-", "text_completion"),
+            Self::OllamaEmbed => ("/api/embed", "ollama-", "embeddings"),
+            Self::LlamaCompletion => ("/completion", "llama-", "text_completion"),
+            Self::Infill => ("/infill", "llama-", "text_completion"),
+        };
+        EndpointNames { route, prefix, operation }
+    }
+
     pub(crate) fn route(self) -> &'static str {
-        match self {
-            Self::Chat => "/v1/chat/completions",
-            Self::Completion => "/v1/completions",
-            Self::Responses => "/v1/responses",
-            Self::Messages => "/v1/messages",
-            Self::Embeddings => "/v1/embeddings",
-            Self::Score => "/v1/score",
-            Self::Rerank => "/v1/rerank",
-            Self::Classify => "/classify",
-            Self::Pooling => "/pooling",
-            Self::OllamaChat => "/api/chat",
-            Self::OllamaGenerate => "/api/generate",
-            Self::OllamaEmbed => "/api/embed",
-            Self::LlamaCompletion => "/completion",
-            Self::Infill => "/infill",
-        }
+        self.names().route
     }
 
     /// What the names of its answers begin with.
     pub(crate) fn prefix(self) -> &'static str {
-        match self {
-            Self::Chat => "chatcmpl-",
-            Self::Completion => "cmpl-",
-            Self::Responses => "resp_",
-            Self::Messages => "msg_",
-            Self::Embeddings => "embd-",
-            Self::Score => "score-",
-            Self::Rerank => "rerank-",
-            Self::Classify => "classify-",
-            Self::Pooling => "pool-",
-            Self::OllamaChat | Self::OllamaGenerate | Self::OllamaEmbed => "ollama-",
-            Self::LlamaCompletion | Self::Infill => "llama-",
-        }
+        self.names().prefix
     }
 
-    /// What spans call it (OpenTelemetry's names).
+    /// What spans call it.
     pub(crate) fn operation(self) -> &'static str {
-        match self {
-            Self::Completion | Self::OllamaGenerate | Self::LlamaCompletion | Self::Infill => "text_completion",
-            Self::Embeddings | Self::Score | Self::Rerank | Self::Classify | Self::Pooling | Self::OllamaEmbed => {
-                "embeddings"
-            }
-            Self::Chat | Self::Responses | Self::Messages | Self::OllamaChat => "chat",
-        }
+        self.names().operation
     }
 }

@@ -13,6 +13,7 @@ mod events;
 mod gather;
 mod options;
 mod output_parser;
+mod prepare;
 mod totals;
 
 use std::future::Future;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use engine::receipt::{Provenance, Receipt, Unsealed};
-use engine::{FinishReason, Timings, ValidatedRequest};
+use engine::{FinishReason, RawRequest, Timings, ValidatedRequest};
 use serde_json::Value;
 use transport::error::ApiError;
 use transport::sse::EVENTS;
@@ -100,7 +101,7 @@ pub(crate) struct ResponsePlan {
 
 impl ResponsePlan {
     /// One answer, and nothing beside its text.
-    pub(crate) fn of_one(endpoint: Endpoint, delivery: ResponseOptions, stop: Vec<String>) -> ResponsePlan {
+    pub(crate) fn new(endpoint: Endpoint, delivery: ResponseOptions) -> ResponsePlan {
         ResponsePlan {
             endpoint,
             delivery,
@@ -108,11 +109,24 @@ impl ResponsePlan {
             num_answers: 1,
             predicted: false,
             beams: None,
-            stop,
+            stop: Vec::new(),
             logprobs: false,
             prompt_logprobs: false,
             echo: Vec::new(),
             output_parser: None,
+        }
+    }
+
+    /// The answers that a request asks for.
+    pub(crate) fn of(endpoint: Endpoint, delivery: ResponseOptions, raw: &RawRequest) -> ResponsePlan {
+        ResponsePlan {
+            // The engine's door checks it.
+            num_answers: raw.n.unwrap_or(1) as usize,
+            predicted: raw.prediction.is_some(),
+            stop: raw.stop.clone(),
+            logprobs: raw.logprobs.is_some(),
+            prompt_logprobs: raw.prompt_logprobs.is_some(),
+            ..ResponsePlan::new(endpoint, delivery)
         }
     }
 

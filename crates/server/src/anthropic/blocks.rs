@@ -30,10 +30,6 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    pub(super) fn bytes(&self) -> usize {
-        self.list.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum()
-    }
-
     /// Whether the last turn is the assistant's own: then the answer goes on with it.
     pub(super) fn is_begun(&self) -> bool {
         self.list.last().is_some_and(|message| message.role == "assistant")

@@ -48,15 +48,11 @@ const BUDGET: &str = "thinking.budget_tokens";
 
 /// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> ApiResult<PreparedRequest> {
-    let Asked { mut raw, delivery, tool_options, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
-    let asked = raw.max_tokens;
-    let mut plan = ResponsePlan::of_one(Endpoint::Messages, delivery, raw.stop.clone());
+    let Asked { raw, mut delivery, tool_options, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
+    delivery.adjustments.hints.extend(has_beta.then_some(BETA));
+    let plan = ResponsePlan::of(Endpoint::Messages, delivery, &raw);
     let rename = |error| rename(error, rule_field.as_deref());
-    plan.output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model()).map_err(rename)?;
-    let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into()))?;
-    plan.delivery.adjustments.see(asked, &request);
-    plan.delivery.adjustments.hints.extend(has_beta.then_some(BETA));
-    Ok(PreparedRequest { requests: vec![request], plan, writer: Arc::new(Anthropic) })
+    PreparedRequest::of_one(app, raw, Some(tool_options), plan, Arc::new(Anthropic), rename)
 }
 
 /// How many tokens the prompt has.
@@ -115,7 +111,7 @@ fn messages(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<Mes
         return Err(ApiError::bad_request("'messages' must not be empty.").with_param("messages"));
     }
     items.into_iter().try_for_each(|item| messages.message(item))?;
-    params::check_text("messages", messages.bytes())?;
+    params::check_messages("messages", &messages.list)?;
     adjustments.hints.append(&mut messages.hints);
     Ok(messages)
 }

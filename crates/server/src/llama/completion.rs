@@ -89,17 +89,13 @@ impl Begun {
         fields.number("adaptive_decay")?;
         params::texts(&mut fields, "dry_sequence_breakers")?;
         fields.finish()?;
-        let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
-        let request = app.validate(raw, &delivery.model).map_err(|rejection| {
-            sampling::renamed(rejection.into(), "")
+        let plan = ResponsePlan::of(endpoint, delivery, &raw);
+        window.checked(PreparedRequest::of_one(app, raw, None, plan, Arc::new(Llama), |error| {
+            sampling::renamed(error, "")
                 .rename_param("prompt", prompt)
                 .rename_param("max_tokens", "n_predict")
                 .rename_param("logprobs", "n_probs")
                 .rename_param("rule", rule_field.as_deref().unwrap_or_default())
-        })?;
-        window.check(&request, &mut delivery.adjustments.hints)?;
-        delivery.adjustments.see(asked, &request);
-        let plan = ResponsePlan { logprobs, ..ResponsePlan::of_one(endpoint, delivery, stop) };
-        Ok(PreparedRequest { requests: vec![request], plan, writer: Arc::new(Llama) })
+        })?)
     }
 }

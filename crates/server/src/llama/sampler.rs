@@ -3,12 +3,12 @@
 //! What this server's sampler does not have is taken at the value that turns it off, and refused by its name otherwise.
 
 use engine::sampling::{PENALTIES, Sampling};
-use engine::{ModelInfo, RawRequest, ValidatedRequest};
+use engine::{ModelInfo, RawRequest};
 use transport::error::ApiError;
 use transport::fields::{Fields, wrong_type};
-use transport::hints::Hints;
 
 use super::shapes::{REFINES, SAMPLERS};
+use crate::answers::PreparedRequest;
 use crate::openai::params;
 use crate::sampling;
 
@@ -20,9 +20,10 @@ impl Window {
         Window(None)
     }
 
-    /// Looks whether prompt and answer fit into it.
-    pub(crate) fn check(self, request: &ValidatedRequest, hints: &mut Hints) -> Result<(), ApiError> {
-        let Some((field, tokens)) = self.0 else { return Ok(()) };
+    /// The request, if its prompt and answer fit into it.
+    pub(crate) fn checked(self, mut prepared: PreparedRequest) -> Result<PreparedRequest, ApiError> {
+        let Some((field, tokens)) = self.0 else { return Ok(prepared) };
+        let request = &prepared.requests[0];
         let all = (request.prompt().len() + request.max_tokens()) as u64;
         if all > tokens {
             let why = format!(
@@ -31,8 +32,8 @@ impl Window {
             );
             return Err(ApiError::unsupported(field, why));
         }
-        hints.push(field);
-        Ok(())
+        prepared.plan.delivery.adjustments.hints.push(field);
+        Ok(prepared)
     }
 }
 

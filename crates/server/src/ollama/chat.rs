@@ -24,10 +24,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let Begun { mut fields, name, mut delivery } = options::begin(body, &CHAT, app)?;
     let api = Ollama { kind: Kind::Chat, name };
     let messages = fields.objects("messages")?.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
-    params::check_text(
-        "messages",
-        messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
-    )?;
+    params::check_messages("messages", &messages)?;
     let offer = tools::read(&mut fields)?.fitted(&app.model.tool_format.dialect, &mut delivery.adjustments)?;
     let (tools, definitions, choice, parallel) = offer.told();
     let (thinking, mut template_kwargs) = options::think(&mut fields, app, &mut delivery.adjustments)?;
@@ -48,16 +45,11 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
-    let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
     let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
-    let output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model());
-    let output_parser = output_parser.map_err(|error| options::rename(error, "messages"))?;
-    let request =
-        app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
-    window.check(&request, &mut delivery.adjustments.hints)?;
-    delivery.adjustments.see(asked, &request);
-    let plan = ResponsePlan { logprobs, output_parser, ..ResponsePlan::of_one(Endpoint::OllamaChat, delivery, stop) };
-    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, writer: Arc::new(api) })))
+    let plan = ResponsePlan::of(Endpoint::OllamaChat, delivery, &raw);
+    let rename = |error| options::rename(error, "messages");
+    let prepared = PreparedRequest::of_one(app, raw, Some(tool_options), plan, Arc::new(api), rename)?;
+    Ok(Asked::Answer(Box::new(window.checked(prepared)?)))
 }
 
 fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {

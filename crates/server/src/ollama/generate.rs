@@ -73,26 +73,16 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let blamed = if context.is_empty() { "prompt" } else { "context" };
     let rename = |error| options::rename(error, "prompt").rename_param("prompt", blamed);
     go_on_from(context, &mut raw, app)?;
-    let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
-    let output_parser = if is_raw || suffix.is_some() {
-        None
-    } else {
-        let tool_options = ToolOptions {
-            tools: Arc::default(),
-            choice: ToolChoice::Never,
-            parallel: false,
-            thinking,
-            is_searched: false,
-        };
-        let settled = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model());
-        settled.map_err(rename)?
-    };
-    let request = app.validate(raw, &delivery.model).map_err(|rejection| rename(rejection.into()))?;
-    window.check(&request, &mut delivery.adjustments.hints)?;
-    delivery.adjustments.see(asked, &request);
-    let plan =
-        ResponsePlan { logprobs, output_parser, ..ResponsePlan::of_one(Endpoint::OllamaGenerate, delivery, stop) };
-    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, writer: Arc::new(api) })))
+    let conversation = (!is_raw && suffix.is_none()).then(|| ToolOptions {
+        tools: Arc::default(),
+        choice: ToolChoice::Never,
+        parallel: false,
+        thinking,
+        is_searched: false,
+    });
+    let plan = ResponsePlan::of(Endpoint::OllamaGenerate, delivery, &raw);
+    let prepared = PreparedRequest::of_one(app, raw, conversation, plan, Arc::new(api), rename)?;
+    Ok(Asked::Answer(Box::new(window.checked(prepared)?)))
 }
 
 fn conversation(

@@ -52,35 +52,15 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         beams::check(&mut raw, &mut delivery, app.engine.model())?;
     }
 
-    let logprobs = raw.logprobs.is_some();
-    let prompt_logprobs = raw.prompt_logprobs.is_some();
-    let stop = raw.stop.clone();
-    let predicted = raw.prediction.is_some();
-    let (num_answers, asked) = (raw.n.unwrap_or(1), raw.max_tokens);
     let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: beams.is_some() };
-    let output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model())?;
-    let request = app.validate(raw, &delivery.model).map_err(|rejection| {
+    let echo = echo.into_iter().collect();
+    let plan = ResponsePlan { beams, echo, ..ResponsePlan::of(Endpoint::Chat, delivery, &raw) };
+    PreparedRequest::of_one(app, raw, Some(tool_options), plan, Arc::new(OpenAi), |error| {
         // The door knows these two by the names they have in completions.
-        ApiError::from(rejection)
+        error
             .rename_param("logprobs", "top_logprobs")
             .rename_param("max_tokens", max_tokens_name)
             .rename_param("rule", rule_field.as_deref().unwrap_or("tools"))
-    })?;
-    delivery.adjustments.see(asked, &request);
-    Ok(PreparedRequest {
-        requests: vec![request],
-        plan: ResponsePlan {
-            // The door has checked it.
-            num_answers: num_answers as usize,
-            predicted,
-            beams,
-            logprobs,
-            prompt_logprobs,
-            echo: echo.into_iter().collect(),
-            output_parser,
-            ..ResponsePlan::of_one(Endpoint::Chat, delivery, stop)
-        },
-        writer: Arc::new(OpenAi),
     })
 }
 
@@ -95,7 +75,7 @@ pub(crate) fn prompt(
     if messages.is_empty() {
         return Err(ApiError::bad_request("'messages' must not be empty.").with_param("messages"));
     }
-    params::check_text("messages", messages.iter().map(text_bytes).sum())?;
+    params::check_messages("messages", &messages)?;
     let continue_final_message = fields.boolean("continue_final_message")?.unwrap_or(false);
     let add_generation_prompt = match fields.boolean("add_generation_prompt")? {
         Some(true) if continue_final_message => {
@@ -154,10 +134,6 @@ pub(crate) fn other_template(own: &ChatTemplate, source: Option<&str>) -> Result
 fn echo(chat: &Chat) -> String {
     let last = chat.messages.last().filter(|message| message.role == "assistant");
     last.and_then(|message| message.content.clone()).unwrap_or_default()
-}
-
-fn text_bytes(message: &ChatMessage) -> usize {
-    message.content.as_deref().map_or(0, str::len)
 }
 
 fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {

@@ -66,10 +66,6 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         let only_the_prompt = (raw.max_tokens == Some(0)).then_some(0);
         raw.prompt_logprobs = raw.logprobs.or(only_the_prompt);
     }
-    let logprobs = raw.logprobs.is_some();
-    let stop = raw.stop.clone();
-    let predicted = raw.prediction.is_some();
-    let num_answers = raw.n.unwrap_or(1);
     let asked = raw.max_tokens;
     if asked.is_none() {
         // The default is clamped to the context that is left.
@@ -94,20 +90,10 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         }
         requests.push(request);
     }
-    Ok(PreparedRequest {
-        requests,
-        plan: ResponsePlan {
-            // The door has checked it.
-            num_answers: num_answers as usize,
-            predicted,
-            beams,
-            logprobs,
-            prompt_logprobs: shows_prompt_logprobs,
-            echo: echoes,
-            ..ResponsePlan::of_one(Endpoint::Completion, delivery, stop)
-        },
-        writer: Arc::new(OpenAi),
-    })
+    let prompt_logprobs = shows_prompt_logprobs;
+    let plan =
+        ResponsePlan { beams, prompt_logprobs, echo: echoes, ..ResponsePlan::of(Endpoint::Completion, delivery, &raw) };
+    Ok(PreparedRequest { requests, plan, writer: Arc::new(OpenAi) })
 }
 
 /// `suffix`: what is written belongs between the prompt and this.

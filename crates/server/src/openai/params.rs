@@ -1,6 +1,6 @@
 //! Fields that chat and completions share: sampling, delivery, and what neither has.
 
-use engine::{RawRequest, ServiceClass};
+use engine::{ChatMessage, RawRequest, ServiceClass};
 use serde_json::Value;
 use transport::error::ApiError;
 use transport::fields::{Fields, integer, number, wrong_type};
@@ -26,6 +26,11 @@ pub(crate) fn check_text(param: &str, bytes: usize) -> Result<(), ApiError> {
     }
     let message = format!("'{param}' has {bytes} bytes of text; at most {MAX_TEXT_BYTES} are read in one request.");
     Err(ApiError::bad_request(message).with_param(param).with_code("string_above_max_length"))
+}
+
+/// The same of the texts of messages.
+pub(crate) fn check_messages(param: &str, messages: &[ChatMessage]) -> Result<(), ApiError> {
+    check_text(param, messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum())
 }
 
 /// The model's name, checked; none means the one that is served.

@@ -95,10 +95,6 @@ impl Messages {
         Messages { list, ..Messages::default() }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.list.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum()
-    }
-
     /// A text or a list of items.
     pub(crate) fn read(&mut self, input: Value) -> Result<(), ApiError> {
         match input {

@@ -69,14 +69,10 @@ pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> ApiResult<
 
 /// Reads the body into a validated request. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<(PreparedRequest, Arc<ResponseEcho>)> {
-    let Asked { mut raw, mut plan, echo, tool_options } = asked(body, app, tenant)?;
-    let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
-    let output_parser = app.model.tool_format.settle(&mut raw, tool_options, app.engine.model());
-    plan.output_parser = output_parser.map_err(|error| rename(error, rule_field))?;
-    let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
-    plan.delivery.adjustments.see(asked, &request);
-    let writer = Arc::new(Responses(echo.clone()));
-    Ok((PreparedRequest { requests: vec![request], plan, writer }, echo))
+    let Asked { raw, plan, echo, tool_options } = asked(body, app, tenant)?;
+    let rule_field = raw.rule.is_some().then_some("text.format.schema");
+    let (writer, rename) = (Arc::new(Responses(echo.clone())), |error| rename(error, rule_field));
+    Ok((PreparedRequest::of_one(app, raw, Some(tool_options), plan, writer, rename)?, echo))
 }
 
 /// How many tokens the input has.
@@ -121,7 +117,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked>
     let mut messages = Messages::after(before);
     messages.read(input.clone())?;
     delivery.adjustments.hints.extend(messages.passed_over.drain(..));
-    params::check_text("input", messages.bytes())?;
+    params::check_messages("input", &messages.list)?;
     let instructions = fields.string("instructions")?;
     let conversation = messages.list.clone();
     let told = instructions.iter().map(|text| ChatMessage::new("system", text.as_str())).chain(messages.list).collect();
@@ -210,10 +206,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked>
     if truncation == "auto" {
         truncation::fit(&mut raw, thinking, app);
     }
-    let plan = ResponsePlan {
-        logprobs: raw.logprobs.is_some(),
-        ..ResponsePlan::of_one(Endpoint::Responses, delivery, Vec::new())
-    };
+    let plan = ResponsePlan::of(Endpoint::Responses, delivery, &raw);
     let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
     Ok(Asked { raw, plan, echo: Arc::new(echo), tool_options })
 }

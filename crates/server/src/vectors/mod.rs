@@ -165,8 +165,7 @@ impl Texts {
         let (mut tokens, mut cached_tokens) = (0, 0);
         for window in windows(requests) {
             let of_window = ResponseOptions { user: delivery.user.take(), ..delivery.clone() };
-            let (plan, outputs) =
-                ask::submit(app, caller, window, ResponsePlan::of_one(endpoint, of_window, Vec::new())).await?;
+            let (plan, outputs) = ask::submit(app, caller, window, ResponsePlan::new(endpoint, of_window)).await?;
             let gathered = gather(app, &plan, outputs).await?;
             id.get_or_insert_with(|| gathered.trace.response_id.clone());
             list.extend(gathered.embeddings);
