@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Outcome, ask, gather, greedy, now, options, start, wait_until_quiet};
+use common::{Outcome, ask, assert_same, at_once, greedy, options, start, wait_until_quiet};
 use engine::{Engine, EngineOptions, Prompt, RawRequest, SamplingParams};
 
 /// Requests of many lengths and kinds; some share a prefix.
@@ -35,31 +35,6 @@ fn workload() -> Vec<RawRequest> {
 
 fn solo(engine: &Engine) -> Vec<Outcome> {
     workload().into_iter().map(|raw| ask(engine, raw)).collect()
-}
-
-fn together(engine: &Engine) -> Vec<Outcome> {
-    assert!(now(engine.pause()));
-    let streams: Vec<_> = workload()
-        .into_iter()
-        .map(|raw| {
-            let request = engine.validate(raw).expect("valid");
-            (request.num_answers(), engine.submit(request).expect("room"))
-        })
-        .collect();
-    now(engine.resume());
-    streams.into_iter().map(|(answers, stream)| gather(stream, answers)).collect()
-}
-
-/// Bits of the log probabilities, not only tokens: equal tokens could hide a drift.
-fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) {
-    for (index, (got, want)) in got.iter().zip(want).enumerate() {
-        for (answer, (got, want)) in got.answers.iter().zip(&want.answers).enumerate() {
-            assert_eq!(got.tokens, want.tokens, "{what}: request {index} answer {answer}");
-            assert_eq!(got.text, want.text, "{what}: request {index} answer {answer}");
-            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&got.logprobs), bits(&want.logprobs), "{what}: request {index} answer {answer}");
-        }
-    }
 }
 
 #[test]
@@ -105,10 +80,10 @@ fn answers_do_not_depend_on(n: usize, cases: Vec<(&str, EngineOptions)>) {
     let want = solo(&start(&cases[0].1));
     for (what, options) in testing::part_of(cases, n) {
         let engine = start(&options);
-        assert_same(what, &together(&engine), &want);
+        assert_same(what, &at_once(&engine, workload()), &want);
         // A second time: prompts are now in the prefix cache, if there is one.
         if testing::is_long() || options.enable_prefix_caching {
-            assert_same(what, &together(&engine), &want);
+            assert_same(what, &at_once(&engine, workload()), &want);
         }
         wait_until_quiet(&engine);
         if what == "few blocks" {
@@ -131,7 +106,7 @@ fn every_instruction_set_gives_the_same_answers() {
             let got = vec![ask(&engine, raw("Tell me a story about a fox.")), ask(&engine, raw("7 + 8 ="))];
             match &want {
                 None => want = Some(got),
-                Some(want) => assert_same(&format!("{isa:?}, {arithmetic:?}"), &got, want),
+                Some(want) => _ = assert_same(&format!("{isa:?}, {arithmetic:?}"), &got, want),
             }
         }
     }

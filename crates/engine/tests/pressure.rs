@@ -7,8 +7,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Outcome, ask, gather, greedy, options, start, wait_until_quiet};
-use engine::{Engine, EngineOptions, Prompt, RawRequest, SamplingParams, Stats, Store, SwapDisk};
+use common::{Outcome, ask, assert_same, greedy, options, start, together, wait_until_quiet};
+use engine::{EngineOptions, Prompt, RawRequest, SamplingParams, Stats, Store, SwapDisk};
 
 const BLOCK: u64 = 32;
 
@@ -36,20 +36,6 @@ fn needed_blocks() -> u64 {
         (prompt.len() as u64 + raw.max_tokens.expect("it has one") as u64).div_ceil(BLOCK)
     };
     workload().iter().map(blocks).sum()
-}
-
-fn together(engine: &Engine) -> Vec<Outcome> {
-    let submit = |raw| engine.submit(engine.validate(raw).expect("valid")).expect("room");
-    let streams: Vec<_> = workload().into_iter().map(submit).collect();
-    streams.into_iter().map(|stream| gather(stream, 1)).collect()
-}
-
-fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) {
-    for (index, (got, want)) in got.iter().zip(want).enumerate() {
-        assert_eq!(got.answers[0].tokens, want.answers[0].tokens, "{what}: request {index}");
-        let bits = |outcome: &Outcome| outcome.answers[0].logprobs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(got), bits(want), "{what}: request {index}");
-    }
 }
 
 /// A third of what the workload needs, and room to run it all together.
@@ -157,10 +143,10 @@ fn three_times_more_than_the_cache_holds_fails_no_request_and_changes_no_answer(
     ];
     for (what, (options, store)) in testing::part_of(cases, 3) {
         let engine = start(&options);
-        assert_same(what, &together(&engine), &want);
+        assert_same(what, &together(&engine, workload()), &want);
         if store.is_none() {
             // Again: the prefix cache holds more than the KV cache now.
-            assert_same(what, &together(&engine), &want);
+            assert_same(what, &together(&engine, workload()), &want);
         }
         wait_until_quiet(&engine);
         let stats = engine.stats();

@@ -6,7 +6,7 @@ use crate::common;
 use std::path::PathBuf;
 
 use checkpoint::{Checkpoint, Source};
-use common::{Outcome, ask, gather, options, start, wait_until_quiet};
+use common::{Outcome, ask, assert_same, gather, options, start, wait_until_quiet};
 use engine::{
     Chat, ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Rule,
     SamplingParams, Speculation,
@@ -85,35 +85,7 @@ fn alone(engine: &Engine, round: usize) -> Vec<Outcome> {
 
 /// All at once, as far as there are places.
 fn together(engine: &Engine, round: usize) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
-    for some in workload(round).chunks(12) {
-        let submitted: Vec<_> = some
-            .iter()
-            .map(|raw| {
-                let request = engine.validate(raw.clone()).expect("valid");
-                (request.num_answers(), engine.submit(request).expect("room"))
-            })
-            .collect();
-        outcomes.extend(submitted.into_iter().map(|(answers, stream)| gather(stream, answers)));
-    }
-    outcomes
-}
-
-/// Bits of the log probabilities, not only tokens. Returns how many tokens were compared.
-fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) -> usize {
-    let mut tokens = 0;
-    for (index, (got, want)) in got.iter().zip(want).enumerate() {
-        let bits = |outcome: &Outcome| -> Vec<Vec<u32>> {
-            outcome.answers.iter().map(|answer| answer.logprobs.iter().map(|x| x.to_bits()).collect()).collect()
-        };
-        for (answer, (got, want)) in got.answers.iter().zip(&want.answers).enumerate() {
-            assert_eq!(got, want, "{what}: request {index} answer {answer}");
-        }
-        assert_eq!(bits(got), bits(want), "{what}: request {index}");
-        assert_eq!(got.usage.completion_tokens, want.usage.completion_tokens, "{what}: request {index}");
-        tokens += got.usage.completion_tokens;
-    }
-    tokens
+    workload(round).chunks(12).flat_map(|some| common::together(engine, some.to_vec())).collect()
 }
 
 /// Over one round, in a long run over 100,000 tokens; over as many as `TWOSTROKE_CHAOS_TOKENS` says, which

@@ -2,9 +2,9 @@
 
 use crate::common;
 
-use common::{Outcome, ask, gather, now, options, start_family, wait, wait_until_quiet};
+use common::{Outcome, ask, assert_same, at_once, options, start_family, wait, wait_until_quiet};
 use engine::ledger::Owner;
-use engine::{Drafters, Engine, EngineOptions, Prompt, RawRequest, SamplingParams, Speculation};
+use engine::{Drafters, EngineOptions, Prompt, RawRequest, SamplingParams, Speculation};
 use testing::Dice;
 
 /// Layers of linear attention between those of full attention.
@@ -34,28 +34,6 @@ fn small() -> EngineOptions {
     EngineOptions { max_model_len: Some(384), ..options() }
 }
 
-/// All at once.
-fn together(engine: &Engine) -> Vec<Outcome> {
-    assert!(now(engine.pause()));
-    let submit = |raw: RawRequest| {
-        let request = engine.validate(raw).expect("valid");
-        (request.num_answers(), engine.submit(request).expect("room"))
-    };
-    let streams: Vec<_> = workload().into_iter().map(submit).collect();
-    now(engine.resume());
-    streams.into_iter().map(|(answers, stream)| gather(stream, answers)).collect()
-}
-
-fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) {
-    for (index, (got, want)) in got.iter().zip(want).enumerate() {
-        for (answer, (got, want)) in got.answers.iter().zip(&want.answers).enumerate() {
-            assert_eq!(got.tokens, want.tokens, "{what}: request {index} answer {answer}");
-            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&got.logprobs), bits(&want.logprobs), "{what}: request {index} answer {answer}");
-        }
-    }
-}
-
 #[test]
 fn answers_of_models_with_states_do_not_depend_on_what_becomes_of_the_states() {
     for family in FAMILIES {
@@ -82,7 +60,7 @@ fn answers_of_models_with_states_do_not_depend_on_what_becomes_of_the_states() {
             let what = format!("{family}, {what}");
             let engine = start_family(family, &options);
             for _ in 0..2 {
-                assert_same(&what, &together(&engine), &want);
+                assert_same(&what, &at_once(&engine, workload()), &want);
             }
             wait_until_quiet(&engine);
             let stats = engine.stats();

@@ -42,92 +42,67 @@ use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, Observe, Su
 /// Turns after the last client came; a request that is open then is stuck.
 const MOST_TURNS: usize = 20_000;
 
-/// What a run provoked.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Report {
-    pub(super) trace: u64,
-    steps: u64,
-    requests: u64,
-    finished: u64,
-    cancelled: u64,
-    refused: u64,
-    too_large: u64,
-    abandoned: u64,
-    resumed: u64,
+/// Declares [`Report`] by the names of its counts.
+macro_rules! report {
+    ($($(#[$doc:meta])* $count:ident,)*) => {
+        /// What a run provoked.
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub(super) struct Report {
+            pub(super) trace: u64,
+            $($(#[$doc])* $count: u64,)*
+        }
+
+        impl Report {
+            pub(super) fn add(&mut self, other: &Report) {
+                self.trace ^= other.trace;
+                $(self.$count += other.$count;)*
+            }
+        }
+    };
+}
+
+report! {
+    steps,
+    requests,
+    finished,
+    cancelled,
+    refused,
+    too_large,
+    abandoned,
+    resumed,
     /// Prompts that were read elsewhere to their end, in part, and for others to their end and not.
-    taken: u64,
-    taken_in_part: u64,
-    given: u64,
-    left: u64,
-    landed: u64,
+    taken,
+    taken_in_part,
+    given,
+    left,
+    landed,
     /// Requests that ended because another worker had drawn another first token.
-    lies: u64,
-    failed_passes: u64,
-    own_faults: u64,
-    unread: u64,
-    holds: u64,
-    preemptions: u64,
-    restarts: u64,
-    replays: u64,
-    overlaps: u64,
-    thefts: u64,
-    checked: u64,
+    lies,
+    failed_passes,
+    own_faults,
+    unread,
+    holds,
+    preemptions,
+    restarts,
+    replays,
+    overlaps,
+    thefts,
+    checked,
     /// Seeds with a drafter, and drafts that were accepted and rejected.
-    drafting: u64,
-    held: u64,
-    rejected: u64,
+    drafting,
+    held,
+    rejected,
     /// Seeds with a draft model, and those in which it panicked and was dropped.
-    with_model: u64,
-    given_up: u64,
+    with_model,
+    given_up,
     /// Prefixes that draft models read and that occur in a request.
-    compared: u64,
+    compared,
     /// Drafts of draft models that cannot err.
-    calm_held: u64,
-    calm_rejected: u64,
+    calm_held,
+    calm_rejected,
 }
 
 impl Report {
-    pub(super) fn add(&mut self, other: &Report) {
-        self.trace ^= other.trace;
-        let pairs = [
-            (&mut self.steps, other.steps),
-            (&mut self.requests, other.requests),
-            (&mut self.finished, other.finished),
-            (&mut self.cancelled, other.cancelled),
-            (&mut self.refused, other.refused),
-            (&mut self.too_large, other.too_large),
-            (&mut self.abandoned, other.abandoned),
-            (&mut self.resumed, other.resumed),
-            (&mut self.taken, other.taken),
-            (&mut self.taken_in_part, other.taken_in_part),
-            (&mut self.given, other.given),
-            (&mut self.left, other.left),
-            (&mut self.landed, other.landed),
-            (&mut self.lies, other.lies),
-            (&mut self.failed_passes, other.failed_passes),
-            (&mut self.own_faults, other.own_faults),
-            (&mut self.unread, other.unread),
-            (&mut self.holds, other.holds),
-            (&mut self.preemptions, other.preemptions),
-            (&mut self.restarts, other.restarts),
-            (&mut self.replays, other.replays),
-            (&mut self.overlaps, other.overlaps),
-            (&mut self.thefts, other.thefts),
-            (&mut self.checked, other.checked),
-            (&mut self.drafting, other.drafting),
-            (&mut self.held, other.held),
-            (&mut self.rejected, other.rejected),
-            (&mut self.with_model, other.with_model),
-            (&mut self.given_up, other.given_up),
-            (&mut self.compared, other.compared),
-            (&mut self.calm_held, other.calm_held),
-            (&mut self.calm_rejected, other.calm_rejected),
-        ];
-        for (sum, more) in pairs {
-            *sum += more;
-        }
-    }
-
     /// A run in which nothing happened shows nothing.
     pub(super) fn check_floors(&self, least: u64) {
         let floors = [

@@ -78,6 +78,47 @@ pub(crate) struct Outcome {
     pub(crate) embedding: Vec<f32>,
 }
 
+/// Submits all of them, and reads them to their ends.
+pub(crate) fn together(engine: &Engine, requests: Vec<RawRequest>) -> Vec<Outcome> {
+    gather_all(submit_all(engine, requests))
+}
+
+/// The same, where the first step finds all of them.
+pub(crate) fn at_once(engine: &Engine, requests: Vec<RawRequest>) -> Vec<Outcome> {
+    assert!(now(engine.pause()));
+    let streams = submit_all(engine, requests);
+    now(engine.resume());
+    gather_all(streams)
+}
+
+fn submit_all(engine: &Engine, requests: Vec<RawRequest>) -> Vec<(usize, engine::Stream)> {
+    let submit = |raw| {
+        let request = engine.validate(raw).expect("valid");
+        (request.num_answers(), engine.submit(request).expect("room"))
+    };
+    requests.into_iter().map(submit).collect()
+}
+
+fn gather_all(streams: Vec<(usize, engine::Stream)>) -> Vec<Outcome> {
+    streams.into_iter().map(|(answers, stream)| gather(stream, answers)).collect()
+}
+
+/// Bits of the log probabilities, not only tokens: equal tokens could hide a drift. Returns how many tokens were compared.
+pub(crate) fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) -> usize {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let mut tokens = 0;
+    for (index, (got, want)) in got.iter().zip(want).enumerate() {
+        let bits = |answer: &Answer| answer.logprobs.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        for (answer, (got, want)) in got.answers.iter().zip(&want.answers).enumerate() {
+            assert_eq!(got, want, "{what}: request {index} answer {answer}");
+            assert_eq!(bits(got), bits(want), "{what}: request {index} answer {answer}");
+        }
+        assert_eq!(got.usage.completion_tokens, want.usage.completion_tokens, "{what}: request {index}");
+        tokens += got.usage.completion_tokens;
+    }
+    tokens
+}
+
 /// Reads a stream to its end.
 pub(crate) fn gather(mut stream: engine::Stream, num_answers: usize) -> Outcome {
     let mut outcome = Outcome { answers: vec![Answer::default(); num_answers], ..Outcome::default() };
