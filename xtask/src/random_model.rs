@@ -41,6 +41,23 @@ struct Experts {
     intermediate: usize,
 }
 
+const TINY: Shape = Shape {
+    name: "tiny",
+    family: Family::Llama,
+    hidden: 128,
+    intermediate: 256,
+    layers: 2,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 32,
+    vocab: 2048,
+    tied: true,
+    rope_theta: 1e4,
+    context: 4096,
+    eps: 1e-5,
+    experts: None,
+};
+
 const SHAPES: [Shape; 7] = [
     Shape {
         name: "qwen2.5-0.5b",
@@ -125,39 +142,9 @@ const SHAPES: [Shape; 7] = [
         eps: 1e-5,
         experts: None,
     },
-    Shape {
-        name: "tiny",
-        family: Family::Llama,
-        hidden: 128,
-        intermediate: 256,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 32,
-        vocab: 2048,
-        tied: true,
-        rope_theta: 1e4,
-        context: 4096,
-        eps: 1e-5,
-        experts: None,
-    },
+    TINY,
     // The same with room for what coding agents send.
-    Shape {
-        name: "long",
-        family: Family::Llama,
-        hidden: 128,
-        intermediate: 256,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 32,
-        vocab: 2048,
-        tied: true,
-        rope_theta: 1e4,
-        context: 131_072,
-        eps: 1e-5,
-        experts: None,
-    },
+    Shape { name: "long", context: 131_072, ..TINY },
 ];
 
 /// Writes `config.json`, `model.safetensors` (bf16) and the built-in model's tokenizer, whose ids every shape has.

@@ -134,15 +134,7 @@ impl Writer {
         if opens {
             let content = self.plan.echo.first().cloned().unwrap_or_default();
             let delta = Delta { role: Some("assistant"), content: Some(content), ..Delta::default() };
-            let chunk = ChatChunk {
-                index,
-                delta,
-                logprobs: None,
-                finish_reason: None,
-                stop_reason: None,
-                token_ids: None,
-                receipt: None,
-            };
+            let chunk = ChatChunk { index, delta, ..ChatChunk::default() };
             let mut envelope = self.chunk(index, chunk, None);
             if let Some(Some(usage)) = &mut envelope.usage {
                 // Its first token comes in the next event.
