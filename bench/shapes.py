@@ -20,6 +20,10 @@ SHAPES = {
         qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=16, n_shared_experts=2, num_experts_per_tok=6,
         first_k_dense_replace=1, topk_method="greedy")),
     "glm-4.7-flash": ("Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", dict(num_hidden_layers=4, n_routed_experts=16)),
+    "qwen3-30b-a3b": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", dict(
+        hidden_size=2048, intermediate_size=6144, moe_intermediate_size=768, num_hidden_layers=6,
+        num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_experts=128, num_experts_per_tok=8,
+        norm_topk_prob=True)),
     "gpt-oss-20b": ("GptOssForCausalLM", "GptOssConfig", dict(
         num_hidden_layers=4, num_local_experts=8, rope_parameters={"rope_type": "default", "rope_theta": 150000.0})),
     "gemma-4-e2b": ("Gemma4ForCausalLM", "Gemma4TextConfig", dict(

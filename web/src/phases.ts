@@ -61,6 +61,8 @@ export function delays(timings: Timings): string {
   if (others >= 1) parts.push(`other prompts took ${ms(others)} of the time between its tokens`);
   const machine = (owners?.ttft.machine_ms ?? 0) + (owners?.gaps.machine_ms ?? 0);
   if (machine >= 1) parts.push(`the machine ran others for ${ms(machine)}`);
+  const reads = (owners?.ttft.expert_reads_ms ?? 0) + (owners?.gaps.expert_reads_ms ?? 0);
+  if (reads >= 1) parts.push(`experts were read from disk for ${ms(reads)}`);
   const there = owners?.ttft.remote_machine_ms ?? 0;
   if (there >= 1) parts.push(`the machine that read its prompt ran others for ${ms(there)}`);
   const drafts = (owners?.ttft.other_drafts_ms ?? 0) + (owners?.gaps.other_drafts_ms ?? 0);
