@@ -31,7 +31,6 @@ import numpy
 import safetensors.torch
 import torch
 import transformers
-from transformers.models.muse_glimmer import modeling_muse_glimmer
 
 SHORT_PROMPTS = [1, 5, 24]  # all rows recorded
 LONG_PROMPT = 300  # spans cache blocks and attention splits; the last rows recorded
@@ -227,6 +226,13 @@ CASES = {
         attention_bias=True, logit_scale=0.25, use_qk_norm=False, rope_theta=10000.0, pad_token_id=0,
         torch_dtype="bfloat16",
     ),
+    # The same with norms of queries and keys around the mean of each head.
+    "command-r-plus": case(
+        "CohereForCausalLM", "cohere", torch.bfloat16, embedding=0.6,
+        hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=16, layer_norm_eps=1e-5,
+        tie_word_embeddings=True, attention_bias=False, logit_scale=0.25, use_qk_norm=True, rope_theta=10000.0,
+        pad_token_id=0, torch_dtype="bfloat16",
+    ),
     # The same with windows in three of four layers, which alone turn; transformers 5.
     "cohere2": case(
         "Cohere2ForCausalLM", "cohere2", torch.bfloat16, embedding=0.6,
@@ -234,6 +240,26 @@ CASES = {
         layer_norm_eps=1e-5, tie_word_embeddings=True, attention_bias=False, logit_scale=0.25, sliding_window=24,
         layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"], pad_token_id=0,
         dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
+    ),
+    # The same with experts behind a dense layer of another width, which turns though it sees all; two experts of every
+    # token, which count half.
+    "cohere2-moe": case(
+        "Cohere2MoeForCausalLM", "cohere2_moe", torch.bfloat16, embedding=0.6,
+        hidden_size=32, intermediate_size=24, prefix_dense_intermediate_size=48, num_hidden_layers=4,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, layer_norm_eps=1e-5, tie_word_embeddings=True,
+        attention_bias=False, logit_scale=0.25, sliding_window=24, num_experts=6, num_experts_per_tok=2,
+        num_shared_experts=2, shared_expert_combination_strategy="average", expert_selection_fn="sigmoid",
+        norm_topk_prob=True, prefix_dense_sliding_window_pattern=1, pad_token_id=0,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"], rope_theta=50000.0, dtype="bfloat16",
+    ),
+    # The same with norms of the mean square, shares in a softmax, experts that add up; every second layer sees all.
+    "cohere2-moe-rms": case(
+        "Cohere2MoeForCausalLM", "cohere2_moe", torch.bfloat16, embedding=0.6,
+        hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=32, rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=False, logit_scale=0.5,
+        sliding_window=24, sliding_window_pattern=2, num_experts=6, num_experts_per_tok=3, num_shared_experts=1,
+        shared_expert_combination_strategy="sum", pad_token_id=0, rope_theta=10000.0, dtype="bfloat16",
     ),
     # Layer norms around zero with biases; an MLP without a gate, its middle squared; five pairs of a head turn.
     "nemotron": case(
@@ -391,6 +417,24 @@ CASES = {
         attention_multiplier=0.0625, logits_scaling=8.0, rope_theta=10000.0, rope_scaling=None,
         torch_dtype="bfloat16",
     ),
+    # The same with sinks, windows of less than a page, and bases of rotations layer by layer; transformers 5.
+    "granite-swa": case(
+        "GraniteSWAForCausalLM", "granite_swa", torch.bfloat16, embedding=0.1,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_hidden_layers=4, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, attention_bias=False, mlp_bias=False, embedding_multiplier=12.0,
+        residual_multiplier=0.4, attention_multiplier=0.25, logits_scaling=8.0, sliding_window=24,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        layer_rope_theta=[0, 10000.0, 500.0, 0], dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
+    # The same with experts and one of every token; every fourth layer sees all, as no field says.
+    "granite-moe-swa": case(
+        "GraniteMoeSWAForCausalLM", "granitemoe_swa", torch.bfloat16, embedding=0.1, fused_experts=True,
+        hidden_size=32, intermediate_size=24, shared_intermediate_size=40, num_attention_heads=2, num_key_value_heads=1,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=True, num_local_experts=6, num_experts_per_tok=2,
+        embedding_multiplier=12.0, residual_multiplier=0.5, attention_multiplier=0.25, logits_scaling=3.0,
+        sliding_window=24, dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
     # A layer without positions.
     "smollm3": case(
         "SmolLM3ForCausalLM", "smollm3", torch.bfloat16,
@@ -405,6 +449,13 @@ CASES = {
         hidden_size=32, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
         rms_norm_eps=1e-5, tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2, sliding_window=None,
         rope_theta=1000000.0, torch_dtype="bfloat16",
+    ),
+    # Mixtral with layer norms, biases of attention and of the head; weights among the experts that are near.
+    "phi-moe": case(
+        "PhimoeForCausalLM", "phimoe", torch.bfloat16,
+        hidden_size=32, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-5,
+        tie_word_embeddings=False, attention_bias=True, lm_head_bias=True, num_local_experts=6, num_experts_per_tok=2,
+        router_jitter_noise=0.15, sliding_window=None, rope_theta=10000.0, rope_scaling=None, torch_dtype="bfloat16",
     ),
     # Experts in the last layer only: every second one, and not the second.
     "qwen3-moe": case(
@@ -733,13 +784,13 @@ def apart(weights, model_type):
                 name = name.replace(f"block_sparse_moe.{ours}", f"block_sparse_moe.{theirs}")
             yield name, weight
         return
-    gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "minimax_m2", "lfm2_moe") else ("gate_proj", "up_proj", "down_proj")
+    gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "minimax_m2", "lfm2_moe", "phimoe") else ("gate_proj", "up_proj", "down_proj")
     for name, weight in weights.items():
         name = name.replace("mlp.gate.moe_statics", "mlp.moe_statics")
         if model_type == "nemotron_h":
             name = name.replace("model.", "backbone.", 1)
-        if model_type in ("mixtral", "minimax_m2"):
-            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if model_type in ("mixtral", "minimax_m2", "phimoe"):
+            name = name.replace(".mlp.", ".block_sparse_moe.").replace(".router.", ".gate.")
         if name.endswith("experts.gate_up_proj"):
             prefix = name.removesuffix("gate_up_proj")
             for expert, both in enumerate(weight):
@@ -801,6 +852,11 @@ def choice_margin(config, bias, logits):
     """By how much the worst chosen expert is before the best other one, and the worst kept group before the next, in
     standard deviations."""
     k, scores = chosen_experts(config), logits
+    if config.model_type == "phimoe":  # of those that are near, none nearly is not
+        ranked = logits.sort(descending=True).values
+        near = [(best - logits) / logits.abs().clamp(min=best) for best in ranked[:k]]
+        border = min(float((far - 2 * config.router_jitter_noise).abs().min()) for far in near)
+        return min(2 * border, float((ranked[:k] - ranked[1:k + 1]).min() / logits.std()))
     if bias is None and getattr(config, "topk_method", None) == "group_limited_greedy":
         in_groups = scores.view(config.n_group, -1)
         best = in_groups.max(-1).values.sort(descending=True)
@@ -863,26 +919,31 @@ def draw_by_token(model, narrow, rng, length, num_rows):
     return tokens, logits_of(model, tokens)[length - num_rows:]
 
 
-class MuseGlimmerForCausalLM(transformers.PreTrainedModel):
+def muse_glimmer():
     """The text part of MuseGlimmerForConditionalGeneration with the head of the whole."""
+    from transformers.models.muse_glimmer import modeling_muse_glimmer
 
-    config_class, base_model_prefix = modeling_muse_glimmer.MuseGlimmerTextConfig, "model"
+    class MuseGlimmerForCausalLM(transformers.PreTrainedModel):
+        config_class, base_model_prefix = modeling_muse_glimmer.MuseGlimmerTextConfig, "model"
 
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = modeling_muse_glimmer.MuseGlimmerTextModel(config)
-        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        def __init__(self, config):
+            super().__init__(config)
+            self.model = modeling_muse_glimmer.MuseGlimmerTextModel(config)
+            self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.post_init()
 
-    def forward(self, tokens):
-        logits = self.lm_head(self.model(tokens).last_hidden_state) * self.config.output_multiplier
-        cap = self.config.final_logit_softcapping
-        return SimpleNamespace(logits=cap * torch.tanh(logits / cap))
+        def forward(self, tokens):
+            logits = self.lm_head(self.model(tokens).last_hidden_state) * self.config.output_multiplier
+            cap = self.config.final_logit_softcapping
+            return SimpleNamespace(logits=cap * torch.tanh(logits / cap))
+
+    return MuseGlimmerForCausalLM
 
 
 def model_class(config):
     """Some are in no list of the library's."""
-    return globals().get(config.architectures[0]) or getattr(transformers, config.architectures[0])
+    name = config.architectures[0]
+    return muse_glimmer() if name == "MuseGlimmerForCausalLM" else getattr(transformers, name)
 
 
 def make_case(directory, name, spec):

@@ -341,6 +341,14 @@ impl HostBackend for Float32 {
                     norm(queries, q, eps);
                     norm(keys, k, eps);
                 }
+                HeadNorms::Centered { q, k, eps } => {
+                    for (heads, weight) in [(&mut *queries, q), (&mut *keys, k)] {
+                        for (head, weight) in heads.chunks_exact_mut(head_dim).zip(weight.chunks_exact(head_dim)) {
+                            let (plain, norm) = (head.to_vec(), Norm { weight, bias: None, eps });
+                            layer_norm::layer_norm(None, self.isa, &plain, norm, head);
+                        }
+                    }
+                }
             }
             if let Some(rope) = rope {
                 let (cos, sin) = rope.at(position as usize);

@@ -44,10 +44,11 @@ impl<V: ?Sized> Clone for Norm<'_, V> {
 
 impl<V: ?Sized> Copy for Norm<'_, V> {}
 
-struct Rows<'a> {
-    x: &'a [f32],
-    norm: Norm<'a>,
-    out: &'a mut [f32],
+/// See [`layer_norm`].
+pub(crate) struct Rows<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) norm: Norm<'a>,
+    pub(crate) out: &'a mut [f32],
 }
 
 impl Kernel for Rows<'_> {

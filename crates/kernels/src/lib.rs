@@ -145,7 +145,7 @@ pub enum Out<'a, R: ?Sized = [f32]> {
     Gated(Activation, &'a mut R),
 }
 
-/// RMS norm of queries and keys, before rotation in most models, in some of values too. `V`: a vector of a backend, or a
+/// Norm of queries and keys, before rotation in most models, in some of values too; of the mean square but for one. `V`: a vector of a backend, or a
 /// slice.
 #[derive(Debug)]
 pub enum HeadNorms<'a, V: ?Sized = [f32]> {
@@ -164,6 +164,16 @@ pub enum HeadNorms<'a, V: ?Sized = [f32]> {
     },
     /// Each head separately, behind the rotation (Hunyuan): weights `[head_dim]`.
     AfterRotation {
+        /// Weights for queries.
+        q: &'a V,
+        /// Weights for keys.
+        k: &'a V,
+        /// Added under the root.
+        eps: f32,
+    },
+    /// Each head separately, of the distance from its mean (Command R+): weights `[num_heads * head_dim]` and
+    /// `[num_kv_heads * head_dim]`.
+    Centered {
         /// Weights for queries.
         q: &'a V,
         /// Weights for keys.
@@ -200,6 +210,7 @@ impl<'a, V: ?Sized> HeadNorms<'a, V> {
             }
             HeadNorms::AfterRotation { q, k, eps } => HeadNorms::AfterRotation { q: weight(q), k: weight(k), eps },
             HeadNorms::WholeWidth { q, k, eps } => HeadNorms::WholeWidth { q: weight(q), k: weight(k), eps },
+            HeadNorms::Centered { q, k, eps } => HeadNorms::Centered { q: weight(q), k: weight(k), eps },
         }
     }
 }

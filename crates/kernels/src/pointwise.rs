@@ -9,7 +9,7 @@ use crate::kv_cache::{KvCache, KvDtype, KvPlace, MAX_HEAD_DIM, Writer};
 use crate::simd::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
 use crate::spread;
 use crate::threads::Pool;
-use crate::{HeadLayout, HeadNorms, RopeTable, RotateAndStore};
+use crate::{HeadLayout, HeadNorms, RopeTable, RotateAndStore, layer_norm};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -90,6 +90,8 @@ pub(crate) trait RowOps: Copy {
     fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]);
     /// `x = x * factor`.
     fn multiply(self, factor: f32, x: &mut [f32]);
+    /// [`layer_norm::layer_norm`] of one row.
+    fn layer_norm(self, x: &[f32], norm: layer_norm::Norm<'_>, out: &mut [f32]);
     /// Rounds to bf16.
     fn to_bf16(self, x: &[f32], out: &mut [u16]);
     /// [`spread::spread`].
@@ -149,6 +151,10 @@ impl RowOps for Plain {
 
     fn multiply(self, factor: f32, x: &mut [f32]) {
         x.iter_mut().for_each(|x| *x *= factor);
+    }
+
+    fn layer_norm(self, x: &[f32], norm: layer_norm::Norm<'_>, out: &mut [f32]) {
+        layer_norm::Rows { x, norm, out }.define();
     }
 
     fn to_bf16(self, x: &[f32], out: &mut [u16]) {
@@ -244,6 +250,11 @@ impl<S: Simd> RowOps for Vectors<S> {
         for at in (0..x.len()).step_by(LANES) {
             self.store(s.mul(self.load(x, at), factor), x, at);
         }
+    }
+
+    #[inline(always)]
+    fn layer_norm(self, x: &[f32], norm: layer_norm::Norm<'_>, out: &mut [f32]) {
+        layer_norm::Rows { x, norm, out }.run(self.0);
     }
 
     #[inline(always)]
@@ -710,7 +721,7 @@ pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>,
             assert_eq!(lengths, [layout.head_dim; 3]);
         }
         HeadNorms::AfterRotation { q, k, .. } => assert_eq!([q.len(), k.len()], [layout.head_dim; 2]),
-        HeadNorms::WholeWidth { q, k, .. } => {
+        HeadNorms::WholeWidth { q, k, .. } | HeadNorms::Centered { q, k, .. } => {
             assert_eq!((q.len(), k.len()), (heads * layout.head_dim, kv_heads * layout.head_dim));
         }
     }
@@ -752,6 +763,7 @@ impl RotateRow<'_> {
                 [Norm::Head(q, eps), Norm::Head(k, eps), v.map_or(Norm::None, |v| Norm::Head(v, eps))]
             }
             HeadNorms::AfterRotation { q, k, eps } => [Norm::Turned(q, eps), Norm::Turned(k, eps), Norm::None],
+            HeadNorms::Centered { q, k, eps } => [Norm::Centered(q, eps), Norm::Centered(k, eps), Norm::None],
             HeadNorms::WholeWidth { q, k, eps } => {
                 [Norm::Row(q, ops.inverse_rms(queries, eps)), Norm::Row(k, ops.inverse_rms(keys, eps)), Norm::None]
             }
@@ -797,6 +809,8 @@ enum Norm<'a> {
     Turned(&'a [f32], f32),
     /// Over all heads: weight, the row's factor.
     Row(&'a [f32], f32),
+    /// Per head, of the distance from its mean: weights of all heads, eps.
+    Centered(&'a [f32], f32),
 }
 
 impl Norm<'_> {
@@ -819,6 +833,10 @@ impl Norm<'_> {
             Norm::None | Norm::Turned(..) => out.copy_from_slice(head),
             Norm::Head(weight, eps) => ops.scale(head, ops.inverse_rms(head, eps), weight, out),
             Norm::Row(weight, factor) => ops.scale(head, factor, &weight[index * head.len()..][..head.len()], out),
+            Norm::Centered(weight, eps) => {
+                let weight = &weight[index * head.len()..][..head.len()];
+                ops.layer_norm(head, layer_norm::Norm { weight, bias: None, eps }, out);
+            }
         }
     }
 }

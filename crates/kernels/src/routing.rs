@@ -48,6 +48,12 @@ pub enum Scores {
         /// Multiplies weights.
         factor: f32,
     },
+    /// Of each chosen expert its share in the softmax over those that are near it and not chosen before: whose logits are
+    /// less than a part of it away (SparseMixer: Liu et al., 2024; Phi-3.5-MoE).
+    Sparse {
+        /// `(largest - logit) / max(|logit|, largest)` of those is at most this.
+        tolerance: f32,
+    },
     /// `1 / (1 + exp(-logit))`. The choice is by these, and by the bias of [`Routing`].
     Sigmoid {
         /// Groups of experts, all of a size; divides their number. In each there are two experts or more, if there are
@@ -79,7 +85,7 @@ pub struct Routing<'a> {
 /// weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
 ///
 /// Of [`Scores::Sigmoid`] they are by falling score with bias; a weight is `score / (sum + sum_eps) * factor`, the sum in
-/// the order of `chosen`, or `score * factor`.
+/// the order of `chosen`, or `score * factor`. Of [`Scores::Sparse`] it is `1 / sum` of `exp(logit - its own)`, by index.
 ///
 /// Panics when shapes disagree.
 pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]) {
@@ -112,6 +118,12 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
                         keep_groups(ranks, (groups, kept_groups), |best, _| ranked(best));
                         choose(ranks, chosen);
                         weigh_shares(logits, logits[chosen[0] as usize], (rule.over_chosen, factor), chosen, weights);
+                    }
+                }
+                Scores::Sparse { tolerance } => {
+                    for (logits, (chosen, weights)) in rows.zip(results) {
+                        choose_of(|| ranks_of(logits), chosen);
+                        weigh_near(logits, tolerance, chosen, weights);
                     }
                 }
                 Scores::Sigmoid { groups, kept_groups, sum_eps, factor } => {
@@ -151,7 +163,9 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
         assert!((1..=groups).contains(&kept_groups) && kept_groups * size >= top_k, "{kept_groups} of {groups} groups");
     }
     assert!(
-        bias.is_none_or(|bias| bias.len() == num_experts && !matches!(scores, Scores::GroupedSoftmax { .. })),
+        bias.is_none_or(|bias| {
+            bias.len() == num_experts && !matches!(scores, Scores::GroupedSoftmax { .. } | Scores::Sparse { .. })
+        }),
         "the bias is [num_experts]"
     );
     assert!((1..=num_experts).contains(&top_k), "{top_k} of {num_experts} experts");
@@ -198,6 +212,22 @@ fn weigh_shares(logits: &[f32], largest: f32, (over_chosen, factor): (bool, f32)
     }
     for weight in weights {
         *weight = *weight / sum * factor;
+    }
+}
+
+/// See [`Scores::Sparse`].
+#[inline(always)]
+fn weigh_near(logits: &[f32], tolerance: f32, chosen: &[u32], weights: &mut [f32]) {
+    for (place, weight) in weights.iter_mut().enumerate() {
+        let (before, largest) = (&chosen[..place], logits[chosen[place] as usize]);
+        let mut sum = 0.0;
+        for (&logit, expert) in logits.iter().zip(0u32..) {
+            let is_far = (largest - logit) / logit.abs().max(largest) > tolerance;
+            if !is_far && !before.contains(&expert) {
+                sum += exp(logit - largest);
+            }
+        }
+        *weight = 1.0 / sum;
     }
 }
 

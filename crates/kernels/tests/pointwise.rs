@@ -230,12 +230,13 @@ enum Norms {
     WithValues,
     WholeWidth,
     AfterRotation,
+    Centered,
 }
 
 /// Query heads, kv heads, width of a head, how many of its numbers rotate, norms, what the cache keeps.
 type Heads = (usize, usize, usize, usize, Norms, KvDtype);
 
-const HEADS: [Heads; 15] = {
+const HEADS: [Heads; 17] = {
     use KvDtype::*;
     [
         (4, 2, 64, 64, Norms::None, Bf16),
@@ -253,6 +254,8 @@ const HEADS: [Heads; 15] = {
         (2, 2, 32, 32, Norms::WithValues, Int8),
         (4, 2, 64, 64, Norms::AfterRotation, Bf16), // Hunyuan
         (2, 1, 80, 32, Norms::AfterRotation, Int8),
+        (4, 2, 128, 128, Norms::Centered, Bf16), // Command R+
+        (3, 1, 48, 48, Norms::Centered, Int8),
     ]
 };
 
@@ -278,7 +281,8 @@ const TOLERANCE: f64 = 6e-4;
 impl Batch {
     fn new((num_heads, num_kv_heads, head_dim, rotary_dim, norms, dtype): Heads, rows: usize) -> Batch {
         let layout = HeadLayout { num_heads, num_kv_heads, head_dim, ..HeadLayout::default() };
-        let weights = |heads: usize| if norms == Norms::WholeWidth { heads * head_dim } else { head_dim };
+        let of_all = [Norms::WholeWidth, Norms::Centered].contains(&norms);
+        let weights = |heads: usize| if of_all { heads * head_dim } else { head_dim };
         let table = || RopeTable::new(rotary_dim, 10_000.0, &RopeScaling::None, 500).unwrap();
         Batch {
             layout,
@@ -307,6 +311,7 @@ impl Batch {
                 Norms::WithValues => HeadNorms::PerHead { q, k, v: Some(&self.v_norm), eps },
                 Norms::AfterRotation => HeadNorms::AfterRotation { q, k, eps },
                 Norms::WholeWidth => HeadNorms::WholeWidth { q, k, eps },
+                Norms::Centered => HeadNorms::Centered { q, k, eps },
             },
             rope: self.rope.as_ref(),
             positions: &self.positions,
@@ -324,15 +329,20 @@ impl Batch {
         let normed_width = if self.norms == Norms::WholeWidth { x.len() } else { head_dim };
         let normed: Vec<f64> = x
             .chunks(normed_width)
-            .flat_map(|x| {
-                let mean = x.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / normed_width as f64;
+            .enumerate()
+            .flat_map(|(head, x)| {
+                let center = if self.norms == Norms::Centered { 1.0 } else { 0.0 };
+                let center = center * x.iter().map(|&x| x as f64).sum::<f64>() / normed_width as f64;
+                let x: Vec<f64> = x.iter().map(|&x| x as f64 - center).collect();
+                let weight = if self.norms == Norms::Centered { &weight[head * head_dim..] } else { weight };
+                let mean = x.iter().map(|&x| x * x).sum::<f64>() / normed_width as f64;
                 let scale = 1.0 / (mean + EPS as f64).sqrt();
                 let factor = |w: f32| match self.norms {
                     Norms::None => 1.0,
                     Norms::AfterRotation => scale, // turning keeps the size
                     _ => scale * w as f64,
                 };
-                let norm = |(&x, &w): (&f32, &f32)| x as f64 * factor(w);
+                let norm = |(&x, &w): (&f64, &f32)| x * factor(w);
                 x.iter().zip(weight.iter().cycle()).map(norm).collect::<Vec<f64>>()
             })
             .collect();

@@ -37,6 +37,25 @@ fn grouped(
     Routing { num_experts, rule: RoutingRule { top_k, over_chosen, scores }, bias: None }
 }
 
+fn sparse(num_experts: usize, top_k: usize) -> Routing<'static> {
+    let rule = RoutingRule { top_k, over_chosen: false, scores: Scores::Sparse { tolerance: 0.25 } };
+    Routing { num_experts, rule, bias: None }
+}
+
+#[test]
+fn shares_are_of_those_that_are_near() {
+    for (logits, weights) in [
+        ([2.0, 1.6, 1.4, -9.0], [1.0 / (1.0 + (-0.4f32).exp()), 1.0 / (1.0 + (-0.2f32).exp())]),
+        ([-2.0, -1.9, -8.0, -2.6], [1.0 / (1.0 + (-0.1f32).exp()), 1.0 / (1.0 + (-0.6f32).exp())]),
+        ([4.0, 1.0, 0.5, 0.0], [1.0, 1.0]),
+        ([0.0; 4], [0.25, 1.0 / 3.0]),
+    ] {
+        let (_, found) = routed(None, Isa::Scalar, &logits, sparse(4, 2));
+        let is_near = found.iter().zip(weights).all(|(found, weight)| (found - weight).abs() < 1e-6);
+        assert!(is_near, "{logits:?}: {found:?}, not {weights:?}");
+    }
+}
+
 #[test]
 fn routing_has_one_set_of_bits() {
     for (num_experts, top_k) in [(1, 1), (4, 2), (8, 2), (60, 4), (128, 8), (5, 5)] {
@@ -51,6 +70,7 @@ fn routing_has_one_set_of_bits() {
                     sigmoid((num_experts, top_k), (1, 1), over_chosen, None),
                     sigmoid((num_experts, top_k), groups, over_chosen, Some(&bias)),
                     grouped((num_experts, top_k), groups, over_chosen),
+                    sparse(num_experts, top_k),
                 ] {
                     every_path(&format!("{rows} rows, {how:?}"), |pool, isa| {
                         let (chosen, weights) = routed(pool, isa, &logits, how);

@@ -118,6 +118,8 @@ pub struct ModelConfig {
     pub logits_softcap: Option<f32>,
     /// What makes logits of the last hidden row.
     pub head: Head,
+    /// A bias on it.
+    pub head_bias: bool,
     /// Which projections are stored as one tensor.
     pub fused_projections: FusedProjections,
     /// The MLP is gated; otherwise it is up, the activation, down.
@@ -317,6 +319,9 @@ impl ModelConfig {
                 fields.size("shared_intermediate_size", MAX_WIDTH)?
             }
             _ if traits.computed_width => lfm2_width(&fields)?,
+            (Some(width), _) if traits.experts == family::ExpertFields::Cohere => {
+                fields.optional_size("prefix_dense_intermediate_size", MAX_WIDTH)?.unwrap_or(width)
+            }
             _ => fields.size("intermediate_size", MAX_WIDTH)?,
         };
         layers::set_mlp_widths(&fields, &mut layers, intermediate_size)?;
@@ -332,6 +337,10 @@ impl ModelConfig {
         }
 
         let eps = fields.optional_float(traits.eps_field, 1e-12..=1.0)?.unwrap_or(traits.eps);
+        let (norm, eps) = match fields.optional_float("rms_norm_eps", 1e-12..=1.0)? {
+            Some(eps) if traits.rms_if_stated => (NormKind::Rms, eps),
+            _ => (traits.norm, eps),
+        };
         let after_eps = match traits.after_eps {
             Some(absent) => fields.optional_float("post_norm_eps", 1e-12..=1.0)?.unwrap_or(absent),
             None => eps,
@@ -356,7 +365,7 @@ impl ModelConfig {
             ropes,
             experts,
             norms: traits.norms,
-            norm: traits.norm,
+            norm,
             norms_around_zero: traits.norms_around_zero,
             plain_final_norm: traits.plain_final_norm,
             normed_embedding: traits.normed_embedding,
@@ -383,6 +392,7 @@ impl ModelConfig {
                 false if is_base => Head::Absent,
                 false => Head::Own,
             },
+            head_bias: traits.head_bias && fields.flag("lm_head_bias", false)?,
             fused_projections: traits.fused_projections,
             gated_mlp: traits.gated_mlp,
             neighbours: traits.neighbours,

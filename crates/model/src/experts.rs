@@ -233,6 +233,10 @@ impl<B: Backend> Experts<B> {
                 mlp.apply(pass, (input, rows), activated, Out::Store(results));
                 backend.add_gated(shared_gates, results, x, Extent { rows, width: hidden });
             }
+            Some(SharedExpert { gate: None, mlp }) if config.experts.is_some_and(|experts| experts.halved) => {
+                mlp.apply(pass, (input, rows), activated, Out::Store(results));
+                backend.add_scaled(results, 0.5, x, Extent { rows, width: hidden });
+            }
             Some(SharedExpert { gate: None, mlp }) => mlp.apply(pass, (input, rows), activated, Out::Add(x)),
             None => {}
         }

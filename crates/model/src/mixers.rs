@@ -186,6 +186,9 @@ impl<B: Backend> Attention<B> {
             (Some(HeadWeights { q, k, .. }), HeadNorm::AfterRotation) => {
                 HeadNorms::AfterRotation { q, k: k.as_ref().unwrap_or(q), eps }
             }
+            (Some(HeadWeights { q, k, .. }), HeadNorm::Centered) => {
+                HeadNorms::Centered { q, k: k.as_ref().unwrap_or(q), eps }
+            }
             (Some(HeadWeights { q, k, .. }), HeadNorm::WholeWidth) => {
                 HeadNorms::WholeWidth { q, k: k.as_ref().unwrap_or(q), eps }
             }

@@ -200,7 +200,7 @@ impl Mixer {
     /// Without the weights of [`filter`](Self::filter).
     fn vectors(&self) -> Vec<&Vector> {
         match self {
-            Mixer::Attention(Attention { head_norms, sinks }) => {
+            Mixer::Attention(Attention { head_norms, sinks, .. }) => {
                 let norms = head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]);
                 norms.chain([sinks.as_ref()]).flatten().collect()
             }
@@ -236,6 +236,8 @@ pub(crate) struct Latent {
 pub(crate) struct Attention {
     /// Of queries, and of keys where the layer has any.
     pub(crate) head_norms: Option<(Vector, Option<Vector>)>,
+    /// They are stored as rows of this width, one for each head.
+    pub(crate) norms_by_head: Option<usize>,
     /// `[num_heads]`.
     pub(crate) sinks: Option<Vector>,
 }
@@ -361,7 +363,21 @@ impl Layer {
         for filter in self.mixers().filter_map(Mixer::filter) {
             check(&filter.weight.name, &filter.shape(), false)?;
         }
-        visit(&self.matrices(), &self.plain_vectors(), check)
+        let by_head = self.norms_by_head();
+        let is_plain = |vector: &&Vector| !by_head.iter().any(|(norm, _)| std::ptr::eq(*norm, *vector));
+        by_head.iter().try_for_each(|(norm, shape)| check(&norm.name, shape, false))?;
+        let plain: Vec<&Vector> = self.plain_vectors().into_iter().filter(is_plain).collect();
+        visit(&self.matrices(), &plain, check)
+    }
+
+    /// Norms of queries and keys that are stored as a row for each head, and their shapes.
+    fn norms_by_head(&self) -> Vec<(&Vector, [usize; 2])> {
+        match &self.mixer {
+            Mixer::Attention(Attention { head_norms: Some((q, Some(k))), norms_by_head: Some(width), .. }) => {
+                [q, k].map(|norm| (norm, [norm.len / width, *width])).into()
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn matrices(&self) -> Vec<&Linear> {
@@ -565,6 +581,8 @@ const OF_NEMOTRON_H: Names = Names {
     ..USUAL
 };
 
+const OF_GRANITE_SWA: Names = Names { router: "block_sparse_moe.router", ..OF_GRANITE };
+
 const OF_LFM2: Names = Names {
     final_norm: "embedding_norm",
     norms: ["operator_norm", "ffn_norm"],
@@ -592,7 +610,7 @@ impl Names {
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
             Family::GptOss => &OF_GPT_OSS,
             Family::NemotronH => &OF_NEMOTRON_H,
-            Family::Glm4 | Family::Glm4Moe | Family::Dots1 => &OF_GLM4,
+            Family::Glm4 | Family::Glm4Moe | Family::Dots1 | Family::Cohere2Moe => &OF_GLM4,
             Family::Glm4MoeLite | Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Mistral4 => &OF_GLM4,
             Family::Ernie45Moe => &OF_ERNIE,
             Family::Apertus => &OF_APERTUS,
@@ -601,6 +619,7 @@ impl Names {
             Family::HunYuanDense | Family::HunYuanMoe => &OF_HUNYUAN,
             Family::Gemma4 => &OF_GEMMA4,
             Family::GraniteMoe | Family::GraniteHybrid => &OF_GRANITE,
+            Family::GraniteMoeSwa => &OF_GRANITE_SWA,
             _ => &USUAL,
         }
     }
@@ -825,7 +844,8 @@ impl<'c> Tensors<'c> {
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves.
     pub(crate) fn head(&self) -> Option<Linear> {
         let config = self.config;
-        let head = || Linear::whole(&[(self.head.to_string(), config.vocab_size)], config.hidden_size, false);
+        let head =
+            || Linear::whole(&[(self.head.to_string(), config.vocab_size)], config.hidden_size, config.head_bias);
         (config.head == Head::Own).then(head)
     }
 
@@ -916,7 +936,9 @@ impl<'c> Tensors<'c> {
                 let keys = (!heads.queries_only).then(|| head_norm(k_norm, heads.head_dim));
                 Some((head_norm(q_norm, heads.head_dim), keys))
             }
-            HeadNorm::WholeWidth => Some((head_norm(q_norm, heads.q_width()), Some(head_norm(k_norm, kv_width)))),
+            HeadNorm::WholeWidth | HeadNorm::Centered => {
+                Some((head_norm(q_norm, heads.q_width()), Some(head_norm(k_norm, kv_width))))
+            }
         };
         let sinks = config.sinks.then(|| Vector { name: part("sinks"), len: heads.num_heads });
         Mixing {
@@ -929,7 +951,11 @@ impl<'c> Tensors<'c> {
                 None if config.attention_gate == AttentionGate::WithQueries => grouped,
                 None => RowOrder::AsStored,
             },
-            mixer: Mixer::Attention(Attention { head_norms, sinks }),
+            mixer: Mixer::Attention(Attention {
+                head_norms,
+                norms_by_head: (config.head_norm == HeadNorm::Centered).then_some(heads.head_dim),
+                sinks,
+            }),
             o: Linear::whole(&[(name(self.names.o), hidden)], heads.q_width(), config.o_bias),
         }
     }

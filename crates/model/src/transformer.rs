@@ -48,6 +48,8 @@ pub(crate) struct Transformer<B: Backend> {
     pub(crate) final_norm: Norm<B>,
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves as the head.
     head: Option<Arc<B::Matrix>>,
+    /// `[vocab_size]`.
+    head_bias: Option<B::Vector>,
 }
 
 /// Decoder layers, one after the other.
@@ -501,13 +503,14 @@ impl<B: Backend> Transformer<B> {
     ) {
         let count = rows.len();
         let hidden = self.hidden(backend, rows, scratch);
-        head_logits(backend, config, self.head(), (hidden, count), out);
+        head_logits(backend, config, (self.head(), self.head_bias.as_ref()), (hidden, count), out);
     }
 
     /// Bytes of weights that a step reads whose rows go to every expert: everything but the embedding's unused rows.
     pub(crate) fn bytes_read(&self, backend: &B) -> usize {
-        let ones = self.embed_norm.as_ref().map_or(0, |ones| backend.vector_bytes(ones));
-        let head = backend.matrix_bytes(self.head()) + ones;
+        let vectors = [&self.embed_norm, &self.head_bias].into_iter().flatten();
+        let head =
+            backend.matrix_bytes(self.head()) + vectors.map(|vector| backend.vector_bytes(vector)).sum::<usize>();
         let inputs = self.inputs.as_ref().map_or(0, |inputs| inputs.bytes_read(backend));
         self.stack.bytes(backend) + head + self.final_norm.bytes(backend) + inputs
     }
@@ -537,12 +540,12 @@ impl<B: Backend> Transformer<B> {
 pub(crate) fn head_logits<B: Backend>(
     backend: &B,
     config: &ModelConfig,
-    head: &B::Matrix,
+    (head, bias): (&B::Matrix, Option<&B::Vector>),
     (hidden, rows): (&B::Rows, usize),
     out: &mut B::Rows,
 ) {
     let extent = Extent { rows, width: config.vocab_size };
-    backend.linear(hidden, rows, head, None, Out::Store(out));
+    backend.linear(hidden, rows, head, bias, Out::Store(out));
     scale(backend, config.logits_multiplier, out, extent);
     if let Some(cap) = config.logits_softcap {
         backend.softcap(cap, out, extent);
@@ -1034,7 +1037,12 @@ impl<B: Backend> Loader<'_, B> {
         let final_norm = self.final_norm(&tensors.final_norm())?;
         let ones = self.config.normed_embedding.then(|| vec![1.0; self.config.hidden_size]);
         let embed_norm = ones.map(|ones| self.placed(&ones, "of ones")).transpose()?;
-        let head = tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?;
+        let stored = tensors.head();
+        let head = stored.as_ref().map(|head| self.matrix(head, embedding_class(self.class))).transpose()?;
+        let head_bias = match &stored {
+            Some(head) => self.bias(head, RowOrder::AsStored)?,
+            None => None,
+        };
         Ok(Transformer {
             embed,
             embed_norm,
@@ -1042,6 +1050,7 @@ impl<B: Backend> Loader<'_, B> {
             stack: Stack { layers, ropes },
             final_norm,
             head: head.map(Arc::new),
+            head_bias,
         })
     }
 
@@ -1148,12 +1157,26 @@ impl<B: Backend> Loader<'_, B> {
     fn head_norms(
         &self,
         (q_norm, k_norm): &(tensors::Vector, Option<tensors::Vector>),
-        heads: HeadLayout,
-        rotary_dim: usize,
+        by_head: Option<usize>,
+        (heads, rotary_dim): (HeadLayout, usize),
     ) -> Result<HeadWeights<B::Vector>, LoadError> {
         let is_plain = self.config.head_norm_factor.is_some();
-        let mut q = self.factors(q_norm, is_plain)?;
-        let mut k = k_norm.as_ref().map(|k_norm| self.factors(k_norm, is_plain)).transpose()?;
+        let read = |norm: &tensors::Vector| match by_head {
+            None => self.factors(norm, is_plain),
+            Some(width) => {
+                let rows = self.weights.tensor(&norm.name, &[norm.len / width, width])?.rows()?;
+                let mut weights = vec![0.0; norm.len];
+                weights.chunks_exact_mut(width).enumerate().try_for_each(|(head, row)| rows.read(head, row))?;
+                // In the order of the numbers that they are for.
+                let order = match self.config.neighbours {
+                    true => RowOrder::Pairs { rows: norm.len, width, at: (0, rotary_dim) },
+                    false => RowOrder::AsStored,
+                };
+                Ok((0..norm.len).map(|number| weights[order.source(number, norm.len)]).collect())
+            }
+        };
+        let mut q = read(q_norm)?;
+        let mut k = k_norm.as_ref().map(read).transpose()?;
         // Keys that other layers read are for their queries too.
         let shares = self.config.layers.iter().any(|layer| layer.heads.queries_only);
         if let Some(k) = k.as_mut().filter(|_| !shares) {
@@ -1194,9 +1217,9 @@ impl<B: Backend> Loader<'_, B> {
         heads: HeadLayout,
         rotary_dim: usize,
     ) -> Result<Attention<B>, LoadError> {
-        let tensors::Attention { head_norms, sinks } = attention;
+        let tensors::Attention { head_norms, norms_by_head, sinks } = attention;
         let head_norms = match (head_norms, self.config.head_norm_factor) {
-            (Some(norms), _) => Some(self.head_norms(norms, heads, rotary_dim)?),
+            (Some(norms), _) => Some(self.head_norms(norms, *norms_by_head, (heads, rotary_dim))?),
             (None, Some(factor)) => {
                 let [q, k] = [factor, 1.0].map(|number| self.placed(&vec![number; heads.head_dim], "of one number"));
                 Some(HeadWeights { q: q?, k: Some(k?), v: None })

@@ -696,7 +696,7 @@ fn damaged_fields_of_single_families() {
         ("Qwen3_5", "linear_value_head_dim", json!(272), "multiples of 16 up to 256"),
         ("Qwen3_5", "linear_conv_kernel_dim", json!(9), "not a whole number from 2 to 8"),
         ("Qwen3_5", "attn_output_gate", json!(false), "is not supported"),
-        ("Cohere", "use_qk_norm", json!(true), "have no norms here"),
+        ("Cohere2", "use_qk_norm", json!(true), "have no norms here"),
         ("StableLm", "qk_layernorm", json!(true), "have no norms here"),
         ("StableLm", "use_parallel_residual", json!(true), "reads what attention gave"),
         ("Llama", "clip_qkv", json!(1), "are not clipped"),

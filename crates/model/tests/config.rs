@@ -107,11 +107,14 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 64] = [
+const ARCHITECTURES: [(&str, Family); 69] = [
     ("ApertusForCausalLM", Family::Apertus),
     ("MiniMaxM2ForCausalLM", Family::MiniMaxM2),
     ("CohereForCausalLM", Family::Cohere),
     ("Cohere2ForCausalLM", Family::Cohere2),
+    ("Cohere2MoeForCausalLM", Family::Cohere2Moe),
+    ("PhimoeForCausalLM", Family::PhiMoe),
+    ("PhiMoEForCausalLM", Family::PhiMoe),
     ("NemotronForCausalLM", Family::Nemotron),
     ("NemotronHForCausalLM", Family::NemotronH),
     ("Starcoder2ForCausalLM", Family::Starcoder2),
@@ -148,6 +151,8 @@ const ARCHITECTURES: [(&str, Family); 64] = [
     ("MinistralForCausalLM", Family::Mistral),
     ("Ministral3ForCausalLM", Family::Mistral),
     ("GraniteForCausalLM", Family::Granite),
+    ("GraniteSWAForCausalLM", Family::GraniteSwa),
+    ("GraniteMoeSWAForCausalLM", Family::GraniteMoeSwa),
     ("SmolLM3ForCausalLM", Family::SmolLm3),
     ("MixtralForCausalLM", Family::Mixtral),
     ("FlexOlmoForCausalLM", Family::FlexOlmo),
@@ -274,6 +279,10 @@ fn families_differ_in_norms_and_defaults() {
         (Family::Apertus, (Before, false), PerHead, XIELU, 32, 1.2e7, false),
         (Family::Cohere, (Parallel, false), none, Silu, 32, 5e5, true),
         (Family::Cohere2, (Parallel, false), none, Silu, 32, 1e4, true),
+        (Family::Cohere2Moe, (Parallel, false), none, Silu, 128, 1e4, true),
+        (Family::PhiMoe, (Before, false), none, Silu, 32, 1e6, false),
+        (Family::GraniteSwa, (Before, false), none, Silu, 32, 1e4, true),
+        (Family::GraniteMoeSwa, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Nemotron, (Before, true), none, ReluSquared, 32, 1e4, false),
         (Family::NemotronH, (Before, false), none, ReluSquared, 128, 1e4, false),
         (Family::Starcoder2, (Before, false), none, GeluTanh, 32, 1e4, true),
@@ -325,16 +334,27 @@ fn families_differ_in_norms_and_defaults() {
         assert_eq!((config.fused_projections, config.gated_mlp), (fused, gated), "{family}");
         let norm = match family {
             Family::Cohere | Family::Cohere2 => NormKind::Layer { weight: true, bias: false },
-            Family::Nemotron | Family::Starcoder2 | Family::StableLm => NormKind::Layer { weight: true, bias: true },
+            Family::Nemotron | Family::Starcoder2 | Family::StableLm | Family::PhiMoe => {
+                NormKind::Layer { weight: true, bias: true }
+            }
             Family::Olmo => NormKind::Layer { weight: false, bias: false },
             _ => NormKind::Rms,
         };
         assert_eq!(config.norm, norm, "{family}");
-        let neighbours =
-            [Family::Cohere, Family::Cohere2, Family::Ernie45, Family::Ernie45Moe, Family::Glm, Family::Glm4];
+        let neighbours = [
+            Family::Cohere,
+            Family::Cohere2,
+            Family::Cohere2Moe,
+            Family::Ernie45,
+            Family::Ernie45Moe,
+            Family::Glm,
+            Family::Glm4,
+        ];
         assert_eq!(config.neighbours, neighbours.contains(&family), "{family}");
     }
     let eps = |family| of_family(family, json!({"rms_norm_eps": null})).rms_norm_eps;
+    assert_eq!(of_family(Family::Cohere2Moe, json!({"rms_norm_eps": 1e-3})).norm, NormKind::Rms);
+    assert_eq!(of_family(Family::Cohere, json!({"use_qk_norm": true})).head_norm, HeadNorm::Centered);
     for family in [Family::Phi3, Family::Olmo2, Family::Mixtral, Family::Lfm2, Family::Lfm2Moe, Family::Glm4Moe] {
         assert_eq!(eps(family), 1e-5, "{family}");
     }
@@ -547,6 +567,9 @@ fn every_layer_says_which_window_it_has() {
         (Family::Olmo2, window.clone(), "......."),
         (Family::Olmo3, json!({}), "WWW.WWW"),
         (Family::Cohere2, json!({}), "WWW.WWW"),
+        (Family::Cohere2Moe, json!({"rms_norm_eps": null}), "WWW.WWW"),
+        (Family::Cohere2Moe, json!({"rms_norm_eps": null, "first_k_dense_replace": 2}), "..WWW.W"),
+        (Family::GraniteSwa, json!({}), ".WWW.WW"),
         (Family::Starcoder2, json!({}), "......."),
         (Family::Starcoder2, window.clone(), "WWWWWWW"),
         (Family::Exaone4, json!({}), "WWW.WWW"),
@@ -651,6 +674,7 @@ fn experts(
         has_choice_bias: rule.scores != Scores::Softmax,
         shared,
         latent: None,
+        halved: false,
         beside_mlp: false,
     }
 }
@@ -698,6 +722,10 @@ fn every_class_has_its_base() {
         ("ApertusModel", Family::Apertus),
         ("MiniMaxM2Model", Family::MiniMaxM2),
         ("Cohere2Model", Family::Cohere2),
+        ("Cohere2MoeModel", Family::Cohere2Moe),
+        ("PhimoeModel", Family::PhiMoe),
+        ("GraniteSWAModel", Family::GraniteSwa),
+        ("GraniteMoeSWAModel", Family::GraniteMoeSwa),
         ("NemotronModel", Family::Nemotron),
         ("Starcoder2Model", Family::Starcoder2),
         ("StableLmModel", Family::StableLm),

@@ -64,8 +64,17 @@ fn header(path: &Path) -> (serde_json::Map<String, Value>, u64) {
 
 /// Whether a tensor holds rows that units are made of.
 fn is_quantizable(name: &str, shape: &[usize]) -> bool {
-    let other =
-        ["embed_tokens", "lm_head", ".gate.w", ".router.", "shared_expert_gate", "_proj_bias", "correction_bias"];
+    let other = [
+        "embed_tokens",
+        "lm_head",
+        ".gate.w",
+        ".router.",
+        "shared_expert_gate",
+        "_proj_bias",
+        "correction_bias",
+        "q_norm",
+        "k_norm",
+    ];
     shape.len() > 1 && !other.iter().any(|part| name.contains(part))
 }
 
@@ -106,10 +115,13 @@ fn widened(name: &str) -> Option<Checkpoint> {
     let (mut entries, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, mut shape) in tensors {
         // Tokens and experts stay as many as they are.
-        let named = ["sinks", "router.bias", "correction_bias", ".act_fn."].iter().any(|part| name.contains(part));
+        let named = ["sinks", "router.bias", "correction_bias", ".act_fn.", "lm_head.bias"]
+            .iter()
+            .any(|part| name.contains(part));
         let kept = match shape.len() {
             len if named => len,
             1 => 0,
+            2 if name.contains("g_proj") => 1, // gates of heads
             2 => usize::from(!is_quantizable(&name, &shape)),
             _ => 1,
         };
@@ -136,6 +148,8 @@ fn widened(name: &str) -> Option<Checkpoint> {
         let sizes = [
             "hidden_size",
             "intermediate_size",
+            "intermediate_size_mlp",
+            "prefix_dense_intermediate_size",
             "moe_intermediate_size",
             "shared_expert_intermediate_size",
             "shared_intermediate_size",

@@ -292,7 +292,11 @@ fn converted_families_give_the_logits_of_their_directories() {
         "arcee",
         "minimax-m2",
         "cohere2",
+        "cohere2-moe",
+        "cohere2-moe-rms",
         "command-r",
+        "command-r-plus",
+        "phi-moe",
         "nemotron",
         "nemotron-3",
         "nemotron-h",
@@ -376,6 +380,11 @@ fn sayable(directory: &Path) -> Value {
             config["rope_scaling"] = Value::Null;
         }
         "Qwen3MoeForCausalLM" => config["norm_topk_prob"] = true.into(),
+        "PhimoeForCausalLM" => config["router_jitter_noise"] = 0.01.into(),
+        "Cohere2MoeForCausalLM" if config["layer_types"].is_null() => {
+            config["shared_expert_combination_strategy"] = "average".into();
+            config["layer_types"] = serde_json::json!(["sliding_attention", "full_attention"]);
+        }
         "Lfm2ForCausalLM" => {
             config["intermediate_size"] = 80.into();
             config["block_auto_adjust_ff_dim"] = false.into();
@@ -399,6 +408,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "MiniMaxM2ForCausalLM" => "minimax-m2",
         "CohereForCausalLM" => "command-r",
         "Cohere2ForCausalLM" => "cohere2",
+        "Cohere2MoeForCausalLM" => "cohere2moe",
+        "PhimoeForCausalLM" => "phimoe",
         "NemotronForCausalLM" => "nemotron",
         "NemotronHForCausalLM" => "nemotron_h_moe",
         "Starcoder2ForCausalLM" => "starcoder2",
@@ -477,6 +488,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("max_position_embeddings", "context_length"),
         ("hidden_size", "embedding_length"),
         ("intermediate_size", "feed_forward_length"),
+        ("num_shared_experts", "expert_shared_count"),
         ("num_attention_heads", "attention.head_count"),
         ("conv_L_cache", "shortconv.l_cache"),
         ("num_dense_layers", "leading_dense_block_count"),
@@ -522,7 +534,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("moe_intermediate_size", "expert_feed_forward_length"),
     ] {
         let window_of_another = field == "sliding_window" && architecture.starts_with("qwen");
-        let in_a_list = field == "intermediate_size" && architecture == "gemma4";
+        let in_a_list = field == "intermediate_size" && ["gemma4", "cohere2moe"].contains(&architecture);
         let is_told = !window_of_another && !in_a_list;
         settings.extend(number(field).filter(|_| is_told).map(|number| u32_setting(&key(name), number)));
     }
@@ -565,7 +577,18 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         settings.push(u32_setting(&key("attention.key_length_swa"), head_dim));
         settings.push(f32_setting(&key("rope.freq_base_swa"), 1e4));
     }
-    if ["gemma4", "muse-glimmer"].contains(&architecture) {
+    if architecture == "cohere2moe" {
+        let (expert, dense) = (number("intermediate_size").unwrap(), number("prefix_dense_intermediate_size"));
+        settings.push(u32_setting(&key("feed_forward_length"), dense.unwrap_or(expert)));
+        settings.push(u32_setting(&key("expert_feed_forward_length"), expert));
+        let is_dense = |layer: &&Value| **layer == "dense";
+        let dense = config["mlp_layer_types"].as_array().map_or(0, |types| types.iter().filter(is_dense).count());
+        settings.push(u32_setting(&key("leading_dense_block_count"), dense as u32));
+        let scores = if config["expert_selection_fn"] == "sigmoid" { 2 } else { 1 };
+        settings.push(u32_setting(&key("expert_gating_func"), scores));
+        settings.push(setting(&key("expert_weights_norm"), 7, &[u8::from(config["norm_topk_prob"] == true)]));
+    }
+    if ["gemma4", "muse-glimmer", "cohere2moe"].contains(&architecture) {
         let flags: Vec<u8> = layer_types(config).map(|sees_all| u8::from(!sees_all)).collect();
         settings.push(list_setting(&key("attention.sliding_window_pattern"), 7, flags.len() as u64, &flags));
     }
@@ -1268,7 +1291,7 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
         ],
         "minimax-m2" => &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias")],
-        "deepseek2" | "mistral4" | "dots1" | "ernie4_5-moe" => &[
+        "deepseek2" | "mistral4" | "dots1" | "ernie4_5-moe" | "cohere2moe" => &[
             ("self_attn.q_a_proj", "attn_q_a"),
             ("self_attn.q_a_layernorm", "attn_q_a_norm"),
             ("self_attn.q_b_proj", "attn_q_b"),

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
 /// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain
 /// model: without images, the three positions of a token are one.
-const ARCHITECTURES: [(&str, &str); 50] = [
+const ARCHITECTURES: [(&str, &str); 52] = [
     ("llama", "LlamaForCausalLM"),
     ("arcee", "ArceeForCausalLM"),
     ("apertus", "ApertusForCausalLM"),
@@ -41,6 +41,8 @@ const ARCHITECTURES: [(&str, &str); 50] = [
     ("phi3", "Phi3ForCausalLM"),
     ("command-r", "CohereForCausalLM"),
     ("cohere2", "Cohere2ForCausalLM"),
+    ("cohere2moe", "Cohere2MoeForCausalLM"),
+    ("phimoe", "PhimoeForCausalLM"),
     ("nemotron", "NemotronForCausalLM"),
     ("nemotron_h", "NemotronHForCausalLM"),
     ("nemotron_h_moe", "NemotronHForCausalLM"),
@@ -91,7 +93,8 @@ const LAYER_EPSILON: [(&str, &str); 3] = [
     ("norm_epsilon", "attention.layer_norm_epsilon"),
     ("norm_eps", "attention.layer_norm_epsilon"),
 ];
-const WITH_LAYER_NORMS: [&str; 6] = ["command-r", "cohere2", "nemotron", "starcoder2", "stablelm", "olmo"];
+const WITH_LAYER_NORMS: [&str; 7] =
+    ["command-r", "cohere2", "cohere2moe", "nemotron", "starcoder2", "stablelm", "olmo"];
 /// Floats.
 const FLOATS: [(&str, &str); 11] = [
     ("rope_theta", "rope.freq_base"),
@@ -286,7 +289,8 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
             config.insert(field.into(), number.into());
         }
     }
-    let has_layer_norms = WITH_LAYER_NORMS.contains(&settings.architecture);
+    let has_mean_square = settings.architecture == "cohere2moe" && metadata.has(&settings.key(EPSILON.1));
+    let has_layer_norms = WITH_LAYER_NORMS.contains(&settings.architecture) && !has_mean_square;
     for (field, key) in if has_layer_norms { &LAYER_EPSILON[..] } else { &[EPSILON] } {
         // Every architecture that is read has one, and what each would be without it is not the same.
         let missing = || metadata.error(&settings.key(key), "missing");
@@ -324,6 +328,13 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
     match settings.architecture {
         "lfm2" | "lfm2moe" => add_lfm2_fields(gguf, &settings, &mut config)?,
         "glm4moe" | "dots1" => add_glm4_fields(gguf, &settings, &mut config)?,
+        "command-r" => {
+            config.insert("use_qk_norm".into(), gguf.tensor("blk.0.attn_q_norm.weight").is_some().into());
+        }
+        "phimoe" => {
+            config.insert("lm_head_bias".into(), gguf.tensor("output.bias").is_some().into());
+        }
+        "cohere2moe" => add_cohere_experts(&settings, &mut config)?,
         "ernie4_5-moe" => add_integers(&settings, &OF_ERNIE, &mut config)?,
         "hunyuan-moe" => add_integers(&settings, &[CHOSEN_OF_HUNYUAN], &mut config)?,
         "qwen2moe" => {
@@ -414,12 +425,15 @@ fn add_architecture_fields(
             config.insert("xielu".into(), Value::Object(numbers));
             config.insert("rope_parameters".into(), json!({"rope_type": "default"}));
         }
-        "cohere2" | "muse-glimmer" => {
+        "cohere2" | "cohere2moe" | "muse-glimmer" => {
             config.insert(WINDOW.0.into(), json!(window));
             add_layer_types(settings, config)?;
         }
         "phi3" => {
             config.insert(WINDOW.0.into(), json!(window));
+        }
+        "phimoe" => {
+            config.insert(WINDOW.0.into(), json!(window.filter(|window| *window > 0)));
         }
         "olmo2" | "exaone4" if window.is_some() => {
             config.insert(WINDOW.0.into(), json!(window));
@@ -481,14 +495,18 @@ fn add_dense_layers(gguf: &Gguf, layers: u64, config: &mut Map<String, Value>) {
 
 fn add_glm4_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
     add_integers(settings, &OF_GLM4, config)?;
-    add_integers(settings, &[DENSE_OF_GLM4, DRAFTING], config)?;
-    // Layers that draft are counted with the others.
-    let (layers, drafting) = (settings.integer("block_count")?, settings.integer(DRAFTING.1)?.unwrap_or(0));
-    if let Some(layers) = layers {
-        config.insert("num_hidden_layers".into(), layers.saturating_sub(drafting).into());
-    }
+    add_integers(settings, &[DENSE_OF_GLM4], config)?;
+    add_glm4_layers(settings, config)?;
     config.insert("use_qk_norm".into(), gguf.tensor("blk.0.attn_q_norm.weight").is_some().into());
     add_router_fields(settings, config)
+}
+
+/// Layers that draft are counted with the others.
+fn add_glm4_layers(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    add_integers(settings, &[DRAFTING], config)?;
+    let (layers, drafting) = (settings.integer("block_count")?, settings.integer(DRAFTING.1)?.unwrap_or(0));
+    config.extend(layers.map(|layers| ("num_hidden_layers".to_string(), layers.saturating_sub(drafting).into())));
+    Ok(())
 }
 
 /// Widths of the heads are stated as such, or, in files from before latents were cached, as those of keys and values.
@@ -588,6 +606,19 @@ fn add_gemma4_fields(
         }),
     );
     Ok(())
+}
+
+/// Experts of Command A+, whose layers before them are as wide as is stated of all.
+fn add_cohere_experts(settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    add_glm4_layers(settings, config)?;
+    add_integers(settings, &[DENSE_OF_GLM4, ("num_shared_experts", OF_GLM4[1].1)], config)?;
+    config.insert("prefix_dense_intermediate_size".into(), json!(settings.integer(FEED_FORWARD.1)?));
+    if let Some(width) = config.get("moe_intermediate_size").cloned() {
+        config.insert(FEED_FORWARD.0.into(), width);
+    }
+    let is_softmax = settings.integer(EXPERT_SCORES)? == Some(1);
+    config.insert("expert_selection_fn".into(), if is_softmax { "softmax" } else { "sigmoid" }.into());
+    add_expert_weights(settings, false, config)
 }
 
 fn add_granite_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {

@@ -359,6 +359,7 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         logits_multiplier: 1.0,
         logits_softcap: None,
         head: Head::Absent,
+        head_bias: false,
         fused_projections: FusedProjections::None,
         gated_mlp: false,
         neighbours: false,

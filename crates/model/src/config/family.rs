@@ -45,8 +45,14 @@ pub enum Family {
     SeedOss,
     /// Granite 3, dense (Granite Team, 2024).
     Granite,
+    /// Granite with windows and sinks, and bases of rotations layer by layer (IBM, 2026).
+    GraniteSwa,
+    /// The same with experts.
+    GraniteMoeSwa,
     /// SmolLM3 (Bakouch et al., 2025).
     SmolLm3,
+    /// Phi-3.5-MoE: Mixtral with layer norms and a router of its own (Abdin et al., 2024).
+    PhiMoe,
     /// Mixtral: Mistral with experts (Jiang et al., 2024).
     Mixtral,
     /// Qwen1.5 and Qwen2 with experts (Yang et al., 2024).
@@ -105,6 +111,8 @@ pub enum Family {
     Cohere,
     /// Command R7B and Command A: the same with windows (Cohere, 2025).
     Cohere2,
+    /// Command A+: the same with experts (Cohere, 2026).
+    Cohere2Moe,
     /// Nemotron-H and Nemotron 3: layers that are Mamba-2, attention, an MLP or experts alone (NVIDIA, 2025).
     NemotronH,
     /// Nemotron 4 and Minitron: layer norms, an MLP without a gate (Parmar et al., 2024).
@@ -185,6 +193,8 @@ pub enum HeadNorm {
     PerHead,
     /// The same, and values too, which have no weights.
     WithValues,
+    /// Each head by itself, of the distance from its mean, with weights of its own.
+    Centered,
     /// All heads of a row.
     WholeWidth,
     /// Each head by itself, behind the rotation.
@@ -260,6 +270,11 @@ pub(super) enum Windows {
     AllButEveryFromLast { pattern: usize },
     /// Every n-th, the first among them.
     EveryFromFirst { pattern: usize },
+    /// All others.
+    AllButEveryFromFirst { pattern: usize },
+    /// Of the layers behind `first_k_dense_replace` all but every n-th: `sliding_window_pattern`, or this; of those
+    /// before all but every n-th by `prefix_dense_sliding_window_pattern`.
+    AllButEveryBehindDense { pattern: usize },
 }
 
 /// Factors on the way through the layers.
@@ -288,6 +303,12 @@ pub(super) enum ExpertFields {
     None,
     /// In every layer, `intermediate_size` wide, weights over the chosen.
     Mixtral,
+    /// The same, weights by those that are near: `router_jitter_noise`.
+    PhiMoe,
+    /// `intermediate_size` wide, from layer `first_k_dense_replace` on, or where `mlp_layer_types` says so, scores by
+    /// `expert_selection_fn`, and `num_shared_experts` more without a gate, which count half with the others; other
+    /// layers are `prefix_dense_intermediate_size` wide.
+    Cohere,
     /// In every layer, `intermediate_size` wide, weights by `norm_topk_prob`.
     Olmoe,
     /// In every layer, `intermediate_size` wide, weights over the chosen; router and experts have biases.
@@ -396,6 +417,10 @@ pub(super) struct Traits {
     pub(super) head_norm_factor: Option<f64>,
     /// Only with `use_qk_norm`.
     pub(super) head_norm_if_asked: bool,
+    /// `lm_head_bias` is read.
+    pub(super) head_bias: bool,
+    /// With `rms_norm_eps`, norms are of the mean square.
+    pub(super) rms_if_stated: bool,
     pub(super) windows: Windows,
     /// `sliding_window` of a family that has one, where the field is absent.
     pub(super) absent_window: usize,
@@ -472,6 +497,8 @@ const LLAMA: Traits = Traits {
     head_norm: HeadNorm::None,
     head_norm_factor: None,
     head_norm_if_asked: false,
+    head_bias: false,
+    rms_if_stated: false,
     windows: Windows::Never,
     absent_window: 4096,
     factors: Factors::Plain,
@@ -750,6 +777,20 @@ const GRANITE_MOE: Traits = Traits {
     ..GRANITE
 };
 
+const GRANITE_SWA: Traits = Traits {
+    family: Family::GraniteSwa,
+    architecture: "GraniteSWAForCausalLM",
+    base: "GraniteSWAModel",
+    model_type: "granite_swa",
+    windows: Windows::AllButEveryFromFirst { pattern: 4 },
+    absent_window: 128,
+    sinks: true,
+    layer_thetas: true,
+    eps: 1e-5,
+    tied: true,
+    ..GRANITE
+};
+
 const DEEPSEEK_V3: Traits = Traits {
     family: Family::DeepSeekV3,
     architecture: "DeepseekV3ForCausalLM",
@@ -824,12 +865,41 @@ const COHERE: Traits = Traits {
     mlp_bias: false,
     norms: NormPlacement::Parallel,
     norm: NormKind::Layer { weight: true, bias: false },
+    head_norm: HeadNorm::Centered,
+    head_norm_if_asked: true,
     factors: Factors::Cohere,
     neighbours: true,
     eps_field: "layer_norm_eps",
     eps: 1e-5,
     theta: 5e5,
     tied: true,
+    ..LLAMA
+};
+
+const COHERE2: Traits = Traits {
+    family: Family::Cohere2,
+    architecture: "Cohere2ForCausalLM",
+    base: "Cohere2Model",
+    model_type: "cohere2",
+    head_norm: HeadNorm::None,
+    windows: Windows::AllButEvery { pattern: 4 },
+    unrotated_beside_windows: true,
+    theta: 1e4,
+    ..COHERE
+};
+
+const PHI_MOE: Traits = Traits {
+    family: Family::PhiMoe,
+    architecture: "PhimoeForCausalLM",
+    base: "PhimoeModel",
+    model_type: "phimoe",
+    mlp_bias: false,
+    norm: NormKind::Layer { weight: true, bias: true },
+    head_bias: true,
+    windows: Windows::All { absent: None },
+    experts: ExpertFields::PhiMoe,
+    eps: 1e-5,
+    theta: 1e6,
     ..LLAMA
 };
 
@@ -865,7 +935,7 @@ const GLM4_MOE: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) static ARCHITECTURES: [Traits; 69] = [
+pub(super) static ARCHITECTURES: [Traits; 74] = [
     LLAMA,
     Traits {
         family: Family::Arcee,
@@ -1069,16 +1139,21 @@ pub(super) static ARCHITECTURES: [Traits; 69] = [
         ..MISTRAL
     },
     COHERE,
+    COHERE2,
     Traits {
-        family: Family::Cohere2,
-        architecture: "Cohere2ForCausalLM",
-        base: "Cohere2Model",
-        model_type: "cohere2",
-        windows: Windows::AllButEvery { pattern: 4 },
-        unrotated_beside_windows: true,
-        theta: 1e4,
-        ..COHERE
+        family: Family::Cohere2Moe,
+        architecture: "Cohere2MoeForCausalLM",
+        base: "Cohere2MoeModel",
+        model_type: "cohere2_moe",
+        windows: Windows::AllButEveryBehindDense { pattern: 4 },
+        experts: ExpertFields::Cohere,
+        rms_if_stated: true,
+        head_dim: Some(128),
+        ..COHERE2
     },
+    PHI_MOE,
+    // As it was published.
+    Traits { architecture: "PhiMoEForCausalLM", base: "PhiMoEModel", ..PHI_MOE },
     NEMOTRON,
     Traits {
         family: Family::NemotronH,
@@ -1176,7 +1251,19 @@ pub(super) static ARCHITECTURES: [Traits; 69] = [
         ..LLAMA
     },
     GRANITE,
+    GRANITE_SWA,
     GRANITE_MOE,
+    Traits {
+        family: Family::GraniteMoeSwa,
+        architecture: "GraniteMoeSWAForCausalLM",
+        base: "GraniteMoeSWAModel",
+        model_type: "granitemoe_swa",
+        mlp_bias: false,
+        experts: ExpertFields::Granite,
+        eps: 1e-6,
+        tied: false,
+        ..GRANITE_SWA
+    },
     Traits {
         architecture: "GraniteMoeSharedForCausalLM",
         base: "GraniteMoeSharedModel",

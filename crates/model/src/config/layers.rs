@@ -26,6 +26,8 @@ pub struct ExpertConfig {
     pub shared: Option<SharedExpertConfig>,
     /// Width of what they read and give, where that is not the stream's: a product before and one behind them.
     pub latent: Option<usize>,
+    /// What that one gives counts half, as weights of the others do by their rule.
+    pub halved: bool,
     /// They are beside the layer's MLP, not in its place, with norms of their own; the router norms the stream itself,
     /// and each expert has a factor (Gemma 4).
     pub beside_mlp: bool,
@@ -430,7 +432,9 @@ impl ExpertConfig {
             ExpertFields::DeepSeek(_) => ("moe_intermediate_size", normed(true)?),
             ExpertFields::Qwen35 | ExpertFields::Gemma4 | ExpertFields::Ernie => ("moe_intermediate_size", true),
             ExpertFields::Olmoe => ("intermediate_size", normed(false)?),
+            ExpertFields::Cohere => ("intermediate_size", normed(true)? || fields.text(SELECTION)? != Some("sigmoid")),
             ExpertFields::Mixtral
+            | ExpertFields::PhiMoe
             | ExpertFields::Granite
             | ExpertFields::GptOss
             | ExpertFields::HunYuan
@@ -448,6 +452,11 @@ impl ExpertConfig {
             | ExpertFields::NemotronH
             | ExpertFields::DeepSeek(Router::Sigmoids) => (sigmoid(fields, (num_experts, top_k), true)?, true),
             ExpertFields::DeepSeek(router) => (shares(fields, (num_experts, top_k), router)?, false),
+            ExpertFields::PhiMoe => {
+                let noise = fields.optional_float("router_jitter_noise", 0.0..=1.0)?.unwrap_or(0.01);
+                (Scores::Sparse { tolerance: 2.0 * noise as f32 }, false)
+            }
+            ExpertFields::Cohere => (cohere_scores(fields)?, false),
             _ => (Scores::Softmax, traits.experts == ExpertFields::Ernie),
         };
         let shared = match traits.experts {
@@ -459,6 +468,7 @@ impl ExpertConfig {
                 several(fields, ("n_shared_experts", 1), intermediate_size)?
             }
             ExpertFields::Ernie => several(fields, ("moe_num_shared_experts", 2), intermediate_size)?,
+            ExpertFields::Cohere => several(fields, ("num_shared_experts", 0), intermediate_size)?,
             ExpertFields::HunYuan => Some(SharedExpertConfig { width: intermediate_size, gated: false }),
             ExpertFields::NemotronH => {
                 let width = fields.size("moe_shared_expert_intermediate_size", MAX_WIDTH)?;
@@ -476,6 +486,7 @@ impl ExpertConfig {
             ExpertFields::NemotronH => fields.optional_size("moe_latent_size", MAX_WIDTH)?,
             _ => None,
         };
+        let halved = traits.experts == ExpertFields::Cohere && is_average(fields)?;
         Ok(Some(ExpertConfig {
             num_experts,
             intermediate_size,
@@ -484,8 +495,32 @@ impl ExpertConfig {
             has_choice_bias,
             shared,
             latent,
+            halved,
             beside_mlp,
         }))
+    }
+}
+
+/// Scores of Cohere's experts, which count half beside those of every token.
+fn cohere_scores(fields: &Fields<'_>) -> Result<Scores, LoadError> {
+    let factor = if is_average(fields)? { 0.5 } else { 1.0 };
+    match fields.text(SELECTION)? {
+        Some("sigmoid") => Ok(Scores::Sigmoid { groups: 1, kept_groups: 1, sum_eps: 0.0, factor }),
+        None | Some("softmax") => Ok(Scores::GroupedSoftmax { groups: 1, kept_groups: 1, factor }),
+        Some(other) => {
+            Err(fields.error(SELECTION, format!("{} is not supported; softmax and sigmoid are", quoted(other))))
+        }
+    }
+}
+
+/// Experts of every token, if there are any, and the others are averaged.
+fn is_average(fields: &Fields<'_>) -> Result<bool, LoadError> {
+    const NAME: &str = "shared_expert_combination_strategy";
+    let has_shared = fields.optional_integer("num_shared_experts", 0..=64)?.unwrap_or(0) > 0;
+    match fields.text(NAME)? {
+        None | Some("average") => Ok(has_shared),
+        Some("sum") => Ok(false),
+        Some(other) => Err(fields.error(NAME, format!("{} is not supported; average and sum are", quoted(other)))),
     }
 }
 
@@ -586,6 +621,10 @@ fn shares(fields: &Fields<'_>, (num_experts, top_k): (usize, usize), router: Rou
 const MAX_EXPERTS: usize = 1024;
 /// What transformers assumes of `max_window_layers` when it is absent.
 const FIRST_WINDOWED: usize = 28;
+/// How Cohere's experts are scored.
+const SELECTION: &str = "expert_selection_fn";
+/// Windows of layers before those with experts.
+const PREFIX_PATTERN: &str = "prefix_dense_sliding_window_pattern";
 /// What `layer_types` calls a short convolution.
 const CONVOLUTION: &str = "conv";
 /// Layers at the end that read the keys and values of earlier ones.
@@ -600,6 +639,9 @@ pub(super) fn layers(
 ) -> Result<Vec<LayerConfig>, LoadError> {
     let rotated = rotated(fields, traits, num_layers)?;
     let thetas = rope::layer_thetas(fields, traits, num_layers)?;
+    // Dense layers before others that see all turn nevertheless.
+    let dense_turn = traits.experts == ExpertFields::Cohere
+        && fields.optional_size(PREFIX_PATTERN, 1 << 20)?.is_none_or(|pattern| pattern == 1);
     let rope_of = |layer: usize, windowed: bool, sees_all: bool| match &thetas {
         Some(thetas) => rope::index_of(thetas, thetas[layer]),
         None if sees_all && traits.unrotated_beside_windows => None,
@@ -612,7 +654,7 @@ pub(super) fn layers(
     let layers = rotated.into_iter().zip(windowed).zip(feeds).zip(mixers).enumerate();
     let mut layers: Vec<LayerConfig> = layers
         .map(|(layer, (((rotated, windowed), feed), mixer))| {
-            let sees_all = !windowed && window.is_some();
+            let sees_all = !windowed && window.is_some() && (feed == Feed::Experts || !dense_turn);
             LayerConfig {
                 mixer,
                 window: window.filter(|_| windowed && mixer.has_keys()),
@@ -973,6 +1015,17 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
             (1..=num_layers).map(|layer| !(num_layers - layer).is_multiple_of(pattern)).collect()
         }
         Windows::EveryFromFirst { pattern } => (0..num_layers).map(|layer| layer % pattern == 0).collect(),
+        Windows::AllButEveryBehindDense { pattern } => {
+            let dense = fields.optional_integer("first_k_dense_replace", 0..=1 << 20)?.unwrap_or(0) as usize;
+            let pattern = fields.optional_size("sliding_window_pattern", 1 << 20)?.unwrap_or(pattern);
+            let before = fields.optional_size(PREFIX_PATTERN, 1 << 20)?.unwrap_or(1);
+            let windowed = |layer: usize| match layer.checked_sub(dense) {
+                Some(layer) => (layer + 1) % pattern != 0,
+                None => !(layer + 1).is_multiple_of(before),
+            };
+            (0..num_layers).map(windowed).collect()
+        }
+        Windows::AllButEveryFromFirst { pattern } => (0..num_layers).map(|layer| layer % pattern != 0).collect(),
         Windows::AllButEvery { pattern } => {
             let pattern = fields.optional_size("sliding_window_pattern", 1 << 20)?.unwrap_or(pattern);
             let last_sees_all = traits.uneven_layers.is_some();
@@ -1052,11 +1105,12 @@ fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Resu
         ExpertFields::Qwen | ExpertFields::Qwen2Moe | ExpertFields::Qwen3Next => {}
         ExpertFields::Lfm2 => return from("num_dense_layers", 2),
         ExpertFields::Glm4 => return from("first_k_dense_replace", 1),
-        ExpertFields::DeepSeek(_) => {
+        ExpertFields::DeepSeek(_) | ExpertFields::Cohere => {
             const TYPES: &str = "mlp_layer_types";
             return match listed_in(fields, TYPES, num_layers, &[("dense", false), ("sparse", true)])? {
                 Some(listed) => Ok(listed),
                 None => match fields.get("first_k_dense_replace") {
+                    None if traits.experts == ExpertFields::Cohere => from("first_k_dense_replace", 0),
                     Some(_) => from("first_k_dense_replace", 0),
                     None => Err(fields.error("first_k_dense_replace", "missing, and mlp_layer_types too")),
                 },

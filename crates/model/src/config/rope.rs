@@ -222,7 +222,7 @@ fn read(
                 Some(factor) => factor,
                 None => max_position_embeddings as f64 / original_max_position as f64,
             };
-            let attention_factor = rope.optional_float("attention_factor", 1e-3..=1e3)?;
+            let attention_factor = longrope_attention_factor(&rope)?;
             if factor > 1.0 && attention_factor.is_none() && original_max_position < 2 {
                 let problem = "1; the scale of a stretched context is divided by its logarithm";
                 return Err(fields.error("original_max_position_embeddings", problem));
@@ -306,6 +306,16 @@ fn growth(fields: &Fields<'_>, rope: &Fields<'_>) -> Result<Option<QueryGrowth>,
     let missing =
         || rope.error(ORIGINAL, "missing; queries grow each time that their position passes a multiple of it");
     Ok(Some(QueryGrowth { beta: beta as f32, original_max_position: original_max_position.ok_or_else(missing)? }))
+}
+
+/// As stated, or Phi-3.5-MoE's pair of scales, which must be one.
+fn longrope_attention_factor(rope: &Fields<'_>) -> Result<Option<f64>, LoadError> {
+    let [short, long] = ["short_mscale", "long_mscale"].map(|name| rope.optional_float(name, 1e-3..=1e3));
+    let (short, long) = (short?, long?);
+    if short != long {
+        return Err(rope.error("long_mscale", "differs from short_mscale, which is not supported"));
+    }
+    Ok(rope.optional_float("attention_factor", 1e-3..=1e3)?.or(short))
 }
 
 fn stretched(positions: usize, factor: f64) -> usize {

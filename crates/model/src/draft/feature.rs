@@ -535,7 +535,9 @@ impl<B: Backend> Passes for Network<B> {
             backend.rms_norm(&scratch.wanted_x, 0..wanted, &self.norm, eps, output);
             match &self.head {
                 Head::Own(matrix) => backend.linear(output, wanted, matrix, None, Out::Store(logits)),
-                Head::Target(matrix) => head_logits(backend, &self.target_config, matrix, (output, wanted), logits),
+                Head::Target(matrix) => {
+                    head_logits(backend, &self.target_config, (matrix, None), (output, wanted), logits)
+                }
             }
         }
         backend.submit();

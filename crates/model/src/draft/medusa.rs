@@ -260,7 +260,7 @@ impl<B: Backend> Heads for Network<B> {
         backend.write(rows, x);
         match &self.heads[head].matrix {
             Some(matrix) => backend.linear(x, count, matrix, None, Out::Store(logits)),
-            None => head_logits(&**backend, config, &self.target_head, (x, count), logits),
+            None => head_logits(&**backend, config, (&self.target_head, None), (x, count), logits),
         }
         backend.submit();
     }

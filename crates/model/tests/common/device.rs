@@ -388,6 +388,7 @@ impl Backend for Remote {
             PerHead,
             AfterRotation,
             WholeWidth,
+            Centered,
         }
         // Norms: of what, q, k, v, eps. Tables: the numbers' place, beside what the host knows of them.
         let head_norms = match head_norms {
@@ -395,6 +396,7 @@ impl Backend for Remote {
             HeadNorms::PerHead { q, k, v, eps } => Some((Norms::PerHead, q.0, k.0, v.map(|v| v.0), eps)),
             HeadNorms::AfterRotation { q, k, eps } => Some((Norms::AfterRotation, q.0, k.0, None, eps)),
             HeadNorms::WholeWidth { q, k, eps } => Some((Norms::WholeWidth, q.0, k.0, None, eps)),
+            HeadNorms::Centered { q, k, eps } => Some((Norms::Centered, q.0, k.0, None, eps)),
         };
         let Ok(rope) = rope.map(|rope| rope.try_map(|numbers| Ok::<_, Infallible>(numbers.0))).transpose();
         let (step, qkv, kv) = (step.0, qkv.0, kv.0);
@@ -410,6 +412,7 @@ impl Backend for Remote {
                     Some((Norms::AfterRotation, q, k, _, eps)) => {
                         HeadNorms::AfterRotation { q: vector(q), k: vector(k), eps }
                     }
+                    Some((Norms::Centered, q, k, _, eps)) => HeadNorms::Centered { q: vector(q), k: vector(k), eps },
                     Some((Norms::WholeWidth, q, k, _, eps)) => {
                         HeadNorms::WholeWidth { q: vector(q), k: vector(k), eps }
                     }
