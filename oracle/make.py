@@ -92,6 +92,16 @@ CASES = {
         rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
                          "high_freq_factor": 4.0, "original_max_position_embeddings": 128},
     ),
+    # Chunks of attention, norms of queries and keys behind the rotation of neighbours, and queries that grow where there is
+    # none; experts in every second layer, whose inputs are weighed, and one of every token, as columns.
+    "llama4": case(
+        "Llama4ForCausalLM", "llama4_text", torch.bfloat16, fused_experts=True,
+        hidden_size=32, intermediate_size=24, intermediate_size_mlp=48, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=False,
+        num_local_experts=5, num_experts_per_tok=2, interleave_moe_layer_step=2, no_rope_layers=[1, 0, 1, 0],
+        attention_chunk_size=20, use_qk_norm=True, attn_temperature_tuning=True, floor_scale=8, attn_scale=0.25,
+        dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
     # One key/value head for four query heads; three files; transformers 5.
     "mistral": case(
         "MistralForCausalLM", "mistral", torch.bfloat16, shards=3,
@@ -744,7 +754,7 @@ def random_weights(config, spec, rng):
             values *= numpy.float32(0.3)
         elif name.endswith("sinks"):
             values = rng.uniform(-5.0, 5.0, shapes[name]).astype(numpy.float32)
-        elif config.model_type == "gpt_oss" and ".experts." in name:  # columns
+        elif config.model_type in ("gpt_oss", "llama4_text") and ".experts." in name:  # columns
             values *= numpy.float32(1.2 / shapes[name][-2] ** 0.5)
         elif name in ("model.embed_tokens.weight", "model.embed_tokens_per_layer.weight", "model.embeddings.weight"):
             values *= numpy.float32(spec["embedding"])
@@ -893,13 +903,14 @@ def draw_by_token(model, narrow, rng, length, num_rows):
         noted = getattr(router, "moe_statics", router)
         bias = inputs[1] if len(inputs) > 1 else getattr(noted, "e_score_correction_bias", None)
         experts = getattr(router, "proj", getattr(router, "wg", router)).weight.shape[0]
-        logits = next(part for part in output if part.is_floating_point() and part.shape[-1] == experts)
+        parts = output[::-1] if type(router).__name__ == "Llama4Router" else output  # scores are first
+        logits = next(part for part in parts if part.is_floating_point() and part.shape[-1] == experts)
         if hasattr(router, "proj"):  # it gives shares
             logits = logits.log()
         margins.append(choice_margin(model.config, bias, logits[-1]))
 
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith(
-        ("topkrouter", "textrouter", "v1gate"))]
+        ("topkrouter", "textrouter", "v1gate", "llama4router"))]
     hooks = [router.register_forward_hook(note_margin) for router in routers]
     tokens = []
     for _ in range(100 * length):

@@ -391,6 +391,9 @@ impl<H: HostBackend> Backend for H {
     fn gather_routed(&self, routes: &Routes, expert: usize, from: &Buffer<f32>, width: usize, out: &mut Buffer<f32>) {
         let (rows, _) = routes.of(expert);
         HostBackend::gather(self, from, width, rows, &mut out[..rows.len() * width]);
+        for (row, factor) in out.chunks_exact_mut(width).zip(routes.input_factors(expert)) {
+            row.iter_mut().for_each(|x| *x *= factor);
+        }
     }
 
     fn scatter_routed(&self, routes: &Routes, expert: usize, y: &Buffer<f32>, width: usize, x: &mut Buffer<f32>) {

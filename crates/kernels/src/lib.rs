@@ -258,6 +258,9 @@ pub struct AttentionRule {
     pub softcap: Option<f32>,
     /// Sliding window: a row sees positions less than `window` away, its own among them; at least 1. `None`: all.
     pub window: Option<usize>,
+    /// Windows are chunks instead: a row sees those before it in its own, of positions from a multiple of `window` to the
+    /// next (Llama 4).
+    pub chunked: bool,
     /// A row sees the later rows of its span too (encoders: Devlin et al., 2018), not only positions up to its own.
     pub both_ways: bool,
 }
@@ -265,12 +268,21 @@ pub struct AttentionRule {
 impl AttentionRule {
     /// Full causal attention with scores divided by `sqrt(head_dim)` (Vaswani et al., 2017).
     pub fn of_width(head_dim: usize) -> AttentionRule {
-        AttentionRule { scale: 1.0 / (head_dim as f32).sqrt(), softcap: None, window: None, both_ways: false }
+        AttentionRule {
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            softcap: None,
+            window: None,
+            chunked: false,
+            both_ways: false,
+        }
     }
 
     /// Positions visible to the row at `position` of a span whose rows end before position `end`.
     pub fn seen(&self, position: usize, end: usize) -> Range<usize> {
-        let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let first = self.window.map_or(0, |window| match self.chunked {
+            true => position / window * window,
+            false => (position + 1).saturating_sub(window),
+        });
         let last = match (self.both_ways, self.window) {
             (false, _) => position + 1,
             (true, None) => end,

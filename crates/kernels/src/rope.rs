@@ -165,6 +165,8 @@ pub struct QueryGrowth {
     pub beta: f32,
     /// The original context: the number of positions with one factor.
     pub original_max_position: usize,
+    /// Positions are counted from this number: 0, or 1 in Llama 4.
+    pub first: usize,
 }
 
 impl QueryGrowth {
@@ -172,7 +174,7 @@ impl QueryGrowth {
     ///
     /// Panics if the original context is 0.
     pub fn factor(&self, position: usize) -> f32 {
-        let steps = position / self.original_max_position;
+        let steps = (position + self.first) / self.original_max_position;
         (1.0 + f64::from(self.beta) * libm::log(1.0 + steps as f64)) as f32
     }
 }
@@ -395,7 +397,7 @@ mod tests {
 
     #[test]
     fn queries_grow_by_steps() {
-        let growth = QueryGrowth { beta: 0.125, original_max_position: 8 };
+        let growth = QueryGrowth { beta: 0.125, original_max_position: 8, first: 0 };
         let table = || RopeTable::new(16, 1e4, &RopeScaling::None, 41).unwrap();
         assert_eq!(table().query_factor(40), None);
         let table = table().with_growth(growth).unwrap();

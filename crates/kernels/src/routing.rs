@@ -48,6 +48,8 @@ pub enum Scores {
         /// Multiplies weights.
         factor: f32,
     },
+    /// `1 / (1 + exp(-logit))`, by which what an expert reads is multiplied, and not what it gives (Llama 4).
+    OfInputs,
     /// Of each chosen expert its share in the softmax over those that are near it and not chosen before: whose logits are
     /// less than a part of it away (SparseMixer: Liu et al., 2024; Phi-3.5-MoE).
     Sparse {
@@ -120,6 +122,12 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
                         weigh_shares(logits, logits[chosen[0] as usize], (rule.over_chosen, factor), chosen, weights);
                     }
                 }
+                Scores::OfInputs => {
+                    for (logits, (chosen, weights)) in rows.zip(results) {
+                        choose_of(|| ranks_of(logits), chosen);
+                        weigh_sigmoids(logits, (None, 1.0), chosen, weights);
+                    }
+                }
                 Scores::Sparse { tolerance } => {
                     for (logits, (chosen, weights)) in rows.zip(results) {
                         choose_of(|| ranks_of(logits), chosen);
@@ -164,7 +172,8 @@ pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, ch
     }
     assert!(
         bias.is_none_or(|bias| {
-            bias.len() == num_experts && !matches!(scores, Scores::GroupedSoftmax { .. } | Scores::Sparse { .. })
+            let takes_one = matches!(scores, Scores::Softmax | Scores::Sigmoid { .. });
+            bias.len() == num_experts && takes_one
         }),
         "the bias is [num_experts]"
     );
@@ -380,6 +389,8 @@ pub struct Routes {
     rows: Buffer<u32>,
     /// Weights of `rows`.
     row_weights: Buffer<f32>,
+    /// Factors of what `rows` are for an expert; empty: all 1.
+    input_factors: Buffer<f32>,
 }
 
 impl Routes {
@@ -393,6 +404,7 @@ impl Routes {
             ends: Buffer::zeroed(num_experts)?,
             rows: Buffer::zeroed(len)?,
             row_weights: Buffer::zeroed(len)?,
+            input_factors: Buffer::zeroed(if rule.scores == Scores::OfInputs { len } else { 0 })?,
         })
     }
 
@@ -414,15 +426,27 @@ impl Routes {
             let at = &mut self.ends[expert as usize];
             self.rows[*at as usize] = (index / self.rule.top_k) as u32;
             self.row_weights[*at as usize] = weight;
+            if let Some(factor) = self.input_factors.get_mut(*at as usize) {
+                (*factor, self.row_weights[*at as usize]) = (weight, 1.0);
+            }
             *at += 1;
         }
     }
 
     /// The rows of an expert and their weights.
     pub fn of(&self, expert: usize) -> (&[u32], &[f32]) {
-        let start = if expert == 0 { 0 } else { self.ends[expert - 1] as usize };
-        let range = start..self.ends[expert] as usize;
+        let range = self.range(expert);
         (&self.rows[range.clone()], &self.row_weights[range])
+    }
+
+    /// What multiplies each of these before the expert reads it; empty: nothing does.
+    pub fn input_factors(&self, expert: usize) -> &[f32] {
+        if self.input_factors.is_empty() { &[] } else { &self.input_factors[self.range(expert)] }
+    }
+
+    fn range(&self, expert: usize) -> std::ops::Range<usize> {
+        let start = if expert == 0 { 0 } else { self.ends[expert - 1] as usize };
+        start..self.ends[expert] as usize
     }
 }
 

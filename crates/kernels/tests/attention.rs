@@ -270,6 +270,7 @@ fn rules(head_dim: usize) -> Vec<AttentionRule> {
     let mut rules: Vec<AttentionRule> = windows.into_iter().map(|window| AttentionRule { window, ..plain }).collect();
     rules.push(AttentionRule { scale: 0.3, softcap: Some(2.5), ..plain });
     rules.push(AttentionRule { softcap: Some(0.5), window: Some(100), ..plain });
+    rules.push(AttentionRule { window: Some(40), chunked: true, ..plain });
     let windows = [None, Some(1), Some(8), Some(65), Some(10_000)];
     rules.extend(windows.map(|window| AttentionRule { window, both_ways: true, ..plain }));
     rules

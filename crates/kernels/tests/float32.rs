@@ -174,7 +174,7 @@ fn attention_is_right_and_the_same_everywhere() {
         ),
         (
             HeadLayout { num_heads: 1, num_kv_heads: 1, head_dim: 64, ..HeadLayout::default() },
-            AttentionRule { softcap: Some(2.0), scale: 1.0, window: None, both_ways: false },
+            AttentionRule { softcap: Some(2.0), scale: 1.0, window: None, chunked: false, both_ways: false },
             None,
         ),
     ];

@@ -274,7 +274,7 @@ struct Batch {
 }
 
 const EPS: f32 = 1e-6;
-const GROWTH: QueryGrowth = QueryGrowth { beta: 0.25, original_max_position: 64 };
+const GROWTH: QueryGrowth = QueryGrowth { beta: 0.25, original_max_position: 64, first: 0 };
 /// Frequencies are rounded to f32: at position 300 an angle is off by 2e-5, and numbers reach 30.
 const TOLERANCE: f64 = 6e-4;
 

@@ -71,6 +71,10 @@ fn routing_has_one_set_of_bits() {
                     sigmoid((num_experts, top_k), groups, over_chosen, Some(&bias)),
                     grouped((num_experts, top_k), groups, over_chosen),
                     sparse(num_experts, top_k),
+                    Routing {
+                        rule: RoutingRule { scores: Scores::OfInputs, ..sparse(1, top_k).rule },
+                        ..sparse(num_experts, 1)
+                    },
                 ] {
                     every_path(&format!("{rows} rows, {how:?}"), |pool, isa| {
                         let (chosen, weights) = routed(pool, isa, &logits, how);

@@ -136,6 +136,8 @@ pub struct ModelConfig {
     pub attention_gate: AttentionGate,
     /// Each query head has a logit in the softmax that has no value: see [`kernels::Attention::sinks`].
     pub sinks: bool,
+    /// Windows are chunks: see [`AttentionRule::chunked`].
+    pub chunked: bool,
     /// Biases on gate, up and down.
     pub mlp_bias: bool,
     /// What a layer learns of a row's token besides the residual stream.
@@ -319,6 +321,7 @@ impl ModelConfig {
                 fields.size("shared_intermediate_size", MAX_WIDTH)?
             }
             _ if traits.computed_width => lfm2_width(&fields)?,
+            _ if traits.experts == family::ExpertFields::Llama4 => fields.size("intermediate_size_mlp", MAX_WIDTH)?,
             (Some(width), _) if traits.experts == family::ExpertFields::Cohere => {
                 fields.optional_size("prefix_dense_intermediate_size", MAX_WIDTH)?.unwrap_or(width)
             }
@@ -372,9 +375,9 @@ impl ModelConfig {
             rms_norm_eps: eps as f32,
             after_norm_eps: after_eps as f32,
             head_norm_factor,
-            head_norm: match traits.head_norm_if_asked && !fields.flag("use_qk_norm", false)? {
-                true => HeadNorm::None,
-                false => traits.head_norm,
+            head_norm: match traits.head_norm_if_asked {
+                Some(absent) if !fields.flag("use_qk_norm", absent)? => HeadNorm::None,
+                _ => traits.head_norm,
             },
             layer_activations: layer_activations(&fields, num_layers)?,
             activation,
@@ -400,6 +403,7 @@ impl ModelConfig {
             o_bias,
             attention_gate: traits.attention_gate,
             sinks: traits.sinks,
+            chunked: traits.family == Family::Llama4,
             clip_qkv: fields.optional_float(CLIP, 1e-3..=1e9)?.map(|limit| limit as f32),
             mlp_bias: match traits.attention_bias {
                 AttentionBias::UseBias => o_bias,
@@ -452,6 +456,13 @@ impl ModelConfig {
         self.head_norm == HeadNorm::WithValues && !heads.queries_only
     }
 
+    /// Whether a layer norms queries and keys without weights: behind a rotation only where there is one.
+    pub(crate) fn has_plain_head_norms(&self, layer: usize) -> bool {
+        let turns = self.layers[layer].rope.is_some_and(|rope| self.ropes[rope].rotary_dim > 0);
+        let is_asked = self.head_norm != HeadNorm::None && self.head_norm_factor.is_some();
+        is_asked && self.layers[layer].mixer.has_keys() && (turns || self.head_norm != HeadNorm::AfterRotation)
+    }
+
     /// The first of the layers behind which no key is stored: rows without logits need not go further. The number of
     /// layers, less one for the rest of the last, in most models.
     pub(crate) fn first_reading_layer(&self) -> usize {
@@ -468,6 +479,7 @@ impl ModelConfig {
             scale: self.attention_scale,
             softcap: self.attention_softcap,
             window: self.layers[layer].window,
+            chunked: self.chunked,
             both_ways: self.encoder.as_ref().is_some_and(|encoder| encoder.both_ways),
         }
     }

@@ -583,6 +583,14 @@ const OF_NEMOTRON_H: Names = Names {
 
 const OF_GRANITE_SWA: Names = Names { router: "block_sparse_moe.router", ..OF_GRANITE };
 
+const OF_LLAMA4: Names = Names {
+    mlp: "feed_forward",
+    router: "feed_forward.router",
+    experts: "feed_forward.experts",
+    shared_expert: "feed_forward.shared_expert",
+    ..USUAL
+};
+
 const OF_LFM2: Names = Names {
     final_norm: "embedding_norm",
     norms: ["operator_norm", "ffn_norm"],
@@ -608,6 +616,7 @@ impl Names {
         match family {
             Family::Lfm3 => &OF_LFM3,
             Family::Lfm2 | Family::Lfm2Moe => &OF_LFM2,
+            Family::Llama4 => &OF_LLAMA4,
             Family::GptOss => &OF_GPT_OSS,
             Family::NemotronH => &OF_NEMOTRON_H,
             Family::Glm4 | Family::Glm4Moe | Family::Dots1 | Family::Cohere2Moe => &OF_GLM4,
@@ -639,7 +648,7 @@ enum ExpertNames {
     Named,
     /// `mlp.experts.gate_up_proj` and `down_proj` of all experts: as transformers 5 holds them.
     Stacked,
-    /// The same with columns for rows, gate and up in turns: gpt-oss in 16 bits.
+    /// The same with columns for rows; gate and up in turns: gpt-oss in 16 bits; or apart: Llama 4.
     StackedColumns,
     /// `mlp.experts.gate_up_proj_blocks` and `down_proj_blocks`, gate and up in turns: gpt-oss as it was published.
     StackedBlocks,
@@ -654,7 +663,7 @@ impl ExpertNames {
         let biases = config.experts.is_some_and(|experts| experts.biases);
         if has("mlp.experts.gate_up_proj_blocks") {
             ExpertNames::StackedBlocks
-        } else if has("mlp.experts.gate_up_proj") && biases {
+        } else if has(&format!("{}.gate_up_proj", names.experts)) && (biases || config.family == Family::Llama4) {
             ExpertNames::StackedColumns
         } else if ["gate_up_proj", "up_proj"].iter().any(|part| has(&format!("{}.{part}", names.experts))) {
             ExpertNames::Stacked
@@ -1172,18 +1181,18 @@ impl<'c> Tensors<'c> {
             }
             ExpertNames::StackedColumns | ExpertNames::StackedBlocks => {
                 let of = |index: usize, part: &str, rows, in_features| {
-                    let (name, place) = (name(&format!("mlp.experts.{part}")), (index, num_experts));
+                    let (name, place) = (name(&format!("{}.{part}", names.experts)), (index, num_experts));
                     let linear = match self.experts {
                         ExpertNames::StackedBlocks => {
                             Linear::stacked(format!("{name}_blocks"), place, rows, in_features)
                         }
                         _ => Linear::stacked_columns(name.clone(), place, rows, in_features),
                     };
-                    linear.with_bias(format!("{name}_bias"), place)
+                    if biases { linear.with_bias(format!("{name}_bias"), place) } else { linear }
                 };
                 let mlp = |index| Mlp {
                     gate_up: of(index, "gate_up_proj", 2 * width, hidden),
-                    gate_up_order: RowOrder::GateUpPairs,
+                    gate_up_order: if biases { RowOrder::GateUpPairs } else { RowOrder::GateUp },
                     down: of(index, "down_proj", hidden, width),
                 };
                 (names.router, (0..num_experts).map(mlp).collect())
@@ -1407,7 +1416,7 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
         let heads = config.layers[index].heads;
         let unstored = match (config.has_value_norms(heads), config.head_norm_factor) {
             (true, _) => 1,
-            (_, Some(_)) if config.layers[index].mixer.has_keys() => 2, // of queries and keys
+            (_, Some(_)) if config.has_plain_head_norms(index) => 2, // of queries and keys
             _ => 0,
         };
         bytes += (unstored * heads.head_dim * size_of::<f32>()) as u64;

@@ -19,7 +19,7 @@
 use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
-use crate::config::{CacheLayer, LayerConfig, MixerWidths, ModelConfig, NormKind, NormPlacement};
+use crate::config::{CacheLayer, HeadNorm, LayerConfig, MixerWidths, ModelConfig, NormKind, NormPlacement};
 use crate::expert_cache::{ExpertCache, ExpertReader};
 use crate::experts::{BesideMlp, ExpertScratch, ExpertSet, Experts, SharedExpert};
 use crate::mixers::{
@@ -1220,6 +1220,8 @@ impl<B: Backend> Loader<'_, B> {
         let tensors::Attention { head_norms, norms_by_head, sinks } = attention;
         let head_norms = match (head_norms, self.config.head_norm_factor) {
             (Some(norms), _) => Some(self.head_norms(norms, *norms_by_head, (heads, rotary_dim))?),
+            (None, Some(_)) if self.config.head_norm == HeadNorm::AfterRotation && rotary_dim == 0 => None,
+            (None, Some(_)) if self.config.head_norm == HeadNorm::None => None,
             (None, Some(factor)) => {
                 let [q, k] = [factor, 1.0].map(|number| self.placed(&vec![number; heads.head_dim], "of one number"));
                 Some(HeadWeights { q: q?, k: Some(k?), v: None })

@@ -107,7 +107,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 69] = [
+const ARCHITECTURES: [(&str, Family); 71] = [
     ("ApertusForCausalLM", Family::Apertus),
     ("MiniMaxM2ForCausalLM", Family::MiniMaxM2),
     ("CohereForCausalLM", Family::Cohere),
@@ -121,6 +121,8 @@ const ARCHITECTURES: [(&str, Family); 69] = [
     ("StableLmForCausalLM", Family::StableLm),
     ("OlmoForCausalLM", Family::Olmo),
     ("LlamaForCausalLM", Family::Llama),
+    ("Llama4ForCausalLM", Family::Llama4),
+    ("Llama4ForConditionalGeneration", Family::Llama4),
     ("ArceeForCausalLM", Family::Arcee),
     ("Ernie4_5ForCausalLM", Family::Ernie45),
     ("Ernie4_5_MoeForCausalLM", Family::Ernie45Moe),
@@ -191,6 +193,9 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
         if changes.get(name).is_none() {
             changes[name] = value.clone();
         }
+    }
+    if wanted == Family::Llama4 {
+        changes["intermediate_size_mlp"] = json!(512);
     }
     if wanted == Family::HunYuanMoe {
         changes["num_experts"] = json!(8);
@@ -283,6 +288,7 @@ fn families_differ_in_norms_and_defaults() {
         (Family::PhiMoe, (Before, false), none, Silu, 32, 1e6, false),
         (Family::GraniteSwa, (Before, false), none, Silu, 32, 1e4, true),
         (Family::GraniteMoeSwa, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Llama4, (Before, false), AfterRotation, Silu, 128, 5e5, false),
         (Family::Nemotron, (Before, true), none, ReluSquared, 32, 1e4, false),
         (Family::NemotronH, (Before, false), none, ReluSquared, 128, 1e4, false),
         (Family::Starcoder2, (Before, false), none, GeluTanh, 32, 1e4, true),
@@ -349,6 +355,7 @@ fn families_differ_in_norms_and_defaults() {
             Family::Ernie45Moe,
             Family::Glm,
             Family::Glm4,
+            Family::Llama4,
         ];
         assert_eq!(config.neighbours, neighbours.contains(&family), "{family}");
     }
@@ -392,7 +399,7 @@ fn queries_of_ministral_3_grow() {
         let config = json!({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": inner});
         ModelConfig::parse(&config.to_string()).map_err(|error| error.to_string())
     };
-    let growth = QueryGrowth { beta: 0.1, original_max_position: 16384 };
+    let growth = QueryGrowth { beta: 0.1, original_max_position: 16384, first: 0 };
     for config in [alone(json!({})).unwrap(), within("ministral3").unwrap()] {
         assert_eq!((config.family, config.rms_norm_eps, config.head_dim), (Family::Mistral, 1e-5, 128));
         assert_eq!((config.context_limit, windows(&config)), (262_144, vec![None; config.num_layers]));
@@ -567,6 +574,8 @@ fn every_layer_says_which_window_it_has() {
         (Family::Olmo2, window.clone(), "......."),
         (Family::Olmo3, json!({}), "WWW.WWW"),
         (Family::Cohere2, json!({}), "WWW.WWW"),
+        (Family::Llama4, json!({}), "WWW.WWW"),
+        (Family::Llama4, json!({"attention_chunk_size": null}), "......."),
         (Family::Cohere2Moe, json!({"rms_norm_eps": null}), "WWW.WWW"),
         (Family::Cohere2Moe, json!({"rms_norm_eps": null, "first_k_dense_replace": 2}), "..WWW.W"),
         (Family::GraniteSwa, json!({}), ".WWW.WW"),

@@ -332,6 +332,7 @@ fn converted_families_give_the_logits_of_their_directories() {
         "llama-bias-linear",
         "llama2",
         "llama3",
+        "llama4",
         "ministral3",
         "mistral4",
         "mixtral",
@@ -381,6 +382,11 @@ fn sayable(directory: &Path) -> Value {
         }
         "Qwen3MoeForCausalLM" => config["norm_topk_prob"] = true.into(),
         "PhimoeForCausalLM" => config["router_jitter_noise"] = 0.01.into(),
+        "Llama4ForCausalLM" => {
+            for field in ["no_rope_layers", "attention_chunk_size", "floor_scale", "attn_scale"] {
+                config.as_object_mut().unwrap().remove(field);
+            }
+        }
         "Cohere2MoeForCausalLM" if config["layer_types"].is_null() => {
             config["shared_expert_combination_strategy"] = "average".into();
             config["layer_types"] = serde_json::json!(["sliding_attention", "full_attention"]);
@@ -404,6 +410,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     let architecture = match config["architectures"][0].as_str().unwrap() {
         "LlamaForCausalLM" | "MixtralForCausalLM" => "llama",
         "ArceeForCausalLM" => "arcee",
+        "Llama4ForCausalLM" => "llama4",
         "ApertusForCausalLM" => "apertus",
         "MiniMaxM2ForCausalLM" => "minimax-m2",
         "CohereForCausalLM" => "command-r",
@@ -507,6 +514,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("moe_num_shared_experts", "expert_shared_count"),
         ("moe_layer_start_index", "leading_dense_block_count"),
         ("moe_layer_interval", "interleave_moe_layer_step"),
+        ("interleave_moe_layer_step", "interleave_moe_layer_step"),
         ("n_routed_experts", "expert_count"),
         ("n_shared_experts", "expert_shared_count"),
         ("n_group", "expert_group_count"),
@@ -534,7 +542,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("moe_intermediate_size", "expert_feed_forward_length"),
     ] {
         let window_of_another = field == "sliding_window" && architecture.starts_with("qwen");
-        let in_a_list = field == "intermediate_size" && ["gemma4", "cohere2moe"].contains(&architecture);
+        let in_a_list = field == "intermediate_size" && ["gemma4", "cohere2moe", "llama4"].contains(&architecture);
         let is_told = !window_of_another && !in_a_list;
         settings.extend(number(field).filter(|_| is_told).map(|number| u32_setting(&key(name), number)));
     }
@@ -576,6 +584,10 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         }));
         settings.push(u32_setting(&key("attention.key_length_swa"), head_dim));
         settings.push(f32_setting(&key("rope.freq_base_swa"), 1e4));
+    }
+    if architecture == "llama4" {
+        settings.push(u32_setting(&key("feed_forward_length"), number("intermediate_size_mlp").unwrap()));
+        settings.push(u32_setting(&key("expert_feed_forward_length"), number("intermediate_size").unwrap()));
     }
     if architecture == "cohere2moe" {
         let (expert, dense) = (number("intermediate_size").unwrap(), number("prefix_dense_intermediate_size"));
@@ -1079,6 +1091,9 @@ fn unfused_experts(tensors: Vec<Stored>) -> Vec<Stored> {
                 tensor.name = tensor.name.replace(theirs, usual);
             }
         }
+        if tensor.name.contains("feed_forward.experts.") {
+            tensor = of_rows(tensor);
+        }
         if let Some(prefix) = tensor.name.strip_suffix("shared_mlp.input_linear.weight") {
             let shape = vec![tensor.shape[0] / 2, tensor.shape[1]];
             for (part, bytes) in ["gate", "up"].into_iter().zip(tensor.bytes.chunks_exact(tensor.bytes.len() / 2)) {
@@ -1113,6 +1128,15 @@ fn unfused_experts(tensors: Vec<Stored>) -> Vec<Stored> {
         }
     }
     apart
+}
+
+/// A stack of columns in 16 bits as one of rows.
+fn of_rows(tensor: Stored) -> Stored {
+    let &[experts, columns, rows] = tensor.shape.as_slice() else { return tensor };
+    let numbers = tensor.bytes.as_chunks::<2>().0;
+    let at = |i: usize| (i / (rows * columns) * columns + i % columns) * rows + i / columns % rows;
+    let bytes = (0..numbers.len()).flat_map(|i| numbers[at(i)]).collect();
+    Stored { shape: vec![experts, rows, columns], bytes, ..tensor }
 }
 
 /// Tensors of single experts as ggml's stacks.
@@ -1189,6 +1213,15 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("pre_feedforward_layernorm", "ffn_norm"),
             ("post_feedforward_layernorm", "post_ffw_norm"),
             ("self_attn.gate_proj", "attn_gate"),
+        ],
+        "llama4" => &[
+            ("feed_forward.router", "ffn_gate_inp"),
+            ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
+            ("feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
+            ("feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
+            ("feed_forward.gate_proj", "ffn_gate"),
+            ("feed_forward.up_proj", "ffn_up"),
+            ("feed_forward.down_proj", "ffn_down"),
         ],
         "gpt-oss" => &[
             ("post_attention_layernorm", "post_attention_norm"),

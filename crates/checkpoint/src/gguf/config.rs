@@ -19,8 +19,9 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
 /// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain
 /// model: without images, the three positions of a token are one.
-const ARCHITECTURES: [(&str, &str); 52] = [
+const ARCHITECTURES: [(&str, &str); 53] = [
     ("llama", "LlamaForCausalLM"),
+    ("llama4", "Llama4ForCausalLM"),
     ("arcee", "ArceeForCausalLM"),
     ("apertus", "ApertusForCausalLM"),
     ("ernie4_5", "Ernie4_5ForCausalLM"),
@@ -431,6 +432,15 @@ fn add_architecture_fields(
         }
         "phi3" => {
             config.insert(WINDOW.0.into(), json!(window));
+        }
+        "llama4" => {
+            // The larger of the two has no norms.
+            config.insert("use_qk_norm".into(), (settings.integer("expert_count")? != Some(128)).into());
+            config.insert("intermediate_size_mlp".into(), json!(settings.integer(FEED_FORWARD.1)?));
+            if let Some(width) = config.get("moe_intermediate_size").cloned() {
+                config.insert(FEED_FORWARD.0.into(), width);
+            }
+            add_integers(settings, &[("interleave_moe_layer_step", OF_ERNIE[4].1)], config)?;
         }
         "phimoe" => {
             config.insert(WINDOW.0.into(), json!(window.filter(|window| *window > 0)));

@@ -71,6 +71,7 @@ const EXPERTS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
 fn expert_modules(architecture: &str) -> (&'static str, [&'static str; 3]) {
     match architecture {
         "lfm2moe" => ("feed_forward.experts", ["w1", "w3", "w2"]),
+        "llama4" => ("feed_forward.experts", ["gate_proj", "up_proj", "down_proj"]),
         "granitemoe" | "granitehybrid" => ("block_sparse_moe.experts", ["gate_proj", "up_proj", "down_proj"]),
         "nemotron_h_moe" => ("mixer.experts", ["gate_proj", "up_proj", "down_proj"]),
         _ => ("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
@@ -222,6 +223,16 @@ const OF_HUNYUAN: [(&str, &str); 6] = [
     ("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
 ];
 
+const OF_LLAMA4: [(&str, &str); 7] = [
+    ("ffn_gate_inp", "feed_forward.router"),
+    ("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
+    ("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
+    ("ffn_gate", "feed_forward.gate_proj"),
+    ("ffn_up", "feed_forward.up_proj"),
+    ("ffn_down", "feed_forward.down_proj"),
+];
+
 const OF_QWEN2MOE: [(&str, &str); 4] = [
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
@@ -266,6 +277,7 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "glm4" => &OF_GLM4_DENSE,
         "hunyuan-dense" | "hunyuan-moe" => &OF_HUNYUAN,
         "qwen2moe" => &OF_QWEN2MOE,
+        "llama4" => &OF_LLAMA4,
         "lfm2" | "lfm2moe" => &OF_LFM2,
         "glm4moe" | "dots1" | "ernie4_5-moe" | "cohere2moe" => &OF_GLM4,
         "deepseek2" | "mistral4" => &OF_LATENT,
@@ -491,6 +503,7 @@ mod tests {
             ("granitemoe", "blk.7.ffn_gate_inp.weight", "model.layers.7.block_sparse_moe.router.layer.weight"),
             ("cohere2moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),
             ("phimoe", "output.bias", "lm_head.bias"),
+            ("llama4", "blk.7.ffn_up.weight", "model.layers.7.feed_forward.up_proj.weight"),
             ("glm4moe", "blk.7.exp_probs_b.bias", "model.layers.7.mlp.gate.e_score_correction_bias"),
             ("glm4moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),
             ("glm4moe", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),

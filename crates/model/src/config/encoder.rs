@@ -368,6 +368,7 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         clip_qkv: None,
         attention_gate: AttentionGate::None,
         sinks: false,
+        chunked: false,
         mlp_bias: true,
         layer_input: None,
         layer_scalars: false,

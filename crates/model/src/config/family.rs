@@ -14,6 +14,8 @@ use std::fmt;
 pub enum Family {
     /// Llama 2, 3, 3.1, 3.2, 3.3, and the many models of that shape (Touvron et al., 2023; Grattafiori et al., 2024).
     Llama,
+    /// Llama 4, its text part: chunks of attention, experts whose inputs are weighed (Meta, 2025).
+    Llama4,
     /// Mistral 7B and its successors of the same shape (Jiang et al., 2023); of Small 3.1 and 3.2, the text part;
     /// Ministral 3, whose queries grow with their positions (Mistral AI, 2026).
     Mistral,
@@ -272,6 +274,8 @@ pub(super) enum Windows {
     EveryFromFirst { pattern: usize },
     /// All others.
     AllButEveryFromFirst { pattern: usize },
+    /// Those that turn; they are chunks of `attention_chunk_size`.
+    Chunks,
     /// Of the layers behind `first_k_dense_replace` all but every n-th: `sliding_window_pattern`, or this; of those
     /// before all but every n-th by `prefix_dense_sliding_window_pattern`.
     AllButEveryBehindDense { pattern: usize },
@@ -305,6 +309,9 @@ pub(super) enum ExpertFields {
     Mixtral,
     /// The same, weights by those that are near: `router_jitter_noise`.
     PhiMoe,
+    /// In the layers of `moe_layers`, or every `interleave_moe_layer_step`-th, `intermediate_size` wide, inputs times
+    /// scores by sigmoid, and one as wide without a gate; other layers are `intermediate_size_mlp` wide.
+    Llama4,
     /// `intermediate_size` wide, from layer `first_k_dense_replace` on, or where `mlp_layer_types` says so, scores by
     /// `expert_selection_fn`, and `num_shared_experts` more without a gate, which count half with the others; other
     /// layers are `prefix_dense_intermediate_size` wide.
@@ -415,8 +422,8 @@ pub(super) struct Traits {
     pub(super) head_norm: HeadNorm,
     /// That norm has no weights; queries are multiplied by `qk_scale_factor`, or this.
     pub(super) head_norm_factor: Option<f64>,
-    /// Only with `use_qk_norm`.
-    pub(super) head_norm_if_asked: bool,
+    /// Only with `use_qk_norm`; what it is when the field is absent.
+    pub(super) head_norm_if_asked: Option<bool>,
     /// `lm_head_bias` is read.
     pub(super) head_bias: bool,
     /// With `rms_norm_eps`, norms are of the mean square.
@@ -454,6 +461,9 @@ pub(super) struct Traits {
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
     pub(super) unrotated_layers: bool,
+    /// Queries of the others grow with their positions, by `attn_scale` and `floor_scale`, unless
+    /// `attn_temperature_tuning` says no.
+    pub(super) growing_unrotated: bool,
     /// `layer_rope_theta` is read: the base of each layer's rotation, 0 for none.
     pub(super) layer_thetas: bool,
     /// Only with `position_embedding_type` "rope".
@@ -496,7 +506,7 @@ const LLAMA: Traits = Traits {
     after_eps: None,
     head_norm: HeadNorm::None,
     head_norm_factor: None,
-    head_norm_if_asked: false,
+    head_norm_if_asked: None,
     head_bias: false,
     rms_if_stated: false,
     windows: Windows::Never,
@@ -518,6 +528,7 @@ const LLAMA: Traits = Traits {
     computed_width: false,
     local_theta: None,
     unrotated_layers: false,
+    growing_unrotated: false,
     layer_thetas: false,
     rotation_if_asked: false,
     unrotated_beside_windows: false,
@@ -529,6 +540,27 @@ const LLAMA: Traits = Traits {
     growing_queries: false,
     theta: 1e4,
     tied: false,
+};
+
+const LLAMA4: Traits = Traits {
+    family: Family::Llama4,
+    architecture: "Llama4ForCausalLM",
+    base: "Llama4TextModel",
+    model_type: "llama4_text",
+    mlp_bias: false,
+    head_norm: HeadNorm::AfterRotation,
+    head_norm_factor: Some(1.0),
+    head_norm_if_asked: Some(true),
+    windows: Windows::Chunks,
+    absent_window: 8192,
+    experts: ExpertFields::Llama4,
+    neighbours: true,
+    unrotated_layers: true,
+    growing_unrotated: true,
+    head_dim: Some(128),
+    eps: 1e-5,
+    theta: 5e5,
+    ..LLAMA
 };
 
 const MISTRAL: Traits = Traits {
@@ -866,7 +898,7 @@ const COHERE: Traits = Traits {
     norms: NormPlacement::Parallel,
     norm: NormKind::Layer { weight: true, bias: false },
     head_norm: HeadNorm::Centered,
-    head_norm_if_asked: true,
+    head_norm_if_asked: Some(false),
     factors: Factors::Cohere,
     neighbours: true,
     eps_field: "layer_norm_eps",
@@ -927,7 +959,7 @@ const GLM4_MOE: Traits = Traits {
     attention_bias: AttentionBias::StatedQkv,
     mlp_bias: false,
     head_norm: HeadNorm::PerHead,
-    head_norm_if_asked: true,
+    head_norm_if_asked: Some(false),
     experts: ExpertFields::Glm4,
     partial_rotation: true,
     rotary_share: 0.5,
@@ -935,7 +967,7 @@ const GLM4_MOE: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) static ARCHITECTURES: [Traits; 74] = [
+pub(super) static ARCHITECTURES: [Traits; 76] = [
     LLAMA,
     Traits {
         family: Family::Arcee,
@@ -991,6 +1023,29 @@ pub(super) static ARCHITECTURES: [Traits; 74] = [
         attention_bias: AttentionBias::AssumedQkv,
         norms: NormPlacement::Around,
         ..GLM
+    },
+    LLAMA4,
+    // It sees images, and is used for its text here.
+    Traits {
+        architecture: "Llama4ForConditionalGeneration",
+        base: "Llama4Model",
+        model_type: "llama4",
+        text_part: Some(TextPart {
+            model_type: LLAMA4.model_type,
+            assumed: &[
+                ("hidden_size", 5120),
+                ("intermediate_size", 8192),
+                ("intermediate_size_mlp", 16_384),
+                ("num_hidden_layers", 48),
+                ("num_attention_heads", 40),
+                ("num_key_value_heads", 8),
+                ("max_position_embeddings", 131_072),
+                ("vocab_size", 202_048),
+                ("num_local_experts", 16),
+                ("num_experts_per_tok", 1),
+            ],
+        }),
+        ..LLAMA4
     },
     MISTRAL,
     // Its layers with a window are listed.
@@ -1477,7 +1532,7 @@ pub(super) static ARCHITECTURES: [Traits; 74] = [
         base: "Dots1Model",
         model_type: "dots1",
         attention_bias: AttentionBias::Stated,
-        head_norm_if_asked: false,
+        head_norm_if_asked: None,
         windows: Windows::FromAlways,
         experts: ExpertFields::Dots1,
         partial_rotation: false,

@@ -435,6 +435,7 @@ impl ExpertConfig {
             ExpertFields::Cohere => ("intermediate_size", normed(true)? || fields.text(SELECTION)? != Some("sigmoid")),
             ExpertFields::Mixtral
             | ExpertFields::PhiMoe
+            | ExpertFields::Llama4
             | ExpertFields::Granite
             | ExpertFields::GptOss
             | ExpertFields::HunYuan
@@ -456,6 +457,7 @@ impl ExpertConfig {
                 let noise = fields.optional_float("router_jitter_noise", 0.0..=1.0)?.unwrap_or(0.01);
                 (Scores::Sparse { tolerance: 2.0 * noise as f32 }, false)
             }
+            ExpertFields::Llama4 => (Scores::OfInputs, false),
             ExpertFields::Cohere => (cohere_scores(fields)?, false),
             _ => (Scores::Softmax, traits.experts == ExpertFields::Ernie),
         };
@@ -469,7 +471,9 @@ impl ExpertConfig {
             }
             ExpertFields::Ernie => several(fields, ("moe_num_shared_experts", 2), intermediate_size)?,
             ExpertFields::Cohere => several(fields, ("num_shared_experts", 0), intermediate_size)?,
-            ExpertFields::HunYuan => Some(SharedExpertConfig { width: intermediate_size, gated: false }),
+            ExpertFields::HunYuan | ExpertFields::Llama4 => {
+                Some(SharedExpertConfig { width: intermediate_size, gated: false })
+            }
             ExpertFields::NemotronH => {
                 let width = fields.size("moe_shared_expert_intermediate_size", MAX_WIDTH)?;
                 Some(SharedExpertConfig { width, gated: false })
@@ -642,6 +646,8 @@ pub(super) fn layers(
     // Dense layers before others that see all turn nevertheless.
     let dense_turn = traits.experts == ExpertFields::Cohere
         && fields.optional_size(PREFIX_PATTERN, 1 << 20)?.is_none_or(|pattern| pattern == 1);
+    // What stands for a rotation where there is none: see `rope::ropes`.
+    let still = rope::growth_of_unrotated(fields, traits)?.map(|_| 1);
     let rope_of = |layer: usize, windowed: bool, sees_all: bool| match &thetas {
         Some(thetas) => rope::index_of(thetas, thetas[layer]),
         None if sees_all && traits.unrotated_beside_windows => None,
@@ -658,7 +664,7 @@ pub(super) fn layers(
             LayerConfig {
                 mixer,
                 window: window.filter(|_| windowed && mixer.has_keys()),
-                rope: rope_of(layer, windowed, sees_all).filter(|_| rotated && mixer.has_keys()),
+                rope: if rotated { rope_of(layer, windowed, sees_all) } else { still }.filter(|_| mixer.has_keys()),
                 feed,
                 mlp_width: 0,
                 heads,
@@ -986,7 +992,10 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
     if traits.windows == Windows::Never {
         return Ok(none);
     }
-    let listed = layer_types(fields, num_layers, traits.mixers == MixerFields::EverySecondConvolution)?;
+    let listed = match traits.windows {
+        Windows::Chunks => listed(fields, num_layers, &[("full_attention", false), ("chunked_attention", true)])?,
+        _ => layer_types(fields, num_layers, traits.mixers == MixerFields::EverySecondConvolution)?,
+    };
     let asked_for = [Windows::From, Windows::AllIfAsked, Windows::EverySecondIfAsked, Windows::UnrotatedIfAsked];
     if asked_for.contains(&traits.windows) && !fields.flag("use_sliding_window", false)? {
         return Ok(none);
@@ -1015,6 +1024,7 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
             (1..=num_layers).map(|layer| !(num_layers - layer).is_multiple_of(pattern)).collect()
         }
         Windows::EveryFromFirst { pattern } => (0..num_layers).map(|layer| layer % pattern == 0).collect(),
+        Windows::Chunks => rotated.to_vec(),
         Windows::AllButEveryBehindDense { pattern } => {
             let dense = fields.optional_integer("first_k_dense_replace", 0..=1 << 20)?.unwrap_or(0) as usize;
             let pattern = fields.optional_size("sliding_window_pattern", 1 << 20)?.unwrap_or(pattern);
@@ -1037,14 +1047,15 @@ fn windowed(fields: &Fields<'_>, traits: &Traits, rotated: &[bool]) -> Result<Ve
 
 /// How many tokens a layer with a window sees. `null` is no window; absent, it is what the architecture assumes.
 fn window(fields: &Fields<'_>, traits: &Traits) -> Result<Option<usize>, LoadError> {
-    if traits.windows == Windows::Never || fields.map.get("sliding_window").is_some_and(Value::is_null) {
+    let field = if traits.windows == Windows::Chunks { "attention_chunk_size" } else { "sliding_window" };
+    if traits.windows == Windows::Never || fields.map.get(field).is_some_and(Value::is_null) {
         return Ok(None);
     }
     let absent = match traits.windows {
         Windows::All { absent } => absent,
         _ => Some(traits.absent_window),
     };
-    Ok(fields.optional_size("sliding_window", 1 << 27)?.or(absent))
+    Ok(fields.optional_size(field, 1 << 27)?.or(absent))
 }
 
 /// `[num_layers]`: whether `layer_types` lists a layer as one with a window; `None` where there is no list.
@@ -1125,6 +1136,18 @@ fn with_experts(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Resu
                 from_first && (layer + 1) % interval == 0 && last.is_none_or(|last| layer as i64 <= last)
             };
             return Ok(from_first.map(has).collect());
+        }
+        ExpertFields::Llama4 => {
+            const LISTED: &str = "moe_layers";
+            let step = fields.optional_size("interleave_moe_layer_step", 1 << 20)?.unwrap_or(1);
+            let mut layers: Vec<bool> = (1..=num_layers).map(|layer| layer % step == 0).collect();
+            if let Some(listed) = fields.list(LISTED)? {
+                layers.fill(false);
+                for layer in listed {
+                    *layer_of(fields, LISTED, layer, &mut layers)? = true;
+                }
+            }
+            return Ok(layers);
         }
         ExpertFields::Granite | ExpertFields::Gemma4 => return Ok(vec![has_experts(fields, traits)?; num_layers]),
         _ => return Ok(vec![traits.experts != ExpertFields::None; num_layers]),

@@ -70,6 +70,10 @@ pub(super) fn ropes(
     let Some(local_theta) = traits.local_theta else {
         let (rope, context_limit) = read(fields, traits, rope, head_dim, max_position_embeddings)?;
         let bases = layer_thetas(fields, traits, num_layers)?.map(|thetas| bases(&thetas)).unwrap_or_default();
+        if let Some(growth) = growth_of_unrotated(fields, traits)? {
+            let still = RopeConfig { rotary_dim: 0, scaling: RopeScaling::None, growth: Some(growth), ..rope };
+            return Ok((vec![rope, still], context_limit));
+        }
         let of_layers = bases.iter().map(|&theta| RopeConfig { theta, ..rope.clone() });
         return Ok((if bases.is_empty() { vec![rope] } else { of_layers.collect() }, context_limit));
     };
@@ -93,6 +97,16 @@ pub(super) fn ropes(
     let local = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: local_head_dim, growth: None };
     // Here the length that is stated counts the stretching.
     Ok((vec![full, local], max_position_embeddings))
+}
+
+/// How queries of layers without rotation grow; `None`: they do not.
+pub(super) fn growth_of_unrotated(fields: &Fields<'_>, traits: &Traits) -> Result<Option<QueryGrowth>, LoadError> {
+    if !traits.growing_unrotated || !fields.flag("attn_temperature_tuning", true)? {
+        return Ok(None);
+    }
+    let beta = fields.optional_float("attn_scale", 0.0..=1e3)?.unwrap_or(0.1) as f32;
+    let original_max_position = fields.optional_size("floor_scale", 1 << 27)?.unwrap_or(8192);
+    Ok(Some(QueryGrowth { beta, original_max_position, first: 1 }))
 }
 
 /// `[num_layers]`: the base of each layer's rotation, 0 for none; `None`: no list says so.
@@ -305,7 +319,11 @@ fn growth(fields: &Fields<'_>, rope: &Fields<'_>) -> Result<Option<QueryGrowth>,
     };
     let missing =
         || rope.error(ORIGINAL, "missing; queries grow each time that their position passes a multiple of it");
-    Ok(Some(QueryGrowth { beta: beta as f32, original_max_position: original_max_position.ok_or_else(missing)? }))
+    Ok(Some(QueryGrowth {
+        beta: beta as f32,
+        original_max_position: original_max_position.ok_or_else(missing)?,
+        first: 0,
+    }))
 }
 
 /// As stated, or Phi-3.5-MoE's pair of scales, which must be one.
