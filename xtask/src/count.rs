@@ -65,6 +65,7 @@ fn figures() -> Result<Vec<Figure>, String> {
         Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 15 },
         Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 6 },
         Figure { name: "lines with banned words", value: banned(&rust)?, limit: 3 },
+        Figure { name: "binaries of tests", value: test_binaries()?, limit: 45 },
         Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 5_000 },
     ])
 }
@@ -129,6 +130,14 @@ fn lines_of_code(text: &str) -> usize {
         }
     }
     count
+}
+
+/// Programs that `cargo test` builds: each links the tree below it.
+fn test_binaries() -> Result<usize, String> {
+    let mut metadata = command("cargo", &["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let output = metadata.output().map_err(|error| format!("cargo: {error}"))?;
+    // A target says of itself whether it is tested; no other field has the name.
+    Ok(String::from_utf8_lossy(&output.stdout).matches("\"test\":true").count())
 }
 
 /// Lines `name: type` of a struct.
