@@ -11,14 +11,9 @@
 //!
 //! What is computed does not depend on any of this: an expert has the same bits whenever it is read.
 
-use crate::tensors;
-use crate::transformer::{Loader, Mlp, Pass};
-use checkpoint::LoadError;
-use checkpoint::weights::Weights;
-use kernels::{Backend, WeightClass};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Memory for experts, where not all of them are to stay in it.
@@ -47,108 +42,61 @@ pub struct ExpertReads {
     pub took: Duration,
 }
 
-/// What reads experts, and counts.
-pub(crate) struct ExpertReader {
-    weights: Arc<Weights>,
-    class: WeightClass,
-    as_stored: bool,
-    memory: ExpertMemory,
-    /// Layers that have experts.
-    num_layers: usize,
-    /// Whether all have to be packed once at the start.
-    pack_all: bool,
+/// Counts reads.
+#[derive(Debug, Default)]
+pub(crate) struct ReadCounts {
     count: AtomicU64,
     bytes: AtomicU64,
     nanos: AtomicU64,
 }
 
-impl ExpertReader {
-    /// See the fields.
-    pub(crate) fn new(
-        (weights, class, as_stored): (&Arc<Weights>, WeightClass, bool),
-        memory: ExpertMemory,
-        num_layers: usize,
-        pack_all: bool,
-    ) -> ExpertReader {
-        let [count, bytes, nanos] = [const { AtomicU64::new(0) }; 3];
-        let weights = weights.clone();
-        ExpertReader { weights, class, as_stored, memory, num_layers, pack_all, count, bytes, nanos }
+impl ReadCounts {
+    pub(crate) fn add(&self, bytes: usize, took: Duration) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Since the last call.
+    /// Those since the last call.
     pub(crate) fn take(&self) -> ExpertReads {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         let took = Duration::from_nanos(take(&self.nanos));
         ExpertReads { count: take(&self.count), bytes: take(&self.bytes), took }
     }
-
-    fn read<B: Backend>(&self, pass: &Pass<'_, B>, expert: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
-        let &ExpertReader { class, as_stored, memory: ExpertMemory { now, .. }, .. } = self;
-        let &Pass { backend, config, .. } = pass;
-        let began = now();
-        let (names, progress, weights) = (Vec::new(), &mut |_| {}, &*self.weights);
-        let expert =
-            Loader { backend, config, weights, class, as_stored, names, progress, expert_reader: None }.mlp(expert)?;
-        let took = now().saturating_sub(began);
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(expert.bytes(backend) as u64, Ordering::Relaxed);
-        self.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
-        Ok(expert)
-    }
 }
 
-/// The experts of a layer, with memory for some.
-pub(crate) struct ExpertCache<B: Backend> {
-    reader: Arc<ExpertReader>,
-    experts: Vec<tensors::Mlp>,
+/// The experts `T` of a layer, with memory for some.
+pub(crate) struct ExpertCache<T> {
     /// How many stay in memory.
     room: usize,
-    /// Bytes of each.
-    bytes: usize,
-    held: Mutex<Held<B>>,
+    held: Mutex<Held<T>>,
 }
 
-struct Held<B: Backend> {
-    experts: Vec<Option<Mlp<B>>>,
+struct Held<T> {
+    experts: Vec<Option<T>>,
     uses: Uses,
 }
 
-impl<B: Backend> ExpertCache<B> {
-    /// The first ones, until the memory is full.
-    pub(crate) fn load(
-        loader: &mut Loader<'_, B>,
-        reader: Arc<ExpertReader>,
-        experts: &[tensors::Mlp],
-    ) -> Result<ExpertCache<B>, LoadError> {
-        let share = reader.memory.bytes / reader.num_layers.max(1) as u64;
-        let mut held: Vec<Option<Mlp<B>>> = Vec::with_capacity(experts.len());
-        let (mut room, mut bytes) = (1, 0);
-        for (index, expert) in experts.iter().enumerate() {
-            // The first one tells how many there is room for.
-            let expert = if index < room || reader.pack_all { Some(loader.mlp(expert)?) } else { None };
-            if let Some(expert) = expert.as_ref().filter(|_| index == 0) {
-                bytes = expert.bytes(loader.backend);
-                room = (share / bytes.max(1) as u64) as usize;
-            }
-            held.push(expert.filter(|_| index < room));
-        }
-        let held = Mutex::new(Held { experts: held, uses: Uses::new(experts.len()) });
-        Ok(ExpertCache { reader, experts: experts.to_vec(), room, bytes, held })
+impl<T> ExpertCache<T> {
+    /// At most `room` of `experts` are there.
+    pub(crate) fn new(room: usize, experts: Vec<Option<T>>) -> ExpertCache<T> {
+        let uses = Uses(vec![0; experts.len()]);
+        ExpertCache { room, held: Mutex::new(Held { experts, uses }) }
     }
 
-    /// Calls `work` for each that is `needed`, by rising index.
-    ///
-    /// Panics if one cannot be read: its file was written to, or its disk is broken.
+    /// Calls `work` for each that is `needed`, by rising index, and `read` for those that are not there. `settle` is
+    /// called before one is dropped: operations that were asked for may still read it.
     pub(crate) fn each(
         &self,
-        pass: &Pass<'_, B>,
         needed: impl Fn(usize) -> bool,
-        mut work: impl FnMut(usize, &Mlp<B>),
+        read: impl Fn(usize) -> T,
+        settle: impl Fn(),
+        mut work: impl FnMut(usize, &T),
     ) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Held { experts, uses } = &mut *held;
         uses.count(&needed);
-        for index in (0..self.experts.len()).filter(|&index| needed(index)) {
+        for index in (0..experts.len()).filter(|&index| needed(index)) {
             if let Some(expert) = &experts[index] {
                 work(index, expert);
                 continue;
@@ -157,30 +105,28 @@ impl<B: Backend> ExpertCache<B> {
             let dropped =
                 if has_room { None } else { uses.least_used(index, |other| experts[other].is_some(), &needed) };
             if let Some(dropped) = dropped {
-                // Operations that were asked for may still read it.
-                pass.backend.wait();
+                settle();
                 experts[dropped] = None;
             }
-            let expert = self.reader.read(pass, &self.experts[index]);
-            let expert = expert.unwrap_or_else(|error| panic!("an expert cannot be read: {error}"));
+            let expert = read(index);
             work(index, &expert);
             match has_room || dropped.is_some() {
                 true => experts[index] = Some(expert),
-                false => pass.backend.wait(),
+                false => settle(),
             }
         }
     }
 
-    /// Those in memory.
-    pub(crate) fn held_mut(&mut self) -> Vec<&mut Mlp<B>> {
-        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
-        held.experts.iter_mut().flatten().collect()
+    /// How many there are, and how many in memory.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        [held.experts.len(), held.experts.iter().flatten().count()]
     }
 
-    /// Bytes of all experts, and of those in memory.
-    pub(crate) fn bytes(&self) -> [usize; 2] {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        [self.experts.len(), held.experts.iter().flatten().count()].map(|experts| experts * self.bytes)
+    /// Those in memory.
+    pub(crate) fn held_mut(&mut self) -> Vec<&mut T> {
+        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        held.experts.iter_mut().flatten().collect()
     }
 }
 
@@ -193,10 +139,6 @@ impl Uses {
     const ONE: u32 = 1 << 16;
     /// What a pass takes of a count: a 128th.
     const FADE: u32 = 7;
-
-    fn new(experts: usize) -> Uses {
-        Uses(vec![0; experts])
-    }
 
     /// A pass uses those that are `needed`.
     fn count(&mut self, needed: impl Fn(usize) -> bool) {
@@ -220,22 +162,17 @@ mod tests {
 
     /// Passes through a layer of eight experts with room for three; how many had to be read in each.
     fn reads(passes: &[&[usize]]) -> Vec<usize> {
-        let (mut held, mut uses) = (vec![true, true, true, false, false, false, false, false], Uses::new(8));
+        let cache = ExpertCache::new(3, (0..8).map(|index| (index < 3).then_some(index)).collect());
         let pass = |pass: &&[usize]| {
-            let needed = |index: usize| pass.contains(&index);
-            uses.count(needed);
-            let mut reads = 0;
-            for index in (0..8).filter(|&index| needed(index)) {
-                if held[index] {
-                    continue;
-                }
-                reads += 1;
-                if let Some(dropped) = uses.least_used(index, |other| held[other], needed) {
-                    (held[dropped], held[index]) = (false, true);
-                }
-                assert_eq!(held.iter().filter(|&&held| held).count(), 3);
-            }
-            reads
+            let (mut seen, reads) = (Vec::new(), AtomicU64::new(0));
+            let read = |index| {
+                reads.fetch_add(1, Ordering::Relaxed);
+                index
+            };
+            cache.each(|index| pass.contains(&index), read, || {}, |index, &expert| seen.push((index, expert)));
+            assert_eq!(seen, pass.iter().map(|&index| (index, index)).collect::<Vec<_>>(), "each once, in order");
+            assert_eq!(cache.counts(), [8, 3]);
+            reads.into_inner() as usize
         };
         passes.iter().map(pass).collect()
     }

@@ -12,9 +12,13 @@
 //! Some models have one expert more that every row passes through, in some times a gate of its own; it is added last.
 
 use crate::config::ExpertConfig;
-use crate::expert_cache::ExpertCache;
-use crate::transformer::{Linear, Mlp, Pass, copy};
-use kernels::{Backend, Extent, Out, OutOfMemory};
+use crate::expert_cache::{ExpertCache, ExpertMemory, ReadCounts};
+use crate::tensors;
+use crate::transformer::{Linear, Loader, Mlp, Pass, copy};
+use checkpoint::LoadError;
+use checkpoint::weights::Weights;
+use kernels::{Backend, Extent, Out, OutOfMemory, WeightClass};
+use std::sync::Arc;
 
 /// The experts of a layer.
 pub(crate) struct Experts<B: Backend> {
@@ -35,11 +39,41 @@ pub(crate) struct Experts<B: Backend> {
 pub(crate) enum ExpertSet<B: Backend> {
     /// All in memory.
     All(Vec<Mlp<B>>),
-    Cached(ExpertCache<B>),
+    /// Some, and the others are read.
+    Cached {
+        reader: Arc<ExpertReader>,
+        experts: Vec<tensors::Mlp>,
+        cache: ExpertCache<Mlp<B>>,
+        /// Bytes of each.
+        bytes: usize,
+    },
 }
 
 impl<B: Backend> ExpertSet<B> {
+    /// With the first ones, until the memory is full.
+    pub(crate) fn cached(
+        loader: &mut Loader<'_, B>,
+        reader: Arc<ExpertReader>,
+        experts: &[tensors::Mlp],
+    ) -> Result<ExpertSet<B>, LoadError> {
+        let share = reader.memory.bytes / reader.num_layers.max(1) as u64;
+        let mut held: Vec<Option<Mlp<B>>> = Vec::with_capacity(experts.len());
+        let (mut room, mut bytes) = (1, 0);
+        for (index, expert) in experts.iter().enumerate() {
+            // The first one tells how many there is room for.
+            let expert = if index < room || reader.pack_all { Some(loader.mlp(expert)?) } else { None };
+            if let Some(expert) = expert.as_ref().filter(|_| index == 0) {
+                bytes = expert.bytes(loader.backend);
+                room = (share / bytes.max(1) as u64) as usize;
+            }
+            held.push(expert.filter(|_| index < room));
+        }
+        Ok(ExpertSet::Cached { reader, experts: experts.to_vec(), cache: ExpertCache::new(room, held), bytes })
+    }
+
     /// Calls `work` for each that is `needed`, by rising index.
+    ///
+    /// Panics if one cannot be read: its file was written to, or its disk is broken.
     fn each(&self, pass: &Pass<'_, B>, needed: impl Fn(usize) -> bool, mut work: impl FnMut(usize, &Mlp<B>)) {
         match self {
             ExpertSet::All(experts) => {
@@ -49,7 +83,13 @@ impl<B: Backend> ExpertSet<B> {
                     .filter(|&(index, _)| needed(index))
                     .for_each(|(index, mlp)| work(index, mlp));
             }
-            ExpertSet::Cached(cache) => cache.each(pass, needed, work),
+            ExpertSet::Cached { reader, experts, cache, .. } => {
+                let read = |index: usize| {
+                    let expert = reader.read(pass, &experts[index]);
+                    expert.unwrap_or_else(|error| panic!("an expert cannot be read: {error}"))
+                };
+                cache.each(needed, read, || pass.backend.wait(), work);
+            }
         }
     }
 
@@ -57,7 +97,7 @@ impl<B: Backend> ExpertSet<B> {
     pub(crate) fn held_mut(&mut self) -> Vec<&mut Mlp<B>> {
         match self {
             ExpertSet::All(experts) => experts.iter_mut().collect(),
-            ExpertSet::Cached(cache) => cache.held_mut(),
+            ExpertSet::Cached { cache, .. } => cache.held_mut(),
         }
     }
 
@@ -65,8 +105,34 @@ impl<B: Backend> ExpertSet<B> {
     pub(crate) fn bytes(&self, backend: &B) -> [usize; 2] {
         match self {
             ExpertSet::All(experts) => [experts.iter().map(|expert| expert.bytes(backend)).sum(); 2],
-            ExpertSet::Cached(cache) => cache.bytes(),
+            ExpertSet::Cached { cache, bytes, .. } => cache.counts().map(|experts| experts * bytes),
         }
+    }
+}
+
+/// What reads experts while the model computes.
+pub(crate) struct ExpertReader {
+    pub(crate) weights: Arc<Weights>,
+    pub(crate) class: WeightClass,
+    pub(crate) as_stored: bool,
+    pub(crate) memory: ExpertMemory,
+    /// Layers that have experts.
+    pub(crate) num_layers: usize,
+    /// Whether all have to be packed once at the start.
+    pub(crate) pack_all: bool,
+    pub(crate) counts: ReadCounts,
+}
+
+impl ExpertReader {
+    fn read<B: Backend>(&self, pass: &Pass<'_, B>, expert: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
+        let &ExpertReader { class, as_stored, memory: ExpertMemory { now, .. }, .. } = self;
+        let &Pass { backend, config, .. } = pass;
+        let began = now();
+        let (names, progress, weights) = (Vec::new(), &mut |_| {}, &*self.weights);
+        let expert =
+            Loader { backend, config, weights, class, as_stored, names, progress, expert_reader: None }.mlp(expert)?;
+        self.counts.add(expert.bytes(backend), now().saturating_sub(began));
+        Ok(expert)
     }
 }
 

@@ -11,7 +11,8 @@
 use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
 use crate::config::{CacheShape, ModelConfig};
-use crate::expert_cache::{ExpertMemory, ExpertReader, ExpertReads};
+use crate::expert_cache::{ExpertMemory, ExpertReads, ReadCounts};
+use crate::experts::ExpertReader;
 use crate::kv::Caches;
 use crate::mixers::Memory;
 use crate::tensors::Tensors;
@@ -382,10 +383,11 @@ fn load_on<B: Backend>(
         let problem = format!("{} has no experts: leave it out", config.family);
         return Err(LoadError::Option { option: "expert_memory", problem });
     }
-    let num_expert_layers = config.layers.iter().filter(|layer| layer.has_experts()).count();
-    let expert_reader = options.expert_memory.filter(|_| num_expert_layers > 0).map(|memory| {
+    let num_layers = config.layers.iter().filter(|layer| layer.has_experts()).count();
+    let expert_reader = options.expert_memory.filter(|_| num_layers > 0).map(|memory| {
         let (as_stored, pack_all) = (options.as_stored, weights.keep_image_open());
-        Arc::new(ExpertReader::new((&weights, class, as_stored), memory, num_expert_layers, pack_all))
+        let (weights, counts) = (weights.clone(), ReadCounts::default());
+        Arc::new(ExpertReader { weights, class, as_stored, memory, num_layers, pack_all, counts })
     });
     let mut loader = Loader {
         backend: &*backend,
@@ -735,7 +737,7 @@ impl<B: Backend> Forward for Runner<B> {
     }
 
     fn expert_reads(&mut self) -> ExpertReads {
-        self.expert_reader.as_ref().map_or_else(ExpertReads::default, |reader| reader.take())
+        self.expert_reader.as_ref().map_or_else(ExpertReads::default, |reader| reader.counts.take())
     }
 
     fn kv_bytes_per_token(&self) -> usize {

@@ -20,8 +20,7 @@ use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
 use crate::config::{CacheLayer, HeadNorm, LayerConfig, MixerWidths, ModelConfig, NormKind, NormPlacement};
-use crate::expert_cache::{ExpertCache, ExpertReader};
-use crate::experts::{BesideMlp, ExpertScratch, ExpertSet, Experts, SharedExpert};
+use crate::experts::{BesideMlp, ExpertReader, ExpertScratch, ExpertSet, Experts, SharedExpert};
 use crate::mixers::{
     Attention, Delta, HeadWeights, Latent, LatentScratch, Mamba, Memory, Mixer, MixerPlace, ShortConvolution,
 };
@@ -1313,7 +1312,7 @@ impl<B: Backend> Loader<'_, B> {
 
     fn experts(&mut self, experts: &[tensors::Mlp]) -> Result<ExpertSet<B>, LoadError> {
         match self.expert_reader {
-            Some(reader) => Ok(ExpertSet::Cached(ExpertCache::load(self, reader.clone(), experts)?)),
+            Some(reader) => ExpertSet::cached(self, reader.clone(), experts),
             None => Ok(ExpertSet::All(experts.iter().map(|mlp| self.mlp(mlp)).collect::<Result<_, _>>()?)),
         }
     }
