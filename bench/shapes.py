@@ -38,6 +38,11 @@ SHAPES = {
         num_attention_heads=12, num_key_value_heads=4, mamba_n_heads=48, mamba_d_head=64, mamba_n_groups=1,
         mamba_d_state=128, num_local_experts=16, num_experts_per_tok=6, position_embedding_type="nope",
         layer_types=["mamba"] * 5 + ["attention"] + ["mamba"] * 4)),
+    "falcon-h1-1.5b": ("FalconH1ForCausalLM", "FalconH1Config", dict(
+        hidden_size=2048, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2,
+        head_dim=128, mamba_d_ssm=3072, mamba_n_heads=48, mamba_d_head=64, mamba_n_groups=1, mamba_d_state=256)),
+    "kimi-linear": ("KimiLinearForCausalLM", "KimiLinearConfig", dict(
+        num_hidden_layers=4, num_experts=16, layer_types=["linear_attention"] * 3 + ["full_attention"])),
     "nemotron-3-nano": ("NemotronHForCausalLM", "NemotronHConfig", dict(
         hidden_size=2688, num_attention_heads=32, num_key_value_heads=2, head_dim=128, mamba_num_heads=64,
         mamba_head_dim=64, n_groups=8, ssm_state_size=128, n_routed_experts=16, num_experts_per_tok=6,

@@ -682,6 +682,56 @@ CASES = {
         residual_multiplier=0.7, attention_multiplier=0.25, logits_scaling=2.0, torch_dtype="bfloat16",
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     ),
+    # Delta attention with a decay for each key in the first and the last layer too, with other heads than the latent
+    # attention without rotation; experts in groups, from the second layer on; as transformers 5 writes it.
+    "kimi-linear": case(
+        "KimiLinearForCausalLM", "kimi_linear", torch.bfloat16,
+        hidden_size=40, intermediate_size=56, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=2,
+        layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+        mlp_layer_types=["dense", "sparse", "dense", "sparse"], linear_num_heads=3, linear_head_dim=16,
+        linear_conv_kernel_dim=4, rms_norm_eps=1e-2, kv_lora_rank=16, q_lora_rank=None, qk_nope_head_dim=12,
+        qk_rope_head_dim=16, v_head_dim=10, model_max_length=512, num_experts=8, num_experts_per_token=3,
+        num_expert_group=4, topk_group=2, num_shared_experts=2, moe_intermediate_size=24, moe_renormalize=True,
+        routed_scaling_factor=1.5, tie_word_embeddings=False, pad_token_id=0, dtype="bfloat16",
+    ),
+    # The same as it was published: layers are listed from 1 on; queries are made of a few numbers; three taps.
+    "kimi-linear-listed": case(
+        "KimiLinearForCausalLM", "kimi_linear", torch.bfloat16,
+        hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
+        linear_attn_config={"full_attn_layers": [3], "kda_layers": [1, 2], "head_dim": 32, "num_heads": 2,
+                            "short_conv_kernel_size": 3},
+        first_k_dense_replace=2, rms_norm_eps=1e-5, kv_lora_rank=32, q_lora_rank=24, qk_nope_head_dim=16,
+        qk_rope_head_dim=16, v_head_dim=16, model_max_length=512, mla_use_nope=True, moe_router_activation_func="sigmoid",
+        moe_layer_freq=1, num_experts=5, num_experts_per_token=2, num_expert_group=1, topk_group=1, num_shared_experts=1,
+        moe_intermediate_size=24, moe_renormalize=True, routed_scaling_factor=2.446, tie_word_embeddings=False,
+        pad_token_id=0, torch_dtype="bfloat16",
+    ),
+    # Mamba-2 and attention beside each other in every layer, a factor for each product; heads of attention wider than the
+    # stream's share; no norm of what Mamba-2 gives.
+    "falcon-h1": case(
+        "FalconH1ForCausalLM", "falcon_h1", torch.bfloat16,
+        hidden_size=48, intermediate_size=56, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16,
+        mamba_n_groups=2, mamba_d_state=32, mamba_d_conv=4, mamba_rms_norm=False, embedding_multiplier=1.6,
+        lm_head_multiplier=0.3, mlp_multipliers=[0.7, 0.6], key_multiplier=1.5, attention_in_multiplier=0.8,
+        attention_out_multiplier=0.5, ssm_in_multiplier=1.3, ssm_out_multiplier=0.4,
+        ssm_multipliers=[0.6, 1.4, 0.7, 1.6, 0.8], rope_theta=10000.0, rope_scaling=None, torch_dtype="bfloat16",
+    ),
+    # The same with a norm of each group of heads, before the gate; and behind it, groups of three heads.
+    "falcon-h1-norm-first": case(
+        "FalconH1ForCausalLM", "falcon_h1", torch.bfloat16,
+        hidden_size=32, intermediate_size=40, num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-3,
+        tie_word_embeddings=True, mamba_d_ssm=None, mamba_expand=2, mamba_n_heads=2, mamba_d_head="auto",
+        mamba_n_groups=2, mamba_d_state=16, mamba_d_conv=3, mamba_conv_bias=False, mamba_rms_norm=True,
+        mamba_norm_before_gate=True, dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
+    "falcon-h1-gate-first": case(
+        "FalconH1ForCausalLM", "falcon_h1", torch.bfloat16,
+        hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        rms_norm_eps=1e-5, tie_word_embeddings=True, mamba_d_ssm=96, mamba_n_heads=6, mamba_d_head=16,
+        mamba_n_groups=2, mamba_d_state=32, mamba_d_conv=4, mamba_rms_norm=True, mamba_norm_before_gate=False,
+        dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
     # Layers that are one block each, by letters: Mamba-2 with groups of three heads, whose norms are their own, in the first
     # and the last layer too, three taps, no bias; experts in one tensor, under the names of transformers 5.
     "nemotron-h": case(
@@ -794,9 +844,17 @@ def apart(weights, model_type):
                 name = name.replace(f"block_sparse_moe.{ours}", f"block_sparse_moe.{theirs}")
             yield name, weight
         return
-    gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "minimax_m2", "lfm2_moe", "phimoe") else ("gate_proj", "up_proj", "down_proj")
+    gate, up, down = ("w1", "w3", "w2") if model_type in ("mixtral", "minimax_m2", "lfm2_moe", "phimoe", "kimi_linear") else ("gate_proj", "up_proj", "down_proj")
     for name, weight in weights.items():
         name = name.replace("mlp.gate.moe_statics", "mlp.moe_statics")
+        if model_type == "kimi_linear":
+            name = name.replace("forget_gate.", "")
+            if any(part in name for part in (".gate.", "experts")):
+                name = name.replace(".mlp.", ".block_sparse_moe.")
+            if name.endswith("self_attn.conv1d.weight"):
+                for part, rows in zip("qkv", weight.chunk(3)):
+                    yield name.replace("conv1d", f"{part}_conv1d"), rows.contiguous()
+                continue
         if model_type == "nemotron_h":
             name = name.replace("model.", "backbone.", 1)
         if model_type in ("mixtral", "minimax_m2", "phimoe"):

@@ -20,8 +20,8 @@ use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
 use crate::states::StateSpan;
 use crate::{
-    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRule, GatedConvolution, HeadColumns, HeadLayout,
-    HeadNorms, Latents, Mamba, Norm, Out, RopeTable,
+    Activation, AttentionRule, AttentionSpan, Convolution, DeltaRows, DeltaRule, GatedConvolution, HeadColumns,
+    HeadLayout, HeadNorms, Latents, Mamba, Norm, Out, RopeTable,
 };
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -187,8 +187,9 @@ pub trait Backend: Device {
         kv: &mut Self::KvCache,
     );
 
-    /// A product for each head: `out = x w^T` of its own numbers of the first `rows`, which are the first `in_features`
-    /// of its columns of `x`, to the first `out_features` of those of `out`; other numbers stay. All matrices have one
+    /// A product for each head, of which there are as many as matrices: `out = x w^T` of its own numbers of the first
+    /// `rows`, which are the first `in_features` of its columns of `x`, to the first `out_features` of those of `out`; other
+    /// numbers stay. All matrices have one
     /// shape and class. Activations are converted head by head, as [`linear`](Backend::linear) converts rows.
     fn linear_by_head(
         &self,
@@ -220,13 +221,12 @@ pub trait Backend: Device {
     );
 
     /// The gated delta rule with the norms before it and the gated norm behind it, for every row of the step: see
-    /// [`DeltaRule`]. Rows `[rows, row_width]` and gates `[rows, 2 * value_heads]` become undefined; `out`:
-    /// `[rows, value_width]`.
+    /// [`DeltaRule`]. Rows, gates and decays become undefined; `out`: `[rows, value_width]`.
     fn delta_rule(
         &self,
         step: &Self::Step<'_>,
         how: DeltaRule<'_, Self::Vector>,
-        rows_and_gates: (&mut Self::Rows, &mut Self::Rows),
+        rows: DeltaRows<'_, Self::Rows>,
         states: &mut Self::States,
         out: &mut Self::Rows,
     );

@@ -3,7 +3,7 @@
 
 use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
-use crate::delta_rule::{self, DeltaRule};
+use crate::delta_rule::{self, DeltaRows, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Isa, TilesProof};
@@ -304,11 +304,11 @@ impl HostBackend for Cpu {
         &self,
         how: DeltaRule<'_>,
         spans: &[StateSpan<'_>],
-        rows_and_gates: (&mut [f32], &mut [f32]),
+        rows: DeltaRows<'_>,
         states: &mut States,
         out: &mut [f32],
     ) {
-        delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows_and_gates, states, out);
+        delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows, states, out);
     }
 
     fn mamba(

@@ -12,7 +12,7 @@
 use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::cpu::CpuError;
-use crate::delta_rule::{self, DeltaRule};
+use crate::delta_rule::{self, DeltaRows, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
@@ -432,11 +432,11 @@ impl HostBackend for Float32 {
         &self,
         how: DeltaRule<'_>,
         spans: &[StateSpan<'_>],
-        rows_and_gates: (&mut [f32], &mut [f32]),
+        rows: DeltaRows<'_>,
         states: &mut States,
         out: &mut [f32],
     ) {
-        delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows_and_gates, states, out);
+        delta_rule::delta_rule(Some(&self.pool), self.isa, how, spans, rows, states, out);
     }
 
     fn mamba(

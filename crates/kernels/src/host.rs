@@ -9,8 +9,8 @@ use crate::quant::MatrixShape;
 use crate::routing::{Routes, RoutingRule};
 use crate::states::StateSpan;
 use crate::{
-    Activation, Attention, Convolution, DeltaRule, GatedConvolution, HeadColumns, HeadLayout, LatentRows, Latents,
-    Mamba, Norm, Out, RotateAndStore, Routing,
+    Activation, Attention, Convolution, DeltaRows, DeltaRule, GatedConvolution, HeadColumns, HeadLayout, LatentRows,
+    Latents, Mamba, Norm, Out, RotateAndStore, Routing,
 };
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -86,12 +86,12 @@ pub trait HostBackend: Device {
         out: &mut [f32],
     );
 
-    /// See [`DeltaRule`]. Rows `[rows, row_width]` and gates `[rows, 2 * value_heads]`; `out`: `[rows, value_width]`.
+    /// See [`DeltaRule`]. `out`: `[rows, value_width]`.
     fn delta_rule(
         &self,
         how: DeltaRule<'_>,
         spans: &[StateSpan<'_>],
-        rows_and_gates: (&mut [f32], &mut [f32]),
+        rows: DeltaRows<'_>,
         states: &mut Self::States,
         out: &mut [f32],
     );
@@ -297,15 +297,18 @@ impl<H: HostBackend> Backend for H {
         &self,
         step: &StepArrays<'_>,
         how: DeltaRule<'_, Buffer<f32>>,
-        rows_and_gates: (&mut Buffer<f32>, &mut Buffer<f32>),
+        DeltaRows { rows, gates, decays }: DeltaRows<'_, Buffer<f32>>,
         states: &mut Self::States,
         out: &mut Buffer<f32>,
     ) {
-        let ((rows, gates), count, shape) = (rows_and_gates, step.positions.len(), how.shape);
-        let rows = &mut rows[..count * shape.row_width()];
-        let gates = &mut gates[..count * 2 * shape.value_heads];
+        let (count, shape) = (step.positions.len(), how.shape);
+        let rows = DeltaRows {
+            rows: &mut rows[..count * shape.row_width()],
+            gates: &mut gates[..count * shape.gates_width()],
+            decays: decays.map(|decays| &mut decays[..count * shape.decays_width()]),
+        };
         let out = &mut out[..count * shape.value_width()];
-        HostBackend::delta_rule(self, how.map(|vector| &vector[..]), step.states, (rows, gates), states, out);
+        HostBackend::delta_rule(self, how.map(|vector| &vector[..]), step.states, rows, states, out);
     }
 
     fn mamba(

@@ -81,7 +81,8 @@ pub struct Latents<'a, V = Buffer<f32>> {
     /// Added under its root.
     pub eps: f32,
     /// Rotation by position, of all turning numbers. Queries are multiplied by [`RopeTable::query_factor`] behind it.
-    pub rope: &'a RopeTable<V>,
+    /// `None`: nothing turns.
+    pub rope: Option<&'a RopeTable<V>>,
     /// Layer index in the cache.
     pub layer: usize,
 }
@@ -120,7 +121,8 @@ pub(crate) fn latents(
     let Latents { shape, norm, eps, rope, .. } = how;
     let LatentRows { queries, keys, absorbed, positions } = rows;
     let (count, layout, query_width) = (positions.len(), shape.layout(), shape.query_width());
-    assert_eq!((norm.len(), rope.rotary_dim()), (shape.rank, shape.turning), "{shape:?}");
+    let turning = rope.map_or(shape.turning, RopeTable::rotary_dim);
+    assert_eq!((norm.len(), turning), (shape.rank, shape.turning), "{shape:?}");
     assert_eq!(queries.len(), count * query_width, "queries of {shape:?}");
     assert_eq!((keys.len(), absorbed.len()), (count * layout.head_dim, count * layout.q_width()), "{shape:?}");
     let (keys, absorbed) = (Shared::new(keys), Shared::new(absorbed));
@@ -133,7 +135,8 @@ pub(crate) fn latents(
                 (key, absorbed.part(row * layout.q_width()..(row + 1) * layout.q_width()))
             };
             let queries = &queries[row * query_width..(row + 1) * query_width];
-            let (angles, factor) = (rope.at(position), rope.query_factor(position));
+            let angles = rope.map(|rope| rope.at(position));
+            let factor = rope.and_then(|rope| rope.query_factor(position));
             dispatch(isa, Row { shape, norm, eps, angles, factor, queries, key: &mut *key, absorbed });
             store(row, key);
         }
@@ -144,7 +147,7 @@ struct Row<'a> {
     shape: LatentShape,
     norm: &'a [f32],
     eps: f32,
-    angles: (&'a [f32], &'a [f32]),
+    angles: Option<(&'a [f32], &'a [f32])>,
     factor: Option<f32>,
     queries: &'a [f32],
     key: &'a mut [f32],
@@ -154,17 +157,21 @@ struct Row<'a> {
 impl Row<'_> {
     #[inline(always)]
     fn each(self, ops: impl RowOps) {
-        let Row { shape: LatentShape { rank, plain, turning, .. }, norm, eps, angles: (cos, sin), .. } = self;
+        let Row { shape: LatentShape { rank, plain, turning, .. }, norm, eps, angles, .. } = self;
         let (latent, turned) = self.key.split_at_mut(rank);
         let mut normed = [0.0; MAX_HEAD_DIM];
         ops.scale(latent, ops.inverse_rms(latent, eps), norm, &mut normed[..rank]);
         latent.copy_from_slice(&normed[..rank]);
-        ops.rotate(turned, cos, sin);
+        if let Some((cos, sin)) = angles {
+            ops.rotate(turned, cos, sin);
+        }
         let heads = self.queries.chunks_exact(plain + turning).zip(self.absorbed.chunks_exact_mut(rank + turning));
         for (query, absorbed) in heads {
             let turned = &mut absorbed[rank..];
             turned.copy_from_slice(&query[plain..]);
-            ops.rotate(turned, cos, sin);
+            if let Some((cos, sin)) = angles {
+                ops.rotate(turned, cos, sin);
+            }
             if let Some(factor) = self.factor {
                 ops.multiply(factor, absorbed);
             }
@@ -245,14 +252,16 @@ impl Kernel for Store<'_> {
     }
 }
 
-/// The numbers of each head of rows of `columns.width` numbers, `len` of them: head by head, `[heads, rows, len]`.
+/// The numbers of each head of rows of `columns.width` numbers, `len` of them: head by head, `[heads, rows, len]`. Behind
+/// the heads there may be others.
 pub(crate) fn by_head(pool: Option<&Pool>, x: &[f32], columns: HeadColumns, len: usize, out: &mut [f32]) {
     let rows = x.len() / columns.width;
+    let heads = out.len().checked_div(rows * len).unwrap_or(0);
     let out = Shared::new(out);
     share_rows(pool, rows, columns.width, &|part| {
         for row in part {
-            let heads = x[row * columns.width..][..columns.width].chunks_exact(columns.stride);
-            for (head, x) in heads.enumerate() {
+            let of_row = x[row * columns.width..][..columns.width].chunks_exact(columns.stride);
+            for (head, x) in of_row.take(heads).enumerate() {
                 let at = (head * rows + row) * len;
                 // SAFETY: each row is in one range.
                 unsafe { out.part(at..at + len) }.copy_from_slice(&x[..len]);

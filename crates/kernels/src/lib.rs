@@ -59,7 +59,7 @@ pub use accumulation_order::AccumulationOrder;
 pub use backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 pub use convolution::{Convolution, GatedConvolution};
 pub use cpu::{Cpu, CpuError, CpuOptions};
-pub use delta_rule::{DeltaRule, DeltaShape};
+pub use delta_rule::{DeltaRows, DeltaRule, DeltaShape};
 pub use device::{Device, DeviceInfo, DeviceLimits};
 pub use float32::Float32;
 pub use host::HostBackend;

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! row      [ x: heads x p | B: groups x s | C: groups x s | z: heads x p ]   dt: [heads]
-//! prepare  dt = softplus(dt + dt_bias)     decay = e^-(rate dt)
+//! prepare  dt = softplus(f dt + dt_bias)     decay = e^-(rate dt)
 //! token    S = decay S + B (dt x)^T     o = S^T C + skip x        S: [s, p], head j of group j / (heads / groups)
-//! output   y = o silu(z), then y / sqrt(mean y^2 + eps) * norm over each part; or without that; or before
+//! output   y = o silu(g z), then y / sqrt(mean y^2 + eps) * norm over each part; or without that; or before
 //! ```
 //! How the recurrence is computed, and why its bits do not depend on where a sequence was cut: recurrence.rs.
 
@@ -69,10 +69,14 @@ pub struct Mamba<'a, V: ?Sized = [f32]> {
     pub shape: MambaShape,
     /// `[heads]`, above 0: how fast a head forgets, see [`rates`](crate::recurrence::rates).
     pub rates: &'a V,
+    /// f: multiplies dt as it comes.
+    pub step_factor: f32,
     /// `[heads]`, added to `dt`.
     pub dt_bias: &'a V,
     /// `[heads]`: times x, a part of the output.
     pub skip: &'a V,
+    /// g: multiplies z as it comes.
+    pub gate_factor: f32,
     /// Where the norm is.
     pub output: OutputNorm,
     /// `[heads * head_dim]`, its weight, if there is one.
@@ -96,9 +100,10 @@ impl<V: ?Sized> Copy for Mamba<'_, V> {}
 impl<'a, V: ?Sized> Mamba<'a, V> {
     /// The same with each vector mapped.
     pub fn map<W: ?Sized>(self, vector: impl Fn(&'a V) -> &'a W) -> Mamba<'a, W> {
-        let Mamba { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state } = self;
-        let [rates, dt_bias, skip] = [rates, dt_bias, skip].map(&vector);
-        Mamba { shape, rates, dt_bias, skip, output, norm: norm.map(&vector), norm_groups, eps, state }
+        let Mamba { shape, step_factor, gate_factor, output, norm_groups, eps, state, .. } = self;
+        let [rates, dt_bias, skip] = [self.rates, self.dt_bias, self.skip].map(&vector);
+        let norm = self.norm.map(&vector);
+        Mamba { shape, rates, step_factor, dt_bias, skip, gate_factor, output, norm, norm_groups, eps, state }
     }
 }
 
@@ -136,22 +141,22 @@ pub fn mamba(
     assert!(spans.iter().all(|span| span.first_row + span.num_rows <= num_rows), "spans of {num_rows} rows");
     let states = states.open(spans, (state, shape.state_numbers()));
 
-    prepare(pool, isa, dt_bias, steps);
+    prepare(pool, isa, (how.step_factor, dt_bias), steps);
     recur(pool, isa, Tokens { shape, rows: &*rows, steps: &*steps, rates }, spans, states, out);
     finish(pool, isa, how, rows, out);
 }
 
 /// The step widths.
-fn prepare(pool: Option<&Pool>, isa: Isa, dt_bias: &[f32], steps: &mut [f32]) {
-    struct Rows<'a>(&'a [f32], &'a mut [f32]);
+fn prepare(pool: Option<&Pool>, isa: Isa, (factor, dt_bias): (f32, &[f32]), steps: &mut [f32]) {
+    struct Rows<'a>(f32, &'a [f32], &'a mut [f32]);
 
     impl Rows<'_> {
         #[inline(always)]
         fn each(self) {
-            let Rows(dt_bias, steps) = self;
+            let Rows(factor, dt_bias, steps) = self;
             for row in steps.chunks_exact_mut(dt_bias.len()) {
                 for (dt, bias) in row.iter_mut().zip(dt_bias) {
-                    *dt = softplus(*dt + bias);
+                    *dt = softplus(*dt * factor + bias);
                 }
             }
         }
@@ -177,7 +182,7 @@ fn prepare(pool: Option<&Pool>, isa: Isa, dt_bias: &[f32], steps: &mut [f32]) {
     share_rows(pool, num_rows, 32 * heads, &|range| {
         // SAFETY: each row is in one range.
         let steps = unsafe { steps.part(range.start * heads..range.end * heads) };
-        dispatch(isa, Rows(dt_bias, steps));
+        dispatch(isa, Rows(factor, dt_bias, steps));
     });
 }
 
@@ -228,12 +233,15 @@ fn finish(pool: Option<&Pool>, isa: Isa, how: Mamba<'_>, rows: &mut [f32], out: 
     impl Rows<'_> {
         #[inline(always)]
         fn each(self, ops: impl RowOps) {
-            let Rows(Mamba { shape, skip, output, norm, norm_groups, eps, .. }, rows, out) = self;
+            let Rows(Mamba { shape, skip, gate_factor, output, norm, norm_groups, eps, .. }, rows, out) = self;
             let (inner, norm) = (shape.inner(), norm.unwrap_or_default());
             let size = inner / norm_groups;
             for (row, out) in rows.chunks_exact_mut(shape.row_width()).zip(out.chunks_exact_mut(inner)) {
                 let (x, rest) = row.split_at_mut(inner);
-                let gates = &rest[shape.channels() - inner..];
+                let gates = &mut rest[shape.channels() - inner..];
+                if gate_factor != 1.0 {
+                    ops.multiply(gate_factor, gates);
+                }
                 let heads = out.chunks_exact_mut(shape.head_dim).zip(x.chunks_exact(shape.head_dim));
                 for ((out, x), &skip) in heads.zip(skip) {
                     ops.add_scaled(x, skip, out);

@@ -343,6 +343,13 @@ pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f
 pub enum Activation {
     /// `x / (1 + exp(-x))`, also called swish (Llama and most others).
     Silu,
+    /// `outer z / (1 + exp(-z))` with `z = inner x` (Falcon-H1: Zuo et al., 2025).
+    ScaledSilu {
+        /// Of the argument.
+        inner: f32,
+        /// Of the result.
+        outer: f32,
+    },
     /// `x / (1 + exp(-z))` with `z = 2 sqrt(2/pi) (x + 0.044715 x^3)`: the approximation of GELU by tanh (Hendrycks &
     /// Gimpel, 2016), since `(1 + tanh(z/2)) / 2 = sigmoid(z)` (Gemma).
     GeluTanh,
@@ -388,6 +395,7 @@ impl Activation {
     pub(crate) fn of(self, x: f32) -> f32 {
         let (x, argument) = match self {
             Activation::Silu => (x, x),
+            Activation::ScaledSilu { inner, outer } => (x * inner * outer, x * inner),
             Activation::GeluTanh => (x, (x * GELU_LINEAR) * (x * x).mul_add(GELU_CUBIC, 1.0)),
             Activation::Gelu => return gelu(x),
             Activation::ReluSquared => {
@@ -412,6 +420,10 @@ impl Activation {
     pub(crate) fn of_lanes<S: Simd>(self, s: S, x: S::V) -> S::V {
         let (x, argument) = match self {
             Activation::Silu => (x, x),
+            Activation::ScaledSilu { inner, outer } => {
+                let z = s.mul(x, s.splat(inner));
+                (s.mul(z, s.splat(outer)), z)
+            }
             Activation::GeluTanh => {
                 let cubic = s.fma(s.mul(x, x), s.splat(GELU_CUBIC), s.splat(1.0));
                 (x, s.mul(s.mul(x, s.splat(GELU_LINEAR)), cubic))

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::convolution::{Convolution, GatedConvolution};
-use crate::delta_rule::DeltaRule;
+use crate::delta_rule::{DeltaRows, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::float32::{Float32, Float32Cache, Float32Matrix};
 use crate::kv_cache::KvShape;
@@ -265,11 +265,11 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
         &self,
         how: DeltaRule<'_>,
         spans: &[StateSpan<'_>],
-        rows_and_gates: (&mut [f32], &mut [f32]),
+        rows: DeltaRows<'_>,
         states: &mut States,
         out: &mut [f32],
     ) {
-        self.exact.delta_rule(how, spans, rows_and_gates, states, out);
+        self.exact.delta_rule(how, spans, rows, states, out);
     }
 
     fn mamba(

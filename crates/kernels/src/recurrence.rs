@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! delta rule     d = factor (v - decay S^T k)        S = decay S + k d^T        o = S^T q        S: [keys, values]
+//! by key         d = factor (v - S^T (decay k))      the same, with a decay for each key
 //! state space    d = factor v                        the same
 //! ```
 //! The recurrence itself is the definition, for a whole prompt and for one token: sums over the keys ascend, one fused
@@ -13,7 +14,7 @@
 
 use crate::isa::Isa;
 use crate::pointwise::Shared;
-use crate::simd::{Kernel, LANES, Simd, dispatch, exp};
+use crate::simd::{Kernel, LANES, Simd, dispatch, exp, exp_lanes};
 use crate::states::{OpenStates, StateSpan};
 use crate::threads::Pool;
 use std::mem::MaybeUninit;
@@ -48,10 +49,29 @@ pub(crate) fn softplus(x: f32) -> f32 {
     if x > 0.0 { x + log } else { log }
 }
 
+/// [`softplus`] of 16 numbers.
+#[inline(always)]
+pub(crate) fn softplus_lanes<S: Simd>(s: S, x: S::V) -> S::V {
+    let zero = s.splat(0.0);
+    let y = exp_lanes(s, s.at_least(x, zero, s.sub(zero, x), x));
+    let ratio = s.div(y, s.add(s.splat(2.0), y));
+    let square = s.mul(ratio, ratio);
+    let mut series = s.splat(1.0 / 17.0);
+    for odd in [15.0f32, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0] {
+        series = s.fma(series, square, s.splat(1.0 / odd));
+    }
+    let log = s.mul(s.splat(2.0), s.fma(s.mul(ratio, square), series, ratio));
+    let result = s.at_least(x, zero, s.add(x, log), log);
+    s.at_least(x, s.splat(SOFTPLUS_FROM.next_up()), x, result)
+}
+
 /// What the tokens of a step do to the states of all heads.
 pub(crate) trait Recurrence: Copy + Sync {
     /// What is added is corrected by what the state knows of the key.
     const CORRECTS: bool;
+
+    /// Each key has a decay.
+    const BY_KEY: bool = false;
 
     /// Heads, each with a state.
     fn heads(&self) -> usize;
@@ -63,6 +83,10 @@ pub(crate) trait Recurrence: Copy + Sync {
     fn values(&self, row: usize, head: usize) -> &[f32];
     /// Factor and decay of a row.
     fn gates(&self, row: usize, head: usize) -> (f32, f32);
+    /// Of keys that have their own.
+    fn decays(&self, _row: usize, _head: usize) -> &[f32] {
+        &[]
+    }
 }
 
 /// Leads the states of all spans past their rows. `out`: `[rows, heads * values]`.
@@ -134,6 +158,12 @@ impl<R: Recurrence> Strip<'_, R> {
         self.tokens.gates(row, self.head)
     }
 
+    /// Decays of the keys of a row; any numbers where keys have none.
+    #[inline(always)]
+    fn decays(&self, row: usize) -> &[f32] {
+        if R::BY_KEY { self.tokens.decays(row, self.head) } else { self.query_key(row).1 }
+    }
+
     /// The strip of the state in a slot.
     #[inline(always)]
     fn place(&self, slot: u32) -> Place {
@@ -167,15 +197,19 @@ impl<R: Recurrence> Strip<'_, R> {
         }
         let mut saves = self.span.saves.iter().peekable();
         for row in self.span.rows() {
-            let ((q, k), (factor, decay)) = (self.query_key(row), self.gates(row));
+            let ((q, k), (factor, decay), decays) = (self.query_key(row), self.gates(row), self.decays(row));
             let mut d = self.values(row)[column];
-            if R::CORRECTS {
+            if R::BY_KEY {
+                let keys = k.iter().zip(decays);
+                d -= state.iter().zip(keys).fold(0.0, |known, (x, (k, decay))| (k * decay).mul_add(*x, known));
+            } else if R::CORRECTS {
                 let known = state.iter().zip(k).fold(0.0, |known, (x, k)| k.mul_add(*x, known));
                 d = (0.0 - decay).mul_add(known, d);
             }
             d *= factor;
             let mut o = 0.0;
-            for ((x, k), q) in state.iter_mut().zip(k).zip(q) {
+            for (((x, k), q), of_key) in state.iter_mut().zip(k).zip(q).zip(decays) {
+                let decay = if R::BY_KEY { *of_key } else { decay };
                 *x = k.mul_add(d, decay * *x);
                 o = q.mul_add(*x, o);
             }
@@ -235,8 +269,8 @@ impl<R: Recurrence> Strip<'_, R> {
     fn known<const W: usize, S: Simd>(&self, s: S, from: Place, row: usize) -> [S::V; W] {
         let (_, k) = self.query_key(row);
         let mut known = [s.splat(0.0); W];
-        for (index, &k) in k.iter().enumerate() {
-            let k = s.splat(k);
+        for (index, (&k, &decay)) in k.iter().zip(self.decays(row)).enumerate() {
+            let k = s.splat(if R::BY_KEY { k * decay } else { k });
             for (w, known) in known.iter_mut().enumerate() {
                 // SAFETY: a place has `key_dim` groups of `W` vectors.
                 let x = unsafe { s.load(from.first.add(index * from.stride + w * LANES)) };
@@ -256,7 +290,11 @@ impl<R: Recurrence> Strip<'_, R> {
         for w in 0..W {
             // SAFETY: `W` vectors of values.
             let value = unsafe { s.load(values.as_ptr().add(w * LANES)) };
-            let value = if R::CORRECTS { s.fma(forgotten, known[w], value) } else { value };
+            let value = match (R::BY_KEY, R::CORRECTS) {
+                (true, _) => s.sub(value, known[w]),
+                (false, true) => s.fma(forgotten, known[w], value),
+                (false, false) => value,
+            };
             d[w] = s.mul(value, factor);
         }
         d
@@ -273,10 +311,14 @@ impl<R: Recurrence> Strip<'_, R> {
     ) -> [S::V; W] {
         let ((q, k), (_, decay)) = (self.query_key(row), self.gates(row));
         let next_k = if NEXT { self.query_key(row + 1).1 } else { k };
-        let decay = s.splat(decay);
+        let decays = self.decays(row).iter().zip(self.decays(if NEXT { row + 1 } else { row }));
+        let of_head = s.splat(decay);
         let (mut o, mut known) = ([s.splat(0.0); W], [s.splat(0.0); W]);
-        for (index, ((&q, &k), &next_k)) in q.iter().zip(k).zip(next_k).enumerate() {
+        for (index, (((&q, &k), &next_k), (&decay, &next_decay))) in q.iter().zip(k).zip(next_k).zip(decays).enumerate()
+        {
+            let next_k = if R::BY_KEY { next_k * next_decay } else { next_k };
             let (q, k, next_k) = (s.splat(q), s.splat(k), s.splat(next_k));
+            let decay = if R::BY_KEY { s.splat(decay) } else { of_head };
             for w in 0..W {
                 // SAFETY: both places have `key_dim` groups of `W` vectors, and no other task touches these columns.
                 let x = unsafe { s.load(from.first.add(index * from.stride + w * LANES)) };

@@ -2,7 +2,7 @@
 
 use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
-use crate::delta_rule::{self, DeltaRule};
+use crate::delta_rule::{self, DeltaRows, DeltaRule};
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
@@ -222,11 +222,11 @@ impl HostBackend for Reference {
         &self,
         how: DeltaRule<'_>,
         spans: &[StateSpan<'_>],
-        rows_and_gates: (&mut [f32], &mut [f32]),
+        rows: DeltaRows<'_>,
         states: &mut States,
         out: &mut [f32],
     ) {
-        delta_rule::delta_rule(None, Isa::Scalar, how, spans, rows_and_gates, states, out);
+        delta_rule::delta_rule(None, Isa::Scalar, how, spans, rows, states, out);
     }
 
     fn mamba(

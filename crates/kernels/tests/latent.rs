@@ -80,7 +80,7 @@ fn keys_and_queries_have_the_bits_of_the_definition_and_are_those_of_the_formula
     norm.copy_from_slice(&numbers(1, shape.rank));
     let rope = RopeTable::new(shape.turning, 1e4, &RopeScaling::None, 64).unwrap();
     let rope = rope.with_growth(QueryGrowth { beta: 0.5, original_max_position: 8, first: 0 }).unwrap();
-    let how = Latents { shape, norm: &norm, eps, rope: &rope, layer: 1 };
+    let how = Latents { shape, norm: &norm, eps, rope: Some(&rope), layer: 1 };
     let queries = numbers(2, rows * shape.query_width());
     let (keys, absorbed) = (numbers(3, rows * layout.head_dim), numbers(4, rows * layout.q_width()));
     for dtype in KvDtype::ALL {

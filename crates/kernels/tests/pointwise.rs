@@ -87,7 +87,13 @@ fn layer_norm_takes_the_mean_away_and_divides_by_the_deviation() {
 #[test]
 fn gated_activations_have_one_set_of_bits() {
     let clamped = Activation::Clamped { limit: 1.5 };
-    let plain = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ReluSquared];
+    let plain = [
+        Activation::Silu,
+        Activation::ScaledSilu { inner: 0.75, outer: -1.5 },
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::ReluSquared,
+    ];
     let xielu = Activation::xielu([0.2, -0.7, 0.5, -1e-6]);
     for activation in plain.into_iter().chain([clamped, xielu]) {
         for width in [1, 15, 16, 17, 48, 100, 4864] {

@@ -9,7 +9,8 @@ use kernels::pointwise::{add_gated, gate_heads};
 use kernels::recurrence::rates;
 use kernels::threads::Pool;
 use kernels::{
-    Convolution, DeltaRule, DeltaShape, GatedConvolution, HeadLayout, Isa, StateSave, StateShape, StateSpan, States,
+    Convolution, DeltaRows, DeltaRule, DeltaShape, GatedConvolution, HeadLayout, Isa, StateSave, StateShape, StateSpan,
+    States,
 };
 use paths::{bits, every_path, numbers};
 use std::ops::Range;
@@ -17,13 +18,20 @@ use std::ops::Range;
 /// Slots of every test, each with one number before the layer's state and one behind it.
 const SLOTS: usize = 8;
 
-/// Value heads 3 for each key head, widths that differ and fill no strip of 64; one as in published models.
-const SHAPES: [DeltaShape; 4] = [
-    DeltaShape { key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 48 },
-    DeltaShape { key_heads: 1, value_heads: 1, key_dim: 48, value_dim: 16 },
-    DeltaShape { key_heads: 1, value_heads: 2, key_dim: 32, value_dim: 80 },
-    DeltaShape { key_heads: 1, value_heads: 1, key_dim: 128, value_dim: 128 },
+/// Value heads 3 for each key head, widths that differ and fill no strip of 64; one as in published models; and two whose
+/// keys have decays.
+const SHAPES: [DeltaShape; 6] = [
+    shape([2, 6], [16, 48], false),
+    shape([1, 1], [48, 16], false),
+    shape([1, 2], [32, 80], false),
+    shape([1, 1], [128, 128], false),
+    shape([3, 3], [48, 48], true),
+    shape([1, 1], [128, 128], true),
 ];
+
+const fn shape([key_heads, value_heads]: [usize; 2], [key_dim, value_dim]: [usize; 2], by_key: bool) -> DeltaShape {
+    DeltaShape { key_heads, value_heads, key_dim, value_dim, by_key }
+}
 
 /// What one sequence does in an operation: its rows, the slot that it reads, and after which rows it writes which slot.
 type Part = (Range<usize>, Option<u32>, Vec<(usize, u32)>);
@@ -84,6 +92,7 @@ struct Delta {
     norm: Vec<f32>,
     rows: Vec<f32>,
     gates: Vec<f32>,
+    decays: Vec<f32>,
 }
 
 impl Delta {
@@ -94,10 +103,11 @@ impl Delta {
         Delta {
             shape,
             rates: logarithms,
-            dt_bias: numbers(2, shape.value_heads),
+            dt_bias: numbers(2, if shape.by_key { shape.key_width() } else { shape.value_heads }),
             norm: numbers(3, shape.value_dim),
             rows: numbers(4, len * shape.row_width()),
-            gates: numbers(5, len * 2 * shape.value_heads),
+            gates: numbers(5, len * shape.gates_width()),
+            decays: numbers(12, len * shape.decays_width()),
         }
     }
 
@@ -115,6 +125,9 @@ const MAMBAS: [(MambaShape, OutputNorm); 5] = [
     (MambaShape { heads: 3, head_dim: 48, groups: 1, state_dim: 16 }, OutputNorm::AfterGate),
     (MambaShape { heads: 2, head_dim: 64, groups: 1, state_dim: 128 }, OutputNorm::AfterGate),
 ];
+
+const STEP_FACTOR: f32 = 0.75;
+const GATE_FACTOR: f32 = 1.25;
 
 struct MambaLayer {
     shape: MambaShape,
@@ -149,8 +162,10 @@ impl MambaLayer {
         Mamba {
             shape: *shape,
             rates,
+            step_factor: STEP_FACTOR,
             dt_bias,
             skip,
+            gate_factor: GATE_FACTOR,
             output: *output,
             norm,
             norm_groups: shape.groups,
@@ -192,10 +207,13 @@ impl Layer for Delta {
 
     fn apply(&self, pool: Option<&Pool>, isa: Isa, parts: &[Part], states: &mut States) -> Vec<u32> {
         let mut rows = rows_of(&self.rows, self.shape.row_width(), parts);
-        let mut gates = rows_of(&self.gates, 2 * self.shape.value_heads, parts);
+        let mut gates = rows_of(&self.gates, self.shape.gates_width(), parts);
+        let mut decays = rows_of(&self.decays, self.shape.decays_width(), parts);
         let mut out = vec![f32::NAN; rows.len() / self.shape.row_width() * self.shape.value_width()];
         with_spans(parts, |spans| {
-            delta_rule(pool, isa, self.how(), spans, (&mut rows, &mut gates), states, &mut out);
+            let decays = self.shape.by_key.then_some(&mut decays[..]);
+            let rows = DeltaRows { rows: &mut rows[..], gates: &mut gates[..], decays };
+            delta_rule(pool, isa, self.how(), spans, rows, states, &mut out);
         });
         bits(&out)
     }
@@ -382,7 +400,7 @@ fn numbers_beside_a_layer_s_state_are_not_touched() {
 fn the_delta_rule_is_close_to_f64() {
     for shape in SHAPES {
         let layer = Delta::new(shape, LEN);
-        let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
+        let DeltaShape { key_heads, value_heads, key_dim, value_dim, by_key } = shape;
         let out = layer.apply(None, Isa::best(), &[(0..LEN, None, vec![])], &mut slots(shape.state_numbers()));
         let out: Vec<f64> = out.into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect();
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
@@ -394,6 +412,8 @@ fn the_delta_rule_is_close_to_f64() {
                 let numbers = wide(&layer.rows[row * shape.row_width()..][..shape.row_width()]);
                 let (qk, vz) = numbers.split_at(2 * shape.key_width());
                 let (v, z) = vz.split_at(shape.value_width());
+                let decays = wide(&layer.decays[row * shape.decays_width()..][..shape.decays_width()]);
+                let z = if by_key { &decays[shape.key_width()..] } else { z };
                 let key_head = head / (value_heads / key_heads);
                 let normed = |x: &[f64]| {
                     let root = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
@@ -401,12 +421,23 @@ fn the_delta_rule_is_close_to_f64() {
                 };
                 let q = normed(&qk[key_head * key_dim..][..key_dim]);
                 let k = normed(&qk[shape.key_width() + key_head * key_dim..][..key_dim]);
-                let gates = wide(&layer.gates[row * 2 * value_heads..][..2 * value_heads]);
-                let softplus = (gates[value_heads + head] + f64::from(layer.dt_bias[head])).exp().ln_1p();
-                let (beta, decay) = (sigmoid(gates[head]), (-f64::from(layer.rates[head]) * softplus).exp());
+                let gates = wide(&layer.gates[row * shape.gates_width()..][..shape.gates_width()]);
+                let decay =
+                    |a: f64, bias: f32| (-f64::from(layer.rates[head]) * (a + f64::from(bias)).exp().ln_1p()).exp();
+                let (beta, decay): (f64, Vec<f64>) = match by_key {
+                    true => {
+                        let keys = head * key_dim..(head + 1) * key_dim;
+                        let of_keys = decays[keys.clone()].iter().zip(&layer.dt_bias[keys]);
+                        (sigmoid(gates[2 * key_dim + head]), of_keys.map(|(a, bias)| decay(*a, *bias)).collect())
+                    }
+                    false => {
+                        let of_head = decay(gates[value_heads + head], layer.dt_bias[head]);
+                        (sigmoid(gates[head]), vec![of_head; key_dim])
+                    }
+                };
                 let mut o = vec![0.0; value_dim];
                 for column in 0..value_dim {
-                    state.iter_mut().for_each(|of_key| of_key[column] *= decay);
+                    state.iter_mut().zip(&decay).for_each(|(of_key, decay)| of_key[column] *= decay);
                     let known: f64 = state.iter().zip(&k).map(|(of_key, k)| of_key[column] * k).sum();
                     let d = beta * (v[head * value_dim + column] - known);
                     state.iter_mut().zip(&k).for_each(|(of_key, k)| of_key[column] += k * d);
@@ -416,7 +447,8 @@ fn the_delta_rule_is_close_to_f64() {
                 let root = (o.iter().map(|o| o * o).sum::<f64>() / value_dim as f64 + 1e-6).sqrt();
                 for (column, o) in o.into_iter().enumerate() {
                     let z = z[head * value_dim + column];
-                    let want = o / root * f64::from(layer.norm[column]) * z * sigmoid(z);
+                    let gate = if by_key { sigmoid(z) } else { z * sigmoid(z) };
+                    let want = o / root * f64::from(layer.norm[column]) * gate;
                     error += (out[row * shape.value_width() + head * value_dim + column] - want).powi(2);
                     scale += want * want;
                 }
@@ -447,7 +479,7 @@ fn mamba_is_close_to_f64() {
             for (at, y) in y.iter_mut().enumerate() {
                 let head = at / head_dim;
                 let (b, c) = (&b[head / (heads / groups) * state_dim..], &c[head / (heads / groups) * state_dim..]);
-                let dt = f64::from(layer.steps[row * heads + head]) + f64::from(layer.dt_bias[head]);
+                let dt = f64::from(layer.steps[row * heads + head] * STEP_FACTOR) + f64::from(layer.dt_bias[head]);
                 let dt = dt.exp().ln_1p();
                 let decay = (-f64::from(layer.rates[head]) * dt).exp();
                 for ((state, b), c) in states[at].iter_mut().zip(b).zip(c) {
@@ -456,7 +488,7 @@ fn mamba_is_close_to_f64() {
                 }
                 *y += f64::from(layer.skip[head]) * x[at];
             }
-            let gate = |y: &mut [f64]| y.iter_mut().zip(z).for_each(|(y, z)| *y *= silu(*z));
+            let gate = |y: &mut [f64]| y.iter_mut().zip(z).for_each(|(y, z)| *y *= silu(f64::from(GATE_FACTOR) * *z));
             let norm = |y: &mut [f64]| {
                 for (group, y) in y.chunks_mut(inner / groups).enumerate() {
                     let root = (y.iter().map(|y| y * y).sum::<f64>() / y.len() as f64 + 1e-6).sqrt();

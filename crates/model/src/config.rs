@@ -46,6 +46,9 @@ pub(crate) const XIELU: [&str; 4] = ["alpha_p", "alpha_n", "beta", "eps"];
 /// Largest number of queries, keys and values.
 const CLIP: &str = "clip_qkv";
 
+/// Of any multiplier.
+const FACTOR: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
+
 /// Widest input of a matrix: above it an int8 sum could leave 32 bits (see [`kernels::MatrixShape`]).
 const MAX_WIDTH: usize = 1 << 17;
 
@@ -108,6 +111,8 @@ pub struct ModelConfig {
     pub attention_scale: f32,
     /// Scores are bent below this.
     pub attention_softcap: Option<f32>,
+    /// Multiplies what attention gives to its last product.
+    pub attention_output_multiplier: f32,
     /// Multiplies embeddings.
     pub embedding_multiplier: f32,
     /// Multiplies what a block adds to the residual stream.
@@ -249,9 +254,11 @@ impl ModelConfig {
         }
         let (traits, is_base) = Traits::of(&fields)?;
         let text_part = traits.text_part.map(|part| text_part(&fields, part.assumed)).transpose()?;
-        let fields = match &text_part {
-            Some(map) => Fields { file: CONFIG, path: "text_config.".to_string(), map },
-            None => fields,
+        let of_kimi = (traits.mixers == MixerFields::Kimi).then(|| kimi_fields(&fields)).transpose()?;
+        let fields = match (&text_part, &of_kimi) {
+            (Some(map), _) => Fields { file: CONFIG, path: "text_config.".to_string(), map },
+            (None, Some(map)) => Fields { map, ..fields },
+            (None, None) => fields,
         };
         let both_ways = is_base && encoder::looks_both_ways(&fields, traits.family);
         refuse_what_is_not_computed(&fields, traits, both_ways)?;
@@ -263,7 +270,7 @@ impl ModelConfig {
         };
         let num_heads = fields.size("num_attention_heads", 1024)?;
         let latent = match traits.mixers {
-            MixerFields::Latent => Some(LatentConfig::read(&fields, num_heads)?),
+            MixerFields::Latent | MixerFields::Kimi => Some(LatentConfig::read(&fields, num_heads)?),
             _ => None,
         };
         let num_kv_heads = match latent {
@@ -332,7 +339,7 @@ impl ModelConfig {
         let of_states = fields.text("mamba_hidden_act")?;
         let is_silu = match traits.mixers {
             MixerFields::SingleBlocks => of_states.is_none_or(|name| name == "silu"),
-            _ => activation == Activation::Silu,
+            _ => matches!(activation, Activation::Silu | Activation::ScaledSilu { .. }),
         };
         if !is_silu && layers.iter().any(|layer| layer.mixer.state_numbers() > 0) {
             let name = if of_states.is_some() { "mamba_hidden_act" } else { "hidden_act" };
@@ -386,6 +393,7 @@ impl ModelConfig {
                 None => multipliers.attention_scale,
             },
             attention_softcap: multipliers.attention_softcap,
+            attention_output_multiplier: multipliers.attention_output,
             embedding_multiplier: multipliers.embedding,
             residual_multiplier: multipliers.residual,
             logits_multiplier: multipliers.logits,
@@ -439,6 +447,11 @@ impl ModelConfig {
             Mixer::Latent(latent) => Some(latent),
             _ => None,
         }
+    }
+
+    /// Numbers of a row that lie between products within a layer's mixer; `None`: there are none.
+    pub(crate) fn between(&self, layer: usize) -> Option<[usize; 3]> {
+        self.layers[layer].mixer.parts().find_map(|mixer| mixer.between())
     }
 
     /// The heads of the layers of attention.
@@ -517,8 +530,7 @@ impl ModelConfig {
         let hidden = self.hidden_size as u64;
         let mixer = |layer: usize| {
             let outer = self.mixer_widths(layer).map(|MixerWidths { row, gates, out }| row + gates + out);
-            let inner = self.latent(layer).map_or(0, |latent| latent.inner_parameters());
-            hidden * outer.sum::<usize>() as u64 + inner as u64
+            hidden * outer.sum::<usize>() as u64 + self.layers[layer].mixer.inner_parameters() as u64
         };
         let matrices = self.mlp_matrices();
         let dense = |layer: &LayerConfig| matrices * hidden * layer.mlp_width as u64;
@@ -628,6 +640,54 @@ fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String,
     Ok(map)
 }
 
+/// The fields of Kimi Linear under the names that others have for the same.
+fn kimi_fields(fields: &Fields<'_>) -> Result<Map<String, Value>, LoadError> {
+    let mut map = fields.map.clone();
+    map.entry("routed_scaling_factor").or_insert_with(|| serde_json::json!(2.446));
+    let mut rename = |of: &Fields<'_>, names: &[(&str, &str)]| {
+        for (theirs, usual) in names {
+            map.extend(of.get(theirs).map(|value| (usual.to_string(), value.clone())));
+        }
+    };
+    rename(
+        fields,
+        &[
+            ("num_experts", "n_routed_experts"),
+            ("num_experts_per_token", "num_experts_per_tok"),
+            ("moe_renormalize", "norm_topk_prob"),
+            ("num_expert_group", "n_group"),
+            ("num_shared_experts", "n_shared_experts"),
+            ("model_max_length", "max_position_embeddings"),
+        ],
+    );
+    const LISTED: &str = "full_attn_layers";
+    if let Some(of_delta) = fields.object("linear_attn_config")? {
+        let names = [("head_dim", "linear_head_dim"), ("num_heads", "linear_num_heads")];
+        rename(&of_delta, &names);
+        rename(&of_delta, &[("short_conv_kernel_size", "linear_conv_kernel_dim")]);
+        // Counted from 1.
+        let mut types = vec!["linear_attention"; fields.size("num_hidden_layers", 1024)?];
+        for layer in of_delta.list(LISTED)?.unwrap_or_default() {
+            let index = layer.as_u64().and_then(|layer| (layer as usize).checked_sub(1));
+            match index.and_then(|index| types.get_mut(index)) {
+                Some(of) => *of = "full_attention",
+                None => return Err(of_delta.error(LISTED, format!("{} is no layer", quoted(&layer.to_string())))),
+            }
+        }
+        if of_delta.get(LISTED).is_some() && fields.get("layer_types").is_none() {
+            map.insert("layer_types".into(), types.into());
+        }
+    }
+    if !fields.flag("mla_use_nope", true)? {
+        return Err(fields.error("mla_use_nope", "false is not supported; latent attention has no rotation here"));
+    }
+    if let Some(other) = fields.text("moe_router_activation_func")?.filter(|name| *name != "sigmoid") {
+        let problem = format!("{} is not supported; sigmoid is", quoted(other));
+        return Err(fields.error("moe_router_activation_func", problem));
+    }
+    Ok(map)
+}
+
 /// Fields that would change the arithmetic in ways that this forward pass does not have.
 fn refuse_what_is_not_computed(fields: &Fields<'_>, traits: &Traits, both_ways: bool) -> Result<(), LoadError> {
     // Gemma 4 says which part of a text with images looks both ways.
@@ -682,6 +742,7 @@ fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadEr
             Some(other) if traits.clamped => {
                 return Err(fields.error(name, format!("{} is not supported; silu is", quoted(other))));
             }
+            Some("silu" | "swish") if traits.factors == Factors::FalconH1 => return scaled_silu(fields),
             Some("silu" | "swish") => return Ok(Activation::Silu),
             Some("gelu_pytorch_tanh") => return Ok(Activation::GeluTanh),
             Some("xielu") if matches!(traits.activation, Activation::Xielu { .. }) => return Ok(traits.activation),
@@ -692,7 +753,23 @@ fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadEr
             }
         }
     }
-    if traits.clamped { clamped(fields) } else { Ok(traits.activation) }
+    match traits.factors {
+        Factors::FalconH1 => scaled_silu(fields),
+        _ if traits.clamped => clamped(fields),
+        _ => Ok(traits.activation),
+    }
+}
+
+/// With a factor of the gate and one of the MLP's result.
+fn scaled_silu(fields: &Fields<'_>) -> Result<Activation, LoadError> {
+    const BOTH: &str = "mlp_multipliers";
+    let factors = if fields.get(BOTH).is_some() { fields.floats(BOTH, 2, FACTOR)? } else { vec![1.0; 2] };
+    Ok(match factors[..] {
+        [inner, outer] if inner != 1.0 || outer != 1.0 => {
+            Activation::ScaledSilu { inner: inner as f32, outer: outer as f32 }
+        }
+        _ => Activation::Silu,
+    })
 }
 
 /// Numbers of xIELU in lists, as a GGUF file has them.
@@ -719,6 +796,7 @@ fn clamped(fields: &Fields<'_>) -> Result<Activation, LoadError> {
 struct Multipliers {
     attention_scale: f32,
     attention_softcap: Option<f32>,
+    attention_output: f32,
     embedding: f32,
     residual: f32,
     logits: f32,
@@ -730,12 +808,13 @@ impl Multipliers {
         let plain = Multipliers {
             attention_scale: AttentionRule::of_width(head_dim).scale,
             attention_softcap: None,
+            attention_output: 1.0,
             embedding: 1.0,
             residual: 1.0,
             logits: 1.0,
             logits_softcap: None,
         };
-        let positive = |name| fields.optional_float(name, 1e-6..=1e6);
+        let positive = |name| fields.optional_float(name, FACTOR);
         // Absent, a cap is what transformers assumes; null is no cap.
         let cap = |name, absent: Option<f32>| match fields.map.contains_key(name) {
             true => Ok(positive(name)?.map(|cap| cap as f32)),
@@ -762,6 +841,21 @@ impl Multipliers {
                 logits_softcap: cap("final_logit_softcapping", Some(20.0))?,
                 ..plain
             },
+            Factors::FalconH1 => {
+                let factor = |name| Ok(positive(name)?.unwrap_or(1.0));
+                let of_input: f64 = factor("attention_in_multiplier")?;
+                Multipliers {
+                    // Of queries and keys; values are summed as they are.
+                    attention_scale: (f64::from(plain.attention_scale)
+                        * of_input
+                        * of_input
+                        * factor("key_multiplier")?) as f32,
+                    attention_output: (of_input * factor("attention_out_multiplier")?) as f32,
+                    embedding: factor("embedding_multiplier")? as f32,
+                    logits: factor("lm_head_multiplier")? as f32,
+                    ..plain
+                }
+            }
             Factors::Cohere => Multipliers { logits: positive("logit_scale")?.unwrap_or(0.0625) as f32, ..plain },
             Factors::Granite => Multipliers {
                 attention_scale: positive("attention_multiplier")?.unwrap_or(1.0) as f32,

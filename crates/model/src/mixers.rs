@@ -3,7 +3,9 @@
 //! ```text
 //! attention      [q | k | v] or [q | gates | k | v]   rotation, keys and values to the cache     attend, gates
 //! delta rule     [q | k | v | z], [b | a]             convolution                                S = decay S + k d^T
+//!   by key       [q | k | v], what makes [a | z], b   products of that, convolution        S = diag(decay) S + k d^T
 //! Mamba-2        [x | B | C | z], [dt]                convolution                            S = decay S + B (dt x)^T
+//! both           Mamba-2, then attention: each of the layer's input, each added to the stream
 //! convolution    [b | c | u]                          a short convolution of b u, times c
 //! latent         [q] or what makes q, [latent | k]    queries, rotation, keys to the cache       attend, values
 //! ```
@@ -11,8 +13,8 @@
 
 use crate::config::{CacheLayer, DeltaConfig, HeadNorm, LatentConfig, MambaConfig, ShortConvolutionConfig};
 use kernels::{
-    AttentionLayer, AttentionRule, Backend, Convolution, DeltaRule, GatedConvolution, HeadLayout, HeadNorms, Latents,
-    Mamba as MambaRule, Out, OutOfMemory, RopeTable, Rotation,
+    AttentionLayer, AttentionRule, Backend, Convolution, DeltaRows, DeltaRule, Extent, GatedConvolution, HeadLayout,
+    HeadNorms, Latents, Mamba as MambaRule, Out, OutOfMemory, RopeTable, Rotation,
 };
 
 /// What a layer has between its two products.
@@ -50,39 +52,36 @@ pub(crate) struct Memory<'a, B: Backend> {
     pub(crate) states: &'a mut B::States,
 }
 
-/// Rows of the largest step between the products of latent attention, see [`LatentConfig::between`].
-pub(crate) struct LatentScratch<B: Backend> {
+/// Rows of the largest step between products within a mixer, see [`ModelConfig::between`](crate::ModelConfig::between).
+pub(crate) struct InnerScratch<B: Backend> {
+    /// Also decays of keys.
     queries: B::Rows,
     absorbed: B::Rows,
     /// Also what queries are made of, behind its norm.
     sums: B::Rows,
 }
 
-impl<B: Backend> LatentScratch<B> {
+impl<B: Backend> InnerScratch<B> {
     /// For the widest of some layers; `None` where there are none.
     pub(crate) fn new(
         backend: &B,
-        layers: impl Iterator<Item = LatentConfig>,
+        widths: impl Iterator<Item = [usize; 3]>,
         max_rows: usize,
-    ) -> Result<Option<LatentScratch<B>>, OutOfMemory> {
-        let widths = layers.map(|latent| {
-            let [queries, absorbed, sums] = latent.between();
-            [queries, absorbed, sums.max(latent.query_rank.unwrap_or(0))]
-        });
+    ) -> Result<Option<InnerScratch<B>>, OutOfMemory> {
         let Some(widths) = widths.reduce(|a, b| std::array::from_fn(|i| a[i].max(b[i]))) else { return Ok(None) };
         let [queries, absorbed, sums] = widths.map(|width| backend.rows(max_rows, width));
-        Ok(Some(LatentScratch { queries: queries?, absorbed: absorbed?, sums: sums? }))
+        Ok(Some(InnerScratch { queries: queries?, absorbed: absorbed?, sums: sums? }))
     }
 }
 
 impl<B: Backend> Mixer<B> {
     /// From the rows of the first product, and of [`gates`](Self::gates), which become undefined, to the input of the
-    /// last product. A model with latent attention has scratch for it.
+    /// last product. A model with products within a mixer has scratch for it.
     pub(crate) fn apply(
         &self,
         backend: &B,
         place: &MixerPlace<'_, '_, B>,
-        (rows, gates, latents): (&mut B::Rows, &mut B::Rows, &mut Option<LatentScratch<B>>),
+        (rows, gates, inner): (&mut B::Rows, &mut B::Rows, &mut Option<InnerScratch<B>>),
         memory: &mut Memory<'_, B>,
         out: &mut B::Rows,
     ) {
@@ -90,11 +89,11 @@ impl<B: Backend> Mixer<B> {
             Mixer::Attention(attention) => {
                 attention.apply(backend, place, rows, &mut memory.kv[place.cache.group], out)
             }
-            Mixer::Delta(delta) => delta.apply(backend, place, (rows, gates), memory.states, out),
+            Mixer::Delta(delta) => delta.apply(backend, place, (rows, gates, inner), memory.states, out),
             Mixer::Mamba(mamba) => mamba.apply(backend, place, (rows, gates), memory.states, out),
             Mixer::ShortConvolution(convolution) => convolution.apply(backend, place, rows, memory.states, out),
             Mixer::Latent(latent) => {
-                latent.apply(backend, place, (rows, gates, latents), &mut memory.kv[place.cache.group], out)
+                latent.apply(backend, place, (rows, gates, inner), &mut memory.kv[place.cache.group], out)
             }
         }
     }
@@ -134,10 +133,18 @@ impl<B: Backend> Mixer<B> {
         };
         let inner = match self {
             Mixer::Latent(latent) => latent.matrices().map(|matrix| backend.matrix_bytes(matrix)).sum(),
+            Mixer::Delta(delta) => delta.by_key.iter().map(|matrix| backend.matrix_bytes(matrix)).sum(),
             _ => 0,
         };
         let gates = self.gates().map_or(0, |gates| backend.matrix_bytes(gates));
         gates + inner + vectors.into_iter().map(|vector| backend.vector_bytes(vector)).sum::<usize>()
+    }
+}
+
+/// Multiplies every number. By 1 in most models, and then not at all.
+pub(crate) fn scale<B: Backend>(backend: &B, by: f32, x: &mut B::Rows, extent: Extent) {
+    if by != 1.0 {
+        backend.scale(by, x, extent);
     }
 }
 
@@ -147,6 +154,8 @@ pub(crate) struct Attention<B: Backend> {
     pub(crate) head_norm: HeadNorm,
     /// `[num_heads]`, see [`kernels::Attention::sinks`].
     pub(crate) sinks: Option<B::Vector>,
+    /// Of its output.
+    pub(crate) factor: f32,
 }
 
 /// Weights of the norms of q, of k and of v, `[head_dim]` each or `[heads * head_dim]`.
@@ -174,6 +183,7 @@ impl<B: Backend> Attention<B> {
             if layout.gates > 0 {
                 backend.gate_heads(layout, qkv, rows, out);
             }
+            scale(backend, self.factor, out, Extent { rows, width: layout.out_width() });
         }
     }
 
@@ -204,12 +214,15 @@ impl<B: Backend> Attention<B> {
 /// Linear attention.
 pub(crate) struct Delta<B: Backend> {
     pub(crate) config: DeltaConfig,
-    /// `[2 * value_heads, hidden_size]`.
+    /// `[gates_width, hidden_size]`.
     pub(crate) gates: B::Matrix,
+    /// What makes decays of keys, and gates of the output: `[key_width, key_dim]` each. None in other layers.
+    pub(crate) by_key: Vec<B::Matrix>,
     /// `[taps, channels]`.
     pub(crate) conv: B::Vector,
-    /// `[value_heads]` each.
+    /// `[value_heads]`.
     pub(crate) rates: B::Vector,
+    /// The same, or `[key_width]`.
     pub(crate) dt_bias: B::Vector,
     /// `[value_dim]`.
     pub(crate) norm: B::Vector,
@@ -219,8 +232,8 @@ impl<B: Backend> Delta<B> {
     fn apply(
         &self,
         backend: &B,
-        &MixerPlace { step, state, eps, .. }: &MixerPlace<'_, '_, B>,
-        (qkv, gates): (&mut B::Rows, &mut B::Rows),
+        &MixerPlace { step, state, eps, rows: count, .. }: &MixerPlace<'_, '_, B>,
+        (qkv, gates, inner): (&mut B::Rows, &mut B::Rows, &mut Option<InnerScratch<B>>),
         states: &mut B::States,
         out: &mut B::Rows,
     ) {
@@ -229,8 +242,13 @@ impl<B: Backend> Delta<B> {
         let convolution = Convolution { row_width, channels, taps: *taps, weight: conv, bias: None, silu: true, state };
         backend.convolve(step, convolution, qkv, states);
         let (shape, state) = (*shape, state + self.config.conv_numbers());
+        let mut decays = inner.as_mut().filter(|_| shape.by_key).map(|inner| &mut inner.queries);
+        if let Some(decays) = &mut decays {
+            let [from, to] = shape.of_decays();
+            backend.linear_by_head((gates, from), count, &self.by_key, (decays, to));
+        }
         let rule = DeltaRule { shape, rates, dt_bias, norm, eps, state };
-        backend.delta_rule(step, rule, (qkv, gates), states, out);
+        backend.delta_rule(step, rule, DeltaRows { rows: qkv, gates, decays }, states, out);
     }
 }
 
@@ -254,19 +272,22 @@ impl<B: Backend> Mamba<B> {
     fn apply(
         &self,
         backend: &B,
-        &MixerPlace { step, state, eps, .. }: &MixerPlace<'_, '_, B>,
+        &MixerPlace { step, state, eps, rows: count, .. }: &MixerPlace<'_, '_, B>,
         (rows, steps): (&mut B::Rows, &mut B::Rows),
         states: &mut B::States,
         out: &mut B::Rows,
     ) {
         let Mamba { config, conv, conv_bias, rates, dt_bias, skip, norm, .. } = self;
-        let &MambaConfig { shape, taps, output, norm_groups, .. } = config;
+        let &MambaConfig { shape, taps, output, norm_groups, factors: [gate_factor, _, _, _, step_factor], .. } =
+            config;
         let (channels, row_width, bias) = (shape.channels(), shape.row_width(), conv_bias.as_ref());
         let convolution = Convolution { row_width, channels, taps, weight: conv, bias, silu: true, state };
         backend.convolve(step, convolution, rows, states);
         let (state, norm) = (state + config.conv_numbers(), norm.as_ref());
-        let rule = MambaRule { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state };
+        let rule =
+            MambaRule { shape, rates, step_factor, dt_bias, skip, gate_factor, output, norm, norm_groups, eps, state };
         backend.mamba(step, rule, (rows, steps), states, out);
+        scale(backend, config.output_factor, out, Extent { rows: count, width: shape.inner() });
     }
 
     fn vectors(&self) -> Vec<&B::Vector> {
@@ -326,14 +347,14 @@ impl<B: Backend> Latent<B> {
         &self,
         backend: &B,
         place: &MixerPlace<'_, '_, B>,
-        (rows, keys, scratch): (&mut B::Rows, &mut B::Rows, &mut Option<LatentScratch<B>>),
+        (rows, keys, scratch): (&mut B::Rows, &mut B::Rows, &mut Option<InnerScratch<B>>),
         kv: &mut B::KvCache,
         out: &mut B::Rows,
     ) {
         let &MixerPlace { step, rows: count, layout, rule, rope, cache, .. } = place;
         let (LatentConfig { shape, .. }, layer) = (self.config, cache.layer);
-        let (Some(LatentScratch { queries, absorbed, sums }), Some(rope)) = (scratch, rope) else {
-            unreachable!("a model with latent attention has scratch and a rotation for it")
+        let Some(InnerScratch { queries, absorbed, sums }) = scratch else {
+            unreachable!("a model with latent attention has scratch for it")
         };
         let queries = match &self.queries {
             None => rows,

@@ -177,6 +177,28 @@ impl Mixer {
         }
     }
 
+    /// Tensors of numbers that have other shapes than `[len]`.
+    fn shaped(&self) -> Vec<(&Vector, Vec<usize>)> {
+        let rates = match self {
+            Mixer::Delta(delta) => Some(&delta.rates),
+            Mixer::Mamba(mamba) => Some(&mamba.rates),
+            _ => None,
+        };
+        let filter = self.filter().into_iter();
+        let weights = filter.flat_map(|filter| filter.weights.iter().map(|of| (of, filter.shape(of).to_vec())));
+        weights.chain(rates.map(|rates| (&rates.vector, rates.shape.clone()))).collect()
+    }
+
+    /// See [`Layer::norms_by_head`].
+    fn norms_by_head(&self) -> Vec<(&Vector, [usize; 2])> {
+        match self {
+            Mixer::Attention(Attention { head_norms: Some((q, Some(k))), norms_by_head: Some(width), .. }) => {
+                [q, k].map(|norm| (norm, [norm.len / width, *width])).into()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn filter(&self) -> Option<&Filter> {
         match self {
             Mixer::Delta(delta) => Some(&delta.conv),
@@ -193,22 +215,20 @@ impl Mixer {
                 let queries = latent.queries.iter().map(|(_, queries, _)| queries);
                 queries.chain(&latent.absorb).chain(&latent.expand).collect()
             }
+            Mixer::Delta(delta) => delta.by_key.iter().collect(),
             _ => Vec::new(),
         }
     }
 
-    /// Without the weights of [`filter`](Self::filter).
+    /// Without those of [`shaped`](Self::shaped).
     fn vectors(&self) -> Vec<&Vector> {
         match self {
             Mixer::Attention(Attention { head_norms, sinks, .. }) => {
                 let norms = head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]);
                 norms.chain([sinks.as_ref()]).flatten().collect()
             }
-            Mixer::Delta(delta) => vec![&delta.dt_bias, delta.rates.vector(), &delta.norm],
-            Mixer::Mamba(mamba) => {
-                let Mamba { rates, dt_bias, skip, norm, .. } = &**mamba;
-                [rates.vector(), dt_bias, skip].into_iter().chain(norm).collect()
-            }
+            Mixer::Delta(delta) => vec![&delta.dt_bias, &delta.norm],
+            Mixer::Mamba(mamba) => [&mamba.dt_bias, &mamba.skip].into_iter().chain(&mamba.norm).collect(),
             Mixer::ShortConvolution(..) => Vec::new(),
             Mixer::Latent(latent) => latent.queries.iter().map(|(norm, ..)| norm).chain([&latent.key_norm]).collect(),
         }
@@ -245,9 +265,9 @@ pub(crate) struct Attention {
 /// A depthwise convolution.
 #[derive(Debug)]
 pub(crate) struct Filter {
-    /// A tensor `[channels, 1, taps]`.
-    pub(crate) weight: Vector,
-    taps: usize,
+    /// Tensors `[channels, 1, taps]`, those of the first channels first.
+    pub(crate) weights: Vec<Vector>,
+    pub(crate) taps: usize,
     pub(crate) bias: Option<Vector>,
 }
 
@@ -255,11 +275,15 @@ impl Filter {
     fn new(module: &str, channels: usize, taps: usize, has_bias: bool) -> Filter {
         let weight = Vector { name: format!("{module}.weight"), len: channels * taps };
         let bias = has_bias.then(|| Vector { name: format!("{module}.bias"), len: channels });
-        Filter { weight, taps, bias }
+        Filter { weights: vec![weight], taps, bias }
     }
 
-    pub(crate) fn shape(&self) -> [usize; 3] {
-        [self.weight.len / self.taps, 1, self.taps]
+    pub(crate) fn shape(&self, weight: &Vector) -> [usize; 3] {
+        [weight.len / self.taps, 1, self.taps]
+    }
+
+    pub(crate) fn channels(&self) -> usize {
+        self.weights.iter().map(|weight| weight.len / self.taps).sum()
     }
 }
 
@@ -267,9 +291,11 @@ impl Filter {
 #[derive(Debug)]
 pub(crate) struct Delta {
     pub(crate) config: DeltaConfig,
-    /// `[2 * value_heads, hidden_size]`: b, then a.
+    /// `[gates_width, hidden_size]`: b, then a; or of what decays of keys and gates of the output are made, then b.
     pub(crate) gates: Linear,
     pub(crate) gates_order: RowOrder,
+    /// What makes decays of keys, and gates: `[key_width, key_dim]` each. None in other layers.
+    pub(crate) by_key: Vec<Linear>,
     pub(crate) conv: Filter,
     pub(crate) dt_bias: Vector,
     pub(crate) rates: Rates,
@@ -291,19 +317,12 @@ pub(crate) struct Mamba {
 
 /// How fast heads forget, `[heads]`.
 #[derive(Debug)]
-pub(crate) enum Rates {
-    /// Their logarithms are stored.
-    Logarithms(Vector),
-    /// They themselves are.
-    Stored(Vector),
-}
-
-impl Rates {
-    fn vector(&self) -> &Vector {
-        match self {
-            Rates::Logarithms(vector) | Rates::Stored(vector) => vector,
-        }
-    }
+pub(crate) struct Rates {
+    pub(crate) vector: Vector,
+    /// As it is stored.
+    pub(crate) shape: Vec<usize>,
+    /// Their logarithms are stored, not they themselves.
+    pub(crate) are_logarithms: bool,
 }
 
 /// A layer's part between its first norm and what is added to the residual stream.
@@ -360,8 +379,8 @@ pub(crate) struct InputTable {
 impl Layer {
     /// Has every tensor checked.
     pub(crate) fn each(&self, check: &mut Check<'_>) -> Result<(), LoadError> {
-        for filter in self.mixers().filter_map(Mixer::filter) {
-            check(&filter.weight.name, &filter.shape(), false)?;
+        for (vector, shape) in self.mixers().flat_map(Mixer::shaped) {
+            check(&vector.name, &shape, false)?;
         }
         let by_head = self.norms_by_head();
         let is_plain = |vector: &&Vector| !by_head.iter().any(|(norm, _)| std::ptr::eq(*norm, *vector));
@@ -372,12 +391,7 @@ impl Layer {
 
     /// Norms of queries and keys that are stored as a row for each head, and their shapes.
     fn norms_by_head(&self) -> Vec<(&Vector, [usize; 2])> {
-        match &self.mixer {
-            Mixer::Attention(Attention { head_norms: Some((q, Some(k))), norms_by_head: Some(width), .. }) => {
-                [q, k].map(|norm| (norm, [norm.len / width, *width])).into()
-            }
-            _ => Vec::new(),
-        }
+        self.mixers().flat_map(Mixer::norms_by_head).collect()
     }
 
     fn matrices(&self) -> Vec<&Linear> {
@@ -410,11 +424,13 @@ impl Layer {
 
     /// The class of a matrix in a model of `class`.
     fn class_of(&self, linear: &Linear, class: WeightClass) -> WeightClass {
+        let is = |of: &Linear| std::ptr::eq(of, linear);
         let by_head = self.mixers().any(|mixer| match mixer {
-            Mixer::Latent(latent) => latent.absorb.iter().chain(&latent.expand).any(|of| std::ptr::eq(of, linear)),
+            Mixer::Latent(latent) => latent.absorb.iter().chain(&latent.expand).any(is),
             _ => false,
         });
-        match self.is_kept_wide(linear) {
+        let of_decays = self.mixers().any(|mixer| matches!(mixer, Mixer::Delta(delta) if delta.by_key.iter().any(is)));
+        match self.is_kept_wide(linear) || of_decays {
             true => WeightClass::Bf16,
             false if by_head => class_by_head(class),
             false => class,
@@ -447,10 +463,10 @@ impl Layer {
         norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten()
     }
 
-    /// Of all that [`plain_vectors`](Self::plain_vectors) lists and the weights of convolutions.
+    /// Of all that [`plain_vectors`](Self::plain_vectors) lists and those of other shapes.
     fn vectors(&self) -> Vec<&Vector> {
-        let filters = self.mixers().filter_map(Mixer::filter).map(|filter| &filter.weight);
-        self.plain_vectors().into_iter().chain(filters).collect()
+        let shaped = self.mixers().flat_map(Mixer::shaped).map(|(vector, _)| vector);
+        self.plain_vectors().into_iter().chain(shaped).collect()
     }
 
     /// Tensors of one dimension.
@@ -591,6 +607,21 @@ const OF_LLAMA4: Names = Names {
     ..USUAL
 };
 
+const OF_KIMI: Names = Names {
+    router: "block_sparse_moe.gate",
+    choice_bias: "block_sparse_moe.gate.e_score_correction_bias",
+    experts: "block_sparse_moe.experts",
+    shared_expert: "block_sparse_moe.shared_experts",
+    ..USUAL
+};
+
+const OF_FALCON_H1: Names = Names {
+    final_norm: "final_layernorm",
+    norms: ["input_layernorm", "pre_ff_layernorm"],
+    mlp: "feed_forward",
+    ..USUAL
+};
+
 const OF_LFM2: Names = Names {
     final_norm: "embedding_norm",
     norms: ["operator_norm", "ffn_norm"],
@@ -620,6 +651,8 @@ impl Names {
             Family::GptOss => &OF_GPT_OSS,
             Family::NemotronH => &OF_NEMOTRON_H,
             Family::Glm4 | Family::Glm4Moe | Family::Dots1 | Family::Cohere2Moe => &OF_GLM4,
+            Family::FalconH1 => &OF_FALCON_H1,
+            Family::KimiLinear => &OF_KIMI,
             Family::Glm4MoeLite | Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Mistral4 => &OF_GLM4,
             Family::Ernie45Moe => &OF_ERNIE,
             Family::Apertus => &OF_APERTUS,
@@ -736,6 +769,8 @@ pub(crate) struct Tensors<'c> {
     head: &'static str,
     names: &'static Names,
     experts: ExpertNames,
+    /// The MLP.
+    mlp: &'static str,
     /// q, k and v are one tensor, also where transformers has them apart: GGUF of GLM-4.
     fused_qkv: bool,
     /// Gate and up of an MLP are `input_linear`, down is `output_linear`: as Granite was published.
@@ -758,6 +793,7 @@ impl<'c> Tensors<'c> {
             head: HEADS[0],
             names: Names::of(config.family),
             experts: ExpertNames::Named,
+            mlp: Names::of(config.family).mlp,
             fused_qkv: config.fused_projections == FusedProjections::All,
             input_linear: false,
             stored_rates: false,
@@ -774,14 +810,20 @@ impl<'c> Tensors<'c> {
         let first = config.layers.iter().position(LayerConfig::has_experts).unwrap_or(0);
         let experts = ExpertNames::of(config, names, weights, &format!("{prefix}layers.{first}."));
         let input_linear = weights.has(&format!("{prefix}layers.0.{}.input_linear.weight", names.mlp));
-        let mamba = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Mamba(_)));
+        let is_mamba = |mixer| matches!(mixer, config::Mixer::Mamba(_));
+        let mamba = config.layers.iter().position(|layer| layer.mixer.parts().any(is_mamba));
         let delta = config.layers.iter().position(|layer| matches!(layer.mixer, config::Mixer::Delta(_)));
         let of = |layer: Option<usize>, tensor: &str| {
             layer.is_some_and(|layer| weights.has(&format!("{prefix}layers.{layer}.{tensor}")))
         };
+        let has_rates = |layer, module: &str| of(layer, &format!("{module}.{STORED_RATES}"));
         let stored_rates =
-            of(mamba, &format!("{}.{STORED_RATES}", names.mamba)) || of(delta, &format!("linear_attn.{STORED_RATES}"));
-        let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(Some(0), "self_attn.k_b_proj.weight");
+            has_rates(mamba, names.mamba) || has_rates(delta, "linear_attn") || has_rates(delta, "self_attn");
+        let latent = (0..config.num_layers).find(|&layer| config.latent(layer).is_some());
+        let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(latent, "self_attn.k_b_proj.weight");
+        // As transformers 5.24 writes Kimi Linear.
+        let dense = config.layers.iter().position(|layer| layer.feed == config::Feed::Dense);
+        let mlp = if of(dense, "block_sparse_moe.up_proj.weight") { "block_sparse_moe" } else { names.mlp };
         let fused_qkv = config.fused_projections == FusedProjections::All || of(Some(0), "self_attn.qkv_proj.weight");
         let stored_head_norms = of(Some(0), "self_attn.q_norm.weight");
         Tensors {
@@ -790,6 +832,7 @@ impl<'c> Tensors<'c> {
             head,
             names,
             experts,
+            mlp,
             fused_qkv,
             input_linear,
             stored_rates,
@@ -892,8 +935,9 @@ impl<'c> Tensors<'c> {
             _ => Some(Feed::Dense(self.dense(&name, mlp_width))),
         };
         let mixing = |mixer| match mixer {
-            config::Mixer::None => None,
+            config::Mixer::None | config::Mixer::Both(_) => None, // no part of one
             config::Mixer::Attention => Some(self.attention(index, &name)),
+            config::Mixer::Delta(delta) if delta.shape.by_key => Some(self.delta_by_key(delta, &name)),
             config::Mixer::Delta(delta) => Some(self.linear_attention(delta, &name)),
             config::Mixer::Mamba(mamba) => Some(self.mamba(mamba, &name)),
             config::Mixer::ShortConvolution(convolution) => Some(short_convolution(convolution, hidden, &name)),
@@ -1049,7 +1093,7 @@ impl<'c> Tensors<'c> {
                 config,
                 steps: linear(vec![rows(steps..steps + shape.heads)]),
                 conv: Filter::new(&name("conv1d"), shape.channels(), config.taps, config.has_conv_bias),
-                rates: self.rates(&name, shape.heads),
+                rates: self.rates(&name, &[shape.heads]),
                 dt_bias: vector("dt_bias", shape.heads),
                 skip: vector("D", shape.heads),
                 norm: (config.output != OutputNorm::None).then(|| vector("norm.weight", inner)),
@@ -1060,7 +1104,7 @@ impl<'c> Tensors<'c> {
 
     fn linear_attention(&self, config: DeltaConfig, name: &dyn Fn(&str) -> String) -> Mixing {
         let (DeltaConfig { shape, taps, by_key_head }, hidden) = (config, self.config.hidden_size);
-        let DeltaShape { key_heads, value_heads, key_dim, value_dim } = shape;
+        let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = shape;
         let name = |part: &str| name(&format!("linear_attn.{part}"));
         let per_key = value_heads / key_heads;
         let values = per_key * value_dim;
@@ -1087,29 +1131,56 @@ impl<'c> Tensors<'c> {
                 config,
                 gates: Linear::whole(&gates, hidden, false),
                 gates_order,
+                by_key: Vec::new(),
                 conv: Filter::new(&name("conv1d"), shape.channels(), taps, false),
                 dt_bias: vector("dt_bias", value_heads),
-                rates: self.rates(&name, value_heads),
+                rates: self.rates(&name, &[value_heads]),
                 norm: vector("norm.weight", value_dim),
             })),
             o: Linear::whole(&[(name("out_proj"), hidden)], shape.value_width(), false),
         }
     }
 
-    /// `name`: of what a mixer has.
-    fn rates(&self, name: &dyn Fn(&str) -> String, heads: usize) -> Rates {
-        let vector = |part: &str| Vector { name: name(part), len: heads };
-        match self.stored_rates {
-            true => Rates::Stored(vector(STORED_RATES)),
-            false => Rates::Logarithms(vector("A_log")),
+    /// Kimi's delta attention.
+    fn delta_by_key(&self, config: DeltaConfig, name: &dyn Fn(&str) -> String) -> Mixing {
+        let (DeltaConfig { shape, taps, .. }, hidden) = (config, self.config.hidden_size);
+        let (heads, dim, width) = (shape.value_heads, shape.key_dim, shape.key_width());
+        let name = |part: &str| name(&format!("self_attn.{part}"));
+        let whole = |parts: &[(&str, usize)], in_features| {
+            let parts: Vec<_> = parts.iter().map(|&(part, rows)| (name(part), rows)).collect();
+            Linear::whole(&parts, in_features, false)
+        };
+        let vector = |part: &str, len| Vector { name: name(part), len };
+        let weights = ["q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"].map(|part| vector(part, width * taps));
+        Mixing {
+            qkv: whole(&[("q_proj", width), ("k_proj", width), ("v_proj", width)], hidden),
+            qkv_order: RowOrder::AsStored,
+            mixer: Mixer::Delta(Box::new(Delta {
+                config,
+                gates: whole(&[("f_a_proj", dim), ("g_a_proj", dim), ("b_proj", heads)], hidden),
+                gates_order: RowOrder::AsStored,
+                by_key: vec![whole(&[("f_b_proj", width)], dim), whole(&[("g_b_proj", width)], dim)],
+                conv: Filter { weights: weights.to_vec(), taps, bias: None },
+                dt_bias: vector("dt_bias", width),
+                rates: self.rates(&name, &[1, 1, heads, 1]),
+                norm: vector("o_norm.weight", dim),
+            })),
+            o: whole(&[("o_proj", hidden)], width),
         }
+    }
+
+    /// `name`: of what a mixer has; `shape`: of the logarithms.
+    fn rates(&self, name: &dyn Fn(&str) -> String, shape: &[usize]) -> Rates {
+        let len = shape.iter().product();
+        let (part, shape) = if self.stored_rates { (STORED_RATES, vec![len]) } else { ("A_log", shape.to_vec()) };
+        Rates { vector: Vector { name: name(part), len }, shape, are_logarithms: !self.stored_rates }
     }
 
     fn dense(&self, name: &dyn Fn(&str) -> String, width: usize) -> Mlp {
         let config = self.config;
         let (hidden, has_bias) = (config.hidden_size, config.mlp_bias);
         if config.fused_projections == FusedProjections::None {
-            return self.unfused((self.names.mlp, width), has_bias, name);
+            return self.unfused((self.mlp, width), has_bias, name);
         }
         Mlp {
             gate_up: Linear::whole(&[(name("mlp.gate_up_proj"), 2 * width)], hidden, has_bias),

@@ -22,7 +22,7 @@ use crate::batch::Batch;
 use crate::config::{CacheLayer, HeadNorm, LayerConfig, MixerWidths, ModelConfig, NormKind, NormPlacement};
 use crate::experts::{BesideMlp, ExpertReader, ExpertScratch, ExpertSet, Experts, SharedExpert};
 use crate::mixers::{
-    Attention, Delta, HeadWeights, Latent, LatentScratch, Mamba, Memory, Mixer, MixerPlace, ShortConvolution,
+    Attention, Delta, HeadWeights, InnerScratch, Latent, Mamba, Memory, Mixer, MixerPlace, ShortConvolution, scale,
 };
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
@@ -241,8 +241,8 @@ pub(crate) struct Scratch<B: Backend> {
     /// `[max_rows, width]` of the widest input of a layer's output projection.
     attended: B::Rows,
     blocks: BlockScratch<B>,
-    /// Of models with latent attention.
-    latents: Option<LatentScratch<B>>,
+    /// Of models with products within a mixer.
+    inner: Option<InnerScratch<B>>,
     /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next
     /// pass.
     pub(crate) wanted_x: B::Rows,
@@ -315,9 +315,9 @@ impl<B: Backend> Scratch<B> {
             gates: rows(widest(|widths| widths.gates))?,
             attended: rows(attended)?,
             blocks,
-            latents: LatentScratch::new(
+            inner: InnerScratch::new(
                 backend,
-                (0..config.num_layers).filter_map(|layer| config.latent(layer)),
+                (0..config.num_layers).filter_map(|layer| config.between(layer)),
                 max_rows,
             )
             .map_err(of_rows)?,
@@ -577,8 +577,7 @@ impl<B: Backend> Stack<B> {
         let &Pass { backend, config, .. } = pass;
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
         let hidden = config.hidden_size;
-        let Scratch { x, qkv, gates, attended, blocks, latents, wanted_x, wanted_attended, lists, inputs, .. } =
-            scratch;
+        let Scratch { x, qkv, gates, attended, blocks, inner, wanted_x, wanted_attended, lists, inputs, .. } = scratch;
         let all_rows_until = taps.iter().map(|tap| tap.after).max().unwrap_or(0);
         // Where the next state begins in a slot, and whether the wanted rows go on alone, in `wanted_x`.
         let (mut state, mut alone) = (0, None);
@@ -626,7 +625,7 @@ impl<B: Backend> Stack<B> {
                         (qkv, gates),
                     );
                 }
-                mixing.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
+                mixing.mixer.apply(backend, &place, (qkv, gates, inner), &mut memory, attended);
                 if narrow && needs_out {
                     backend.gather_wanted(step, attended, widths.out, wanted_attended);
                     layer.add_mixed(pass, (&at, nth), (wanted_attended, wanted), blocks, wanted_x);
@@ -928,7 +927,7 @@ impl<B: Backend> Layer<B> {
         scratch: &mut Scratch<B>,
     ) {
         let &Pass { backend, config, .. } = pass;
-        let Scratch { qkv, gates, attended, blocks, latents, .. } = scratch;
+        let Scratch { qkv, gates, attended, blocks, inner, .. } = scratch;
         let &Place { layout, rope, rule, positions, blocks: table } = place;
         let rows = positions.len();
         let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
@@ -956,7 +955,7 @@ impl<B: Backend> Layer<B> {
         };
         for (nth, mixing) in self.mixings.iter().enumerate() {
             self.project(pass, (&at, nth), (x, rows), blocks, (qkv, gates));
-            mixing.mixer.apply(backend, &place, (qkv, gates, latents), &mut memory, attended);
+            mixing.mixer.apply(backend, &place, (qkv, gates, inner), &mut memory, attended);
             self.add_mixed(pass, (&at, nth), (attended, rows), blocks, x);
         }
         self.finish(pass, &at, (blocks, &mut None), (x, rows));
@@ -986,13 +985,6 @@ impl<B: Backend> Layer<B> {
         }
         matrices.extend(self.input.iter_mut().flat_map(|input| [&mut input.gate.matrix, &mut input.out.matrix]));
         matrices
-    }
-}
-
-/// Multiplies every number. By 1 in most models, and then not at all.
-fn scale<B: Backend>(backend: &B, by: f32, x: &mut B::Rows, extent: Extent) {
-    if by != 1.0 {
-        backend.scale(by, x, extent);
     }
 }
 
@@ -1228,16 +1220,20 @@ impl<B: Backend> Loader<'_, B> {
             (None, None) => None,
         };
         let sinks = sinks.as_ref().map(|sinks| self.as_stored(sinks)).transpose()?;
-        Ok(Attention { head_norms, head_norm: self.config.head_norm, sinks })
+        let factor = self.config.attention_output_multiplier;
+        Ok(Attention { head_norms, head_norm: self.config.head_norm, sinks, factor })
     }
 
     fn delta(&mut self, delta: &tensors::Delta) -> Result<Delta<B>, LoadError> {
         // Decay is an exponential of these products, and an error in it lasts as long as the state: they keep their
         // bits in every class.
         let gates = self.matrix_in_order(&delta.gates, WeightClass::Bf16, delta.gates_order)?;
+        let by_key =
+            delta.by_key.iter().map(|linear| self.matrix(linear, WeightClass::Bf16)).collect::<Result<_, _>>()?;
         Ok(Delta {
             config: delta.config,
             gates,
+            by_key,
             conv: self.taps(&delta.conv)?,
             rates: self.rates(&delta.rates)?,
             dt_bias: self.as_stored(&delta.dt_bias)?,
@@ -1269,10 +1265,15 @@ impl<B: Backend> Loader<'_, B> {
         let (conv_bias, norm) = (vector(&mamba.conv.bias)?, vector(&mamba.norm)?);
         // As of linear attention: an error in a decay lasts as long as the state.
         let steps = self.matrix(&mamba.steps, WeightClass::Bf16)?;
+        let shape = mamba.config.shape;
         Ok(Mamba {
             config: mamba.config,
             steps,
-            conv: self.taps(&mamba.conv)?,
+            // What is convolved is multiplied by the way.
+            conv: self.taps_times(&mamba.conv, |channel| {
+                let part = channel.checked_sub(shape.inner()).map_or(0, |at| 1 + at / (shape.groups * shape.state_dim));
+                mamba.config.factors[1 + part]
+            })?,
             conv_bias,
             rates: self.rates(&mamba.rates)?,
             dt_bias: self.as_stored(&mamba.dt_bias)?,
@@ -1283,26 +1284,37 @@ impl<B: Backend> Loader<'_, B> {
 
     /// How fast states forget.
     fn rates(&self, rates: &tensors::Rates) -> Result<B::Vector, LoadError> {
-        match rates {
-            tensors::Rates::Stored(vector) => self.as_stored(vector),
-            tensors::Rates::Logarithms(vector) => {
-                let mut rates = self.weights.vector(&vector.name, vector.len)?;
-                recurrence::rates(&mut rates);
-                self.placed(&rates, &vector.name)
-            }
+        let tensors::Rates { vector: tensors::Vector { name, len }, shape, are_logarithms } = rates;
+        let (mut rates, width) = (vec![0.0; *len], shape.last().copied().unwrap_or(1));
+        let rows = self.weights.tensor(name, shape)?.rows()?;
+        rates.chunks_mut(width).enumerate().try_for_each(|(row, rates)| rows.read(row, rates))?;
+        if *are_logarithms {
+            recurrence::rates(&mut rates);
         }
+        self.placed(&rates, name)
     }
 
     /// Weights of a convolution, stored channel by channel.
     fn taps(&self, filter: &tensors::Filter) -> Result<B::Vector, LoadError> {
-        let (name, [channels, _, taps]) = (&filter.weight.name, filter.shape());
-        let (rows, mut of_channel) = (self.weights.tensor(name, &filter.shape())?.rows()?, vec![0.0; taps]);
-        let mut by_tap = vec![0.0; taps * channels];
-        for channel in 0..channels {
-            rows.read(channel, &mut of_channel)?;
-            of_channel.iter().enumerate().for_each(|(tap, &weight)| by_tap[tap * channels + channel] = weight);
+        self.taps_times(filter, |_| 1.0)
+    }
+
+    /// The same times a factor for each channel.
+    fn taps_times(&self, filter: &tensors::Filter, factor: impl Fn(usize) -> f32) -> Result<B::Vector, LoadError> {
+        let (taps, mut first) = (filter.taps, 0);
+        let channels = filter.channels();
+        let (mut by_tap, mut of_channel) = (vec![0.0; taps * channels], vec![0.0; taps]);
+        for weight in &filter.weights {
+            let [own, ..] = filter.shape(weight);
+            let rows = self.weights.tensor(&weight.name, &filter.shape(weight))?.rows()?;
+            for channel in first..first + own {
+                rows.read(channel - first, &mut of_channel)?;
+                let taps = of_channel.iter().enumerate();
+                taps.for_each(|(tap, &weight)| by_tap[tap * channels + channel] = weight * factor(channel));
+            }
+            first += own;
         }
-        self.placed(&by_tap, name)
+        self.placed(&by_tap, &filter.weights[0].name)
     }
 
     /// A vector without any change.

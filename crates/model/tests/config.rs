@@ -107,7 +107,7 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 71] = [
+const ARCHITECTURES: [(&str, Family); 73] = [
     ("ApertusForCausalLM", Family::Apertus),
     ("MiniMaxM2ForCausalLM", Family::MiniMaxM2),
     ("CohereForCausalLM", Family::Cohere),
@@ -117,6 +117,8 @@ const ARCHITECTURES: [(&str, Family); 71] = [
     ("PhiMoEForCausalLM", Family::PhiMoe),
     ("NemotronForCausalLM", Family::Nemotron),
     ("NemotronHForCausalLM", Family::NemotronH),
+    ("FalconH1ForCausalLM", Family::FalconH1),
+    ("KimiLinearForCausalLM", Family::KimiLinear),
     ("Starcoder2ForCausalLM", Family::Starcoder2),
     ("StableLmForCausalLM", Family::StableLm),
     ("OlmoForCausalLM", Family::Olmo),
@@ -187,7 +189,9 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
         "shared_expert_intermediate_size": 48, "n_routed_experts": 8, "moe_topk": [2, 2], "moe_num_experts": 8, "moe_k": 2});
     let latents = json!({"kv_lora_rank": 64, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20,
         "first_k_dense_replace": 1});
-    let has_latents = [Family::DeepSeekV2, Family::DeepSeekV3, Family::Glm4MoeLite, Family::Mistral4].contains(&wanted);
+    let with_latents =
+        [Family::DeepSeekV2, Family::DeepSeekV3, Family::Glm4MoeLite, Family::Mistral4, Family::KimiLinear];
+    let has_latents = with_latents.contains(&wanted);
     let latents = latents.as_object().unwrap().iter().filter(|_| has_latents);
     for (name, value) in experts.as_object().unwrap().iter().chain(latents) {
         if changes.get(name).is_none() {
@@ -196,6 +200,9 @@ fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
     }
     if wanted == Family::Llama4 {
         changes["intermediate_size_mlp"] = json!(512);
+    }
+    if wanted == Family::FalconH1 && changes.get("mamba_n_heads").is_none() {
+        changes["mamba_n_heads"] = json!(16);
     }
     if wanted == Family::HunYuanMoe {
         changes["num_experts"] = json!(8);
@@ -231,6 +238,7 @@ fn families_differ_in_biases() {
         (Family::Cohere2, (false, false, false), (true, true, false)),
         (Family::Nemotron, (false, false, false), (true, true, true)),
         (Family::NemotronH, (false, false, false), (true, true, true)),
+        (Family::FalconH1, (false, false, false), (false, false, false)),
         (Family::Starcoder2, (true, true, true), (true, true, true)),
         (Family::StableLm, (false, false, false), (false, false, false)),
         (Family::Olmo, (false, false, false), (true, true, false)),
@@ -290,6 +298,7 @@ fn families_differ_in_norms_and_defaults() {
         (Family::GraniteMoeSwa, (Before, false), none, Silu, 32, 1e4, false),
         (Family::Llama4, (Before, false), AfterRotation, Silu, 128, 5e5, false),
         (Family::Nemotron, (Before, true), none, ReluSquared, 32, 1e4, false),
+        (Family::FalconH1, (Before, false), none, Silu, 32, 1e4, false),
         (Family::NemotronH, (Before, false), none, ReluSquared, 128, 1e4, false),
         (Family::Starcoder2, (Before, false), none, GeluTanh, 32, 1e4, true),
         (Family::StableLm, (Before, false), none, Silu, 32, 1e4, false),
@@ -778,6 +787,8 @@ fn every_class_has_its_base() {
         ("GraniteMoeSharedModel", Family::GraniteMoe),
         ("GraniteMoeHybridModel", Family::GraniteHybrid),
         ("NemotronHModel", Family::NemotronH),
+        ("FalconH1Model", Family::FalconH1),
+        ("KimiLinearModel", Family::KimiLinear),
     ];
     for (base, wanted) in bases {
         // What its own fields are is not asked here, but that its name is known.
@@ -894,14 +905,14 @@ fn layers_have_a_state_or_keys_and_values() {
         Mixer::Delta(delta) => delta,
         other => panic!("{other:?}"),
     };
-    let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+    let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, by_key: false };
     let assumed = delta(&of(Family::Qwen35, json!({})));
     assert_eq!(assumed, DeltaConfig { shape, taps: 4, by_key_head: false }, "what transformers assumes");
     assert!(delta(&of(Family::Qwen3Next, json!({}))).by_key_head);
     let stated = json!({"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 16,
         "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3});
     let config = of(Family::Qwen35, stated);
-    let shape = DeltaShape { key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 48 };
+    let shape = DeltaShape { key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 48, by_key: false };
     assert_eq!(delta(&config), DeltaConfig { shape, taps: 3, by_key_head: false });
     // Two inputs of the convolution, and a matrix per value head, in three layers.
     assert_eq!(config.state_numbers(), 3 * (2 * (2 * 32 + 288) + 6 * 16 * 48));
@@ -1117,7 +1128,15 @@ fn latents_are_keys_and_values_of_all_heads() {
 }
 
 fn config_of(shape: MambaShape) -> MambaConfig {
-    MambaConfig { shape, taps: 4, has_conv_bias: true, output: OutputNorm::AfterGate, norm_groups: 1 }
+    MambaConfig {
+        shape,
+        taps: 4,
+        has_conv_bias: true,
+        output: OutputNorm::AfterGate,
+        norm_groups: 1,
+        factors: [1.0; 5],
+        output_factor: 1.0,
+    }
 }
 
 /// Mamba-2: which layers, of what shape, what is beside the experts, and where queries and keys turn.
@@ -1173,6 +1192,60 @@ fn layers_are_mamba_or_attention() {
     let alone = of(json!({"num_local_experts": 0, "shared_intermediate_size": 48, "num_experts_per_tok": 0}));
     assert_eq!((alone.experts, alone.intermediate_size), (None, 48));
     assert!(alone.layers.iter().all(|layer| !layer.has_experts()));
+
+    // Both beside each other, and a factor of each product; in what is normed, groups are by themselves.
+    let both = |changes: Value| {
+        let mut changes = changes;
+        changes["mamba_n_heads"] = json!(16);
+        let config = of_family(Family::FalconH1, changes);
+        match config.layers[1].mixer {
+            Mixer::Both(mamba) if config.layers[1].rope == Some(0) => (mamba, config),
+            other => panic!("{other:?}"),
+        }
+    };
+    let shape = MambaShape { heads: 16, head_dim: 64, groups: 2, state_dim: 256 };
+    let expected = |output, norm_groups| MambaConfig { output, norm_groups, ..config_of(shape) };
+    let (assumed, plain) = both(json!({"mamba_n_groups": 2}));
+    assert_eq!(assumed, expected(OutputNorm::None, 1), "what transformers assumes");
+    assert_eq!(plain.state_numbers(), 2 * (3 * (1024 + 4 * 256) + 1024 * 256));
+    let (normed, _) = both(json!({"mamba_n_groups": 2, "mamba_rms_norm": true}));
+    assert_eq!(normed, expected(OutputNorm::BeforeGate, 2));
+    let (normed, _) = both(json!({"mamba_n_groups": 2, "mamba_rms_norm": true, "mamba_norm_before_gate": false}));
+    assert_eq!(normed, expected(OutputNorm::AfterGate, 2));
+    let (narrow, _) = both(json!({"mamba_d_ssm": null, "mamba_d_head": "auto"}));
+    assert_eq!(narrow.shape.head_dim, 16, "mamba_expand times hidden_size");
+    let (scaled, config) = both(json!({"ssm_in_multiplier": 0.5, "ssm_multipliers": [1, 2, 3, 4, 5],
+        "ssm_out_multiplier": 0.25, "attention_in_multiplier": 0.5, "key_multiplier": 3, "attention_out_multiplier": 6,
+        "mlp_multipliers": [0.25, 0.5]}));
+    assert_eq!((scaled.factors, scaled.output_factor), ([0.5, 1.0, 1.5, 2.0, 2.5], 0.25));
+    assert_eq!(config.attention_scale, 0.75 * plain.attention_scale);
+    assert_eq!(config.attention_output_multiplier, 3.0);
+    assert_eq!(config.activation, Activation::ScaledSilu { inner: 0.25, outer: 0.5 });
+
+    // Delta attention by key, or latent attention without rotation: of every fifth, ninth, .. layer, or listed.
+    let kimi = |changes| of_family(Family::KimiLinear, changes);
+    let letters_of = |config: &ModelConfig| -> String {
+        let letter = |layer: &LayerConfig| match (layer.mixer, layer.rope) {
+            (Mixer::Latent(latent), None) if !latent.neighbours => 'L',
+            (Mixer::Delta(delta), None) if delta.shape.by_key => 'D',
+            other => panic!("{other:?}"),
+        };
+        config.layers.iter().map(letter).collect()
+    };
+    assert_eq!(letters_of(&kimi(json!({"num_hidden_layers": 6}))), "DDDDLD", "what transformers assumes");
+    let published = json!({"head_dim": 32, "num_heads": 3, "short_conv_kernel_size": 3, "full_attn_layers": [2],
+        "kda_layers": [1]});
+    let config = kimi(json!({"linear_attn_config": published, "model_max_length": 77, "num_experts": 6,
+        "num_experts_per_token": 3, "moe_renormalize": false, "num_expert_group": 2, "topk_group": 1,
+        "num_shared_experts": 2}));
+    assert_eq!((letters_of(&config).as_str(), config.max_position_embeddings), ("DL", 77));
+    let shape = DeltaShape { key_heads: 3, value_heads: 3, key_dim: 32, value_dim: 32, by_key: true };
+    assert_eq!(config.layers[0].mixer, Mixer::Delta(DeltaConfig { shape, taps: 3, by_key_head: false }));
+    assert_eq!(config.state_numbers(), 2 * 3 * 96 + 3 * 32 * 32);
+    let scores = Scores::Sigmoid { groups: 2, kept_groups: 1, sum_eps: 1e-20, factor: 2.446 };
+    let shared = Some(SharedExpertConfig { width: 128, gated: false });
+    let rule = RoutingRule { top_k: 3, over_chosen: false, scores };
+    assert_eq!(config.experts, Some(experts(6, 64, rule, shared)));
 
     // Layers that are one block each, by names or by letters.
     let letters = |config: &ModelConfig| -> String {
@@ -1306,6 +1379,35 @@ fn fields_of_convolutions_and_routers_are_checked() {
         (Family::GraniteHybrid, mamba(json!({"time_step_limit": [0.0, 0.1]})), "time_step_limit: finite limits"),
         (Family::GraniteHybrid, mamba(json!({"position_embedding_type": "alibi"})), "rope and nope are"),
         (Family::GraniteHybrid, mamba(json!({"num_local_experts": 0})), "shared_intermediate_size: missing"),
+        (Family::KimiLinear, latent(json!({"mla_use_nope": false})), "mla_use_nope: false is not supported"),
+        (Family::KimiLinear, latent(json!({"moe_router_activation_func": "softmax"})), "\"softmax\" is not supported"),
+        (
+            Family::KimiLinear,
+            latent(json!({"linear_attn_config": {"full_attn_layers": [0]}})),
+            "linear_attn_config.full_attn_layers: \"0\" is no layer",
+        ),
+        (Family::KimiLinear, latent(json!({"linear_head_dim": 24})), "linear_head_dim: heads of width 24"),
+        (
+            Family::KimiLinear,
+            latent(json!({"layer_types": ["linear_attention", "linear_attention"]})),
+            "no layer is attention",
+        ),
+        (
+            Family::FalconH1,
+            json!({"mamba_d_ssm": 512, "mamba_d_head": 32}),
+            "128 heads of width 32 are not mamba_d_ssm = 512",
+        ),
+        (
+            Family::FalconH1,
+            json!({"mamba_n_heads": 16, "ssm_multipliers": [1]}),
+            "ssm_multipliers: 1 numbers; expected are 5",
+        ),
+        (Family::FalconH1, json!({"mamba_n_heads": 16, "key_multiplier": 0}), "key_multiplier: 0 is not between"),
+        (
+            Family::FalconH1,
+            json!({"mamba_n_heads": 16, "projectors_bias": true}),
+            "projectors_bias: true is not supported",
+        ),
         (Family::NemotronH, json!({"layer_types": null}), "layers_block_type: missing"),
         (Family::NemotronH, json!({"hybrid_override_pattern": "*?"}), "hybrid_override_pattern: \"?\" is none of"),
         (Family::NemotronH, json!({"hybrid_override_pattern": "*-M"}), "3 layers; num_hidden_layers = 2"),

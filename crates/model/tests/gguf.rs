@@ -310,8 +310,13 @@ fn converted_families_give_the_logits_of_their_directories() {
         "glm4",
         "hunyuan",
         "hunyuan-moe",
+        "kimi-linear",
+        "kimi-linear-listed",
         "qwen2-moe",
         "exaone4",
+        "falcon-h1",
+        "falcon-h1-gate-first",
+        "falcon-h1-norm-first",
         "gemma",
         "gemma2",
         "gemma3",
@@ -374,6 +379,12 @@ fn sayable(directory: &Path) -> Value {
         "GptOssForCausalLM" => config["swiglu_limit"] = 7.0.into(),
         "Qwen2MoeForCausalLM" => config["use_sliding_window"] = false.into(),
         "Starcoder2ForCausalLM" => config["sliding_window"] = Value::Null,
+        "FalconH1ForCausalLM" => {
+            // Multipliers are part of the weights, and what is in the weights is rounded.
+            let fields = config.as_object_mut().unwrap();
+            fields.retain(|name, _| !name.contains("_multiplier"));
+            fields.insert("mamba_norm_before_gate".into(), false.into());
+        }
         "NemotronHForCausalLM" if config["head_dim"].is_null() => config["head_dim"] = 128.into(),
         "OlmoForCausalLM" => config["layer_norm_eps"] = 1e-5.into(),
         "HunYuanDenseV1ForCausalLM" => {
@@ -417,6 +428,8 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         "Cohere2ForCausalLM" => "cohere2",
         "Cohere2MoeForCausalLM" => "cohere2moe",
         "PhimoeForCausalLM" => "phimoe",
+        "FalconH1ForCausalLM" => "falcon-h1",
+        "KimiLinearForCausalLM" => "kimi-linear",
         "NemotronForCausalLM" => "nemotron",
         "NemotronHForCausalLM" => "nemotron_h_moe",
         "Starcoder2ForCausalLM" => "starcoder2",
@@ -462,6 +475,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
     };
     let key = |name: &str| format!("{architecture}.{name}");
     let number = |field: &str| config[field].as_u64().map(|number| number as u32);
+    let of_delta = &config["linear_attn_config"];
     let (heads, hidden) = (number("num_attention_heads").unwrap(), number("hidden_size").unwrap());
     let head_dim = number("head_dim").unwrap_or(hidden / heads);
     // Of latent attention: rank and numbers that turn, the latter of which old files say nothing.
@@ -486,7 +500,7 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         }),
         None => u32_setting(&key("attention.head_count_kv"), number("num_key_value_heads").unwrap_or(heads)),
         Some(without) => {
-            let heads = |is_without: bool| if is_without { 0 } else { number("num_key_value_heads").unwrap() };
+            let heads = |is_without: bool| if is_without { 0 } else { number("num_key_value_heads").unwrap_or(1) };
             let bytes: Vec<u8> = without.iter().flat_map(|&layer| heads(layer).to_le_bytes()).collect();
             list_setting(&key("attention.head_count_kv"), 4, without.len() as u64, &bytes)
         }
@@ -528,6 +542,11 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("conv_kernel", "ssm.conv_kernel"),
         ("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
         ("moe_latent_size", "moe_latent_size"),
+        ("num_shared_experts", "expert_shared_count"),
+        ("num_expert_group", "expert_group_count"),
+        ("num_experts_per_token", "expert_used_count"),
+        ("linear_head_dim", "kda.head_dim"),
+        ("mamba_d_ssm", "ssm.inner_size"),
         ("mamba_n_heads", "ssm.time_step_rank"),
         ("mamba_n_groups", "ssm.group_count"),
         ("mamba_d_state", "ssm.state_size"),
@@ -613,17 +632,23 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         let softmax = ["DeepseekV2ForCausalLM", "Mistral4ForCausalLM"].map(Value::from);
         let scores = if softmax.contains(&config["architectures"][0]) { 1 } else { 2 };
         settings.push(u32_setting(&key("expert_gating_func"), scores));
-        settings.push(setting(&key("expert_weights_norm"), 7, &[u8::from(config["norm_topk_prob"] == true)]));
+        let normed = ["norm_topk_prob", "moe_renormalize"].iter().any(|field| config[*field] == true);
+        settings.push(setting(&key("expert_weights_norm"), 7, &[u8::from(normed)]));
         if config["mlp_layer_types"].is_array() {
             settings.push(u32_setting(&key("leading_dense_block_count"), 1));
         }
+    }
+    for (field, name) in [("head_dim", "kda.head_dim"), ("short_conv_kernel_size", "ssm.conv_kernel")] {
+        settings.extend(of_delta[field].as_u64().map(|number| u32_setting(&key(name), number as u32)));
     }
     if let Some(width) = number("mamba_head_dim") {
         settings.push(u32_setting(&key("ssm.inner_size"), number("mamba_num_heads").unwrap() * width));
         settings.push(setting(&key("expert_weights_norm"), 7, &[u8::from(config["norm_topk_prob"] != false)]));
     }
+    if let Some(expand) = number("mamba_expand").filter(|_| config["mamba_d_ssm"].is_null()) {
+        settings.push(u32_setting(&key("ssm.inner_size"), expand * hidden));
+    }
     if architecture == "granitehybrid" {
-        settings.push(u32_setting(&key("ssm.inner_size"), number("mamba_expand").unwrap() * hidden));
         let is_rotated = config["position_embedding_type"] == "rope";
         settings.push(setting(&key("rope.scaling.finetuned"), 7, &[u8::from(is_rotated)]));
     }
@@ -737,6 +762,9 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         };
         let shape = match name.rsplit_once("blk.").map_or("", |(_, own)| own.split_once('.').unwrap().1) {
             "shortconv.conv.weight" | "ssm_conv1d.weight" => vec![shape[0], shape[2]],
+            "ssm_a" if shape.len() == 4 => shape,
+            own if own.starts_with("ssm_conv1d_") => [vec![1], shape].concat(),
+            "ssm_norm.weight" if architecture == "kimi-linear" => shape,
             "ffn_gate_inp_shexp.weight" if ["qwen2moe", "qwen35moe"].contains(&architecture) => vec![shape[1]],
             "exp_probs_b.bias" => shape[shape.len() - 1..].to_vec(),
             "ssm_a" | "ssm_d" if !has_delta => vec![shape[0], 1],
@@ -988,6 +1016,13 @@ fn layers_without_keys(config: &Value) -> Option<Vec<bool>> {
     }
     if let Some(pattern) = config["hybrid_override_pattern"].as_str() {
         return Some(pattern.chars().map(|letter| letter != '*').collect());
+    }
+    if let Some(attention) = config["linear_attn_config"]["full_attn_layers"].as_array() {
+        let layers = 1..=config["num_hidden_layers"].as_u64().unwrap();
+        return Some(layers.map(|layer| !attention.contains(&layer.into())).collect());
+    }
+    if let Some(types) = config["layer_types"].as_array().filter(|_| config["kv_lora_rank"].is_u64()) {
+        return Some(types.iter().map(|name| name == "linear_attention").collect());
     }
     if let Some(blocks) = config["layers_block_type"].as_array() {
         return Some(blocks.iter().map(|block| block != "full_attention").collect());
@@ -1267,6 +1302,48 @@ fn ggml_name(architecture: &str, name: &str) -> String {
             ("feed_forward.w1", "ffn_gate"),
             ("feed_forward.w3", "ffn_up"),
             ("feed_forward.w2", "ffn_down"),
+        ],
+        "kimi-linear" => &[
+            ("self_attn.q_conv1d", "ssm_conv1d_q"),
+            ("self_attn.k_conv1d", "ssm_conv1d_k"),
+            ("self_attn.v_conv1d", "ssm_conv1d_v"),
+            ("self_attn.f_a_proj", "ssm_f_a"),
+            ("self_attn.f_b_proj", "ssm_f_b"),
+            ("self_attn.g_a_proj", "ssm_g_a"),
+            ("self_attn.g_b_proj", "ssm_g_b"),
+            ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+            ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+            ("self_attn.kv_b_proj", "attn_kv_b"),
+            ("self_attn.k_b_proj", "attn_k_b"),
+            ("self_attn.v_b_proj", "attn_v_b"),
+            ("self_attn.q_a_proj", "attn_q_a"),
+            ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+            ("self_attn.q_b_proj", "attn_q_b"),
+            ("self_attn.b_proj", "ssm_beta"),
+            ("self_attn.o_norm", "ssm_norm"),
+            ("self_attn.dt_bias", "ssm_dt.bias"),
+            ("self_attn.A_log", "ssm_a"),
+            ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"),
+            ("block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp"),
+            ("block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp"),
+            ("block_sparse_moe.shared_experts.down_proj", "ffn_down_shexp"),
+            ("block_sparse_moe.gate_proj", "ffn_gate"),
+            ("block_sparse_moe.up_proj", "ffn_up"),
+            ("block_sparse_moe.down_proj", "ffn_down"),
+        ],
+        "falcon-h1" => &[
+            ("model.final_layernorm", "output_norm"),
+            ("pre_ff_layernorm", "ffn_norm"),
+            ("feed_forward.gate_proj", "ffn_gate"),
+            ("feed_forward.up_proj", "ffn_up"),
+            ("feed_forward.down_proj", "ffn_down"),
+            ("mamba.in_proj", "ssm_in"),
+            ("mamba.conv1d", "ssm_conv1d"),
+            ("mamba.norm", "ssm_norm"),
+            ("mamba.out_proj", "ssm_out"),
+            ("mamba.dt_bias", "ssm_dt.bias"),
+            ("mamba.A_log", "ssm_a"),
+            ("mamba.D", "ssm_d"),
         ],
         "nemotron_h_moe" => &[
             ("backbone.", "model."),

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | bf16, computed in float32 | the same best token; relative L2 error of all rows together at most 1e-5 |
 //! | bf16 | the same best token; at most 1e-2 |
-//! | bf16, int8 keys and values | the same best token; at most 2e-2 |
+//! | bf16, int8 keys and values | the same best token; at most 2e-2. Of latents, all that a token leaves: but for one; 4e-2 |
 //! | int8 | relative L2 error at most 1e-1 (printed: `cargo test --test it oracle -- --nocapture`) |
 //! | int4 | the same, at most 0.35: random weights round worse than trained ones; a broken kernel is near 1 or above |
 //!
@@ -20,6 +20,7 @@ use crate::common;
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::{Backend, Float32, KvDtype, Reference, WeightClass};
+use model::config::Mixer;
 use model::{Forward, LoadOptions, ModelConfig, Runner};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -94,8 +95,9 @@ fn every_family_agrees_with_transformers() {
         let config = ModelConfig::load(&checkpoint).unwrap();
         let (prompts, has_states) = (recorded(&directory, config.vocab_size), config.state_numbers() > 0);
         let num_rows: usize = prompts.iter().map(|prompt| prompt.rows.len()).sum();
+        let has_latents = config.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Latent(_)));
         let narrow = [
-            (WeightClass::Bf16, KvDtype::Int8, 2e-2),
+            (WeightClass::Bf16, KvDtype::Int8, if has_latents { 4e-2 } else { 2e-2 }),
             (WeightClass::Int8, KvDtype::Bf16, 1e-1),
             (WeightClass::Int4, KvDtype::Bf16, if has_states || config.num_layers > 5 { 0.4 } else { 0.35 }),
         ];
@@ -120,7 +122,8 @@ fn every_family_agrees_with_transformers() {
             println!("{name:18} {precision}: relative L2 error {error:.2e}, {flips} of {num_rows} best tokens differ");
             assert!(error <= more * most, "{name} {precision}: relative L2 error {error:.3e} is above {most:e}");
             if class == WeightClass::Bf16 {
-                assert_eq!(flips, 0, "{name}: best tokens differ from those of transformers");
+                let most = usize::from(has_latents && kv_dtype == KvDtype::Int8);
+                assert!(flips <= most, "{name} {precision}: {flips} best tokens differ from those of transformers");
             }
 
             // Plain loops take the longest: a quick run has them for every fourth family, one with a narrow precision.
@@ -224,6 +227,25 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("granite-hybrid", "position_embedding_type", json!("rope")),
         ("granite-hybrid", "residual_multiplier", json!(1)),
         ("granite-hybrid-dense", "position_embedding_type", json!(null)),
+        ("kimi-linear", "moe_renormalize", json!(false)),
+        ("kimi-linear", "topk_group", json!(4)),
+        ("kimi-linear-listed", "routed_scaling_factor", json!(1)),
+        ("falcon-h1", "embedding_multiplier", json!(1)),
+        ("falcon-h1", "lm_head_multiplier", json!(1)),
+        ("falcon-h1", "mlp_multipliers", json!([1, 0.6])),
+        ("falcon-h1", "mlp_multipliers", json!([0.7, 1])),
+        ("falcon-h1", "key_multiplier", json!(1)),
+        ("falcon-h1", "attention_in_multiplier", json!(1)),
+        ("falcon-h1", "attention_out_multiplier", json!(1)),
+        ("falcon-h1", "ssm_in_multiplier", json!(1)),
+        ("falcon-h1", "ssm_out_multiplier", json!(1)),
+        ("falcon-h1", "ssm_multipliers", json!([1, 1.4, 0.7, 1.6, 0.8])),
+        ("falcon-h1", "ssm_multipliers", json!([0.6, 1, 0.7, 1.6, 0.8])),
+        ("falcon-h1", "ssm_multipliers", json!([0.6, 1.4, 1.2, 1.6, 0.8])),
+        ("falcon-h1", "ssm_multipliers", json!([0.6, 1.4, 0.7, 0.8, 0.8])),
+        ("falcon-h1", "ssm_multipliers", json!([0.6, 1.4, 0.7, 1.6, 1.6])),
+        ("falcon-h1-norm-first", "mamba_norm_before_gate", json!(false)),
+        ("falcon-h1-gate-first", "mamba_norm_before_gate", json!(true)),
         ("nemotron-h", "norm_topk_prob", json!(true)),
         ("nemotron-h", "layer_norm_epsilon", json!(0.1)),
         ("nemotron-h", "position_embedding_type", json!("rope")),

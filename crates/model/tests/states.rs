@@ -15,8 +15,9 @@ use std::ops::Range;
 
 /// Dense with states in the first and the last layer; experts and one shared; projections key head by key head; short
 /// convolutions in the first and the last layer; those with biases, and experts; Mamba-2 with experts, and dense; layers that
-/// are one block each, the last of them Mamba-2, or experts.
-const CHECKPOINTS: [&str; 9] = [
+/// are one block each, the last of them Mamba-2, or experts; Mamba-2 and attention beside each other; decays
+/// of keys, beside latent attention.
+const CHECKPOINTS: [&str; 13] = [
     "qwen3.5",
     "qwen3.5-moe",
     "qwen3-next",
@@ -26,6 +27,10 @@ const CHECKPOINTS: [&str; 9] = [
     "granite-hybrid-dense",
     "nemotron-h",
     "nemotron-3",
+    "falcon-h1",
+    "falcon-h1-gate-first",
+    "kimi-linear",
+    "kimi-linear-listed",
 ];
 /// Longer than an attention split (256).
 const LEN: usize = 271;
@@ -255,6 +260,10 @@ fn slots_are_taken_at_load_and_only_where_there_are_states() {
     // Two inputs of 6 x 16 + 2 x 2 x 16 channels, and 6 heads of 16 x 16, in two layers; three of 6 x 16 + 2 x 3 x 32.
     assert_eq!(numbers("nemotron-h"), 4 * 2 * (2 * 160 + 6 * 16 * 16));
     assert_eq!(numbers("nemotron-3"), 4 * 2 * (3 * 288 + 6 * 32 * 16));
+    // Three inputs of 4 x 16 + 2 x 2 x 32 channels, and 4 heads of 32 x 16, in two layers.
+    assert_eq!(numbers("falcon-h1"), 4 * 2 * (3 * 192 + 4 * 32 * 16));
+    // Three inputs of 3 x 3 x 16 channels, and 3 heads of 16 x 16, in three layers.
+    assert_eq!(numbers("kimi-linear"), 4 * 3 * (3 * 144 + 3 * 16 * 16));
     assert_eq!(numbers("llama3"), 0);
 
     let absurd = LoadOptions { state_slots: 1 << 40, ..options(WeightClass::Bf16) };

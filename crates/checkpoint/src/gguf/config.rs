@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 /// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too, OLMo 3 `olmo2`, and
 /// DeepSeek-V3, Kimi K2 and GLM-4.7-Flash `deepseek2`: see [`class`]. Of those that see images, the text part is a plain
 /// model: without images, the three positions of a token are one.
-const ARCHITECTURES: [(&str, &str); 53] = [
+const ARCHITECTURES: [(&str, &str); 55] = [
     ("llama", "LlamaForCausalLM"),
     ("llama4", "Llama4ForCausalLM"),
     ("arcee", "ArceeForCausalLM"),
@@ -69,6 +69,8 @@ const ARCHITECTURES: [(&str, &str); 53] = [
     ("mistral4", "Mistral4ForCausalLM"),
     ("granitemoe", "GraniteMoeSharedForCausalLM"),
     ("granitehybrid", "GraniteMoeHybridForCausalLM"),
+    ("falcon-h1", "FalconH1ForCausalLM"),
+    ("kimi-linear", "KimiLinearForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen3next", "Qwen3NextForCausalLM"),
     ("qwen35", "Qwen3_5ForCausalLM"),
@@ -172,6 +174,7 @@ const OF_NEMOTRON_H: [(&str, &str); 7] = [
 ];
 const EPSILON_OF_NEMOTRON_H: &str = "layer_norm_epsilon";
 const INNER: &str = "ssm.inner_size";
+const OF_KIMI: [(&str, &str); 2] = [("linear_head_dim", "kda.head_dim"), ("linear_conv_kernel_dim", "ssm.conv_kernel")];
 const OF_DELTA: [(&str, &str); 4] = [
     ("linear_num_key_heads", "ssm.group_count"),
     ("linear_num_value_heads", "ssm.time_step_rank"),
@@ -231,7 +234,7 @@ impl<'m> Settings<'m> {
 
     /// Keys and values are parts of a latent.
     fn has_latents(&self) -> bool {
-        ["deepseek2", "mistral4"].contains(&self.architecture)
+        ["deepseek2", "mistral4", "kimi-linear"].contains(&self.architecture)
     }
 
     fn head_dim(&self) -> Result<Option<u64>, LoadError> {
@@ -343,8 +346,13 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
             add_dense_layers(gguf, settings.integer("block_count")?.unwrap_or(0), &mut config);
         }
         "deepseek2" | "mistral4" => add_latent_fields(&settings, &mut config)?,
+        "kimi-linear" => {
+            add_latent_fields(&settings, &mut config)?;
+            add_kimi_fields(gguf, &settings, &mut config)?;
+        }
         "granitemoe" | "granitehybrid" => add_granite_fields(gguf, &settings, &mut config)?,
         "nemotron_h" | "nemotron_h_moe" => add_nemotron_h_fields(gguf, &settings, &mut config)?,
+        "falcon-h1" => add_falcon_h1_fields(gguf, &settings, &mut config)?,
         "qwen3" if gguf.tensor("cls.output.weight").is_some() => {
             config.insert("architectures".into(), json!(["Qwen3ForSequenceClassification"]));
             config.insert("gguf_rows".into(), true.into());
@@ -544,6 +552,20 @@ fn add_latent_fields(settings: &Settings<'_>, config: &mut Map<String, Value>) -
     add_expert_weights(settings, !is_v2, config)
 }
 
+/// Layers of linear attention are those without key heads; no key has the number of their heads.
+fn add_kimi_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<String, Value>) -> Result<(), LoadError> {
+    add_integers(settings, &OF_KIMI, config)?;
+    let heads = settings.metadata.floats(&settings.key("attention.head_count_kv"))?.unwrap_or_default();
+    let name = |heads: &f64| if *heads == 0.0 { "linear_attention" } else { "full_attention" };
+    config.insert("layer_types".into(), heads.iter().map(name).collect());
+    let has_router = |layer: usize| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+    let kind = |layer| if has_router(layer) { "sparse" } else { "dense" };
+    config.insert("mlp_layer_types".into(), (0..heads.len()).map(kind).collect());
+    let betas = (0..heads.len()).find_map(|layer| gguf.tensor(&format!("blk.{layer}.ssm_beta.weight")));
+    config.extend(betas.map(|(_, betas)| ("linear_num_heads".to_string(), json!(betas.shape.first()))));
+    add_router_fields(settings, config)
+}
+
 /// Layers that see all have heads of their own, and their pairs that do not turn have a divisor without end.
 fn add_gemma4_fields(
     gguf: &Gguf,
@@ -649,9 +671,7 @@ fn add_granite_fields(gguf: &Gguf, settings: &Settings<'_>, config: &mut Map<Str
     }
     let is_rotated = settings.metadata.flag(&settings.key("rope.scaling.finetuned"))?.unwrap_or(true);
     config.insert("position_embedding_type".into(), if is_rotated { "rope" } else { "nope" }.into());
-    for (field, name) in OF_MAMBA {
-        config.extend(settings.integer(name)?.map(|number| (field.to_string(), number.into())));
-    }
+    add_integers(settings, &OF_MAMBA, config)?;
     let (inner, hidden) = (settings.integer(INNER)?, settings.integer("embedding_length")?);
     if let (Some(inner), Some(hidden @ 1..)) = (inner, hidden) {
         if inner % hidden != 0 {
@@ -685,6 +705,21 @@ fn add_nemotron_h_fields(
     config.insert("layers_block_type".into(), (0..layers.min(MAX_LAYERS)).map(block).collect());
     config.insert("num_hidden_layers".into(), layers.into());
     add_router_fields(settings, config)
+}
+
+/// All multipliers are part of the weights; a norm, where there is one, is behind the gate.
+fn add_falcon_h1_fields(
+    gguf: &Gguf,
+    settings: &Settings<'_>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    add_integers(settings, &OF_MAMBA, config)?;
+    add_integers(settings, &[("mamba_d_ssm", INNER)], config)?;
+    add_mamba_heads(settings, "mamba_d_head", config)?;
+    config.insert("mamba_conv_bias".into(), gguf.has_tensor_like("ssm_conv1d.bias").into());
+    config.insert("mamba_rms_norm".into(), gguf.has_tensor_like("ssm_norm.weight").into());
+    config.insert("mamba_norm_before_gate".into(), false.into());
+    Ok(())
 }
 
 /// The width of a head of Mamba-2.
@@ -788,7 +823,8 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
         .chain(OF_GLM4)
         .chain(OF_MAMBA)
         .chain(OF_NEMOTRON_H)
-        .chain([(EPSILON_OF_NEMOTRON_H, EPSILON.1), ("mamba_head_dim", INNER)])
+        .chain(OF_KIMI)
+        .chain([(EPSILON_OF_NEMOTRON_H, EPSILON.1), ("mamba_head_dim", INNER), ("mamba_d_ssm", INNER)])
         .chain([SHARED_WIDTH])
         .chain(OF_LATENT);
     let widths = [("qk_nope_head_dim", "attention.key_length_mla"), ("v_head_dim", "attention.value_length_mla")];

@@ -35,6 +35,7 @@ fn outer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
     let own: &[(&str, &str)] = match architecture {
         "lfm2" | "lfm2moe" => &[("token_embd_norm", "model.embedding_norm")],
         "nemotron_h" | "nemotron_h_moe" => &[("token_embd", "model.embeddings"), ("output_norm", "model.norm_f")],
+        "falcon-h1" => &[("output_norm", "model.final_layernorm")],
         "gemma4" => &[
             ("per_layer_token_embd", "model.embed_tokens_per_layer"),
             ("per_layer_model_proj", "model.per_layer_model_projection"),
@@ -72,6 +73,7 @@ fn expert_modules(architecture: &str) -> (&'static str, [&'static str; 3]) {
     match architecture {
         "lfm2moe" => ("feed_forward.experts", ["w1", "w3", "w2"]),
         "llama4" => ("feed_forward.experts", ["gate_proj", "up_proj", "down_proj"]),
+        "kimi-linear" => ("block_sparse_moe.experts", ["w1", "w3", "w2"]),
         "granitemoe" | "granitehybrid" => ("block_sparse_moe.experts", ["gate_proj", "up_proj", "down_proj"]),
         "nemotron_h_moe" => ("mixer.experts", ["gate_proj", "up_proj", "down_proj"]),
         _ => ("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
@@ -98,7 +100,14 @@ fn layer_tensors(architecture: &str) -> &'static [(&'static str, &'static str)] 
             ("ssm_dt.bias", "mixer.dt_bias"),
             ("exp_probs_b.bias", "mixer.gate.e_score_correction_bias"),
         ],
-        "granitehybrid" => &[("ssm_a", "mamba.rates"), ("ssm_d", "mamba.D"), ("ssm_dt.bias", "mamba.dt_bias")],
+        "kimi-linear" => &[
+            ("ssm_a", "self_attn.rates"),
+            ("ssm_dt.bias", "self_attn.dt_bias"),
+            ("exp_probs_b.bias", "block_sparse_moe.gate.e_score_correction_bias"),
+        ],
+        "granitehybrid" | "falcon-h1" => {
+            &[("ssm_a", "mamba.rates"), ("ssm_d", "mamba.D"), ("ssm_dt.bias", "mamba.dt_bias")]
+        }
         "qwen35" | "qwen35moe" | "qwen3next" => {
             &[("ssm_a", "linear_attn.rates"), ("ssm_dt.bias", "linear_attn.dt_bias")]
         }
@@ -151,6 +160,41 @@ const OF_GRANITE: [(&str, &str); 11] = [
     ("ffn_gate", "shared_mlp.gate_proj"),
     ("ffn_up", "shared_mlp.up_proj"),
     ("ffn_down", "shared_mlp.down_proj"),
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+];
+
+const OF_KIMI: [(&str, &str); 21] = [
+    ("ssm_conv1d_q", "self_attn.q_conv1d"),
+    ("ssm_conv1d_k", "self_attn.k_conv1d"),
+    ("ssm_conv1d_v", "self_attn.v_conv1d"),
+    ("ssm_f_a", "self_attn.f_a_proj"),
+    ("ssm_f_b", "self_attn.f_b_proj"),
+    ("ssm_g_a", "self_attn.g_a_proj"),
+    ("ssm_g_b", "self_attn.g_b_proj"),
+    ("ssm_beta", "self_attn.b_proj"),
+    ("ssm_norm", "self_attn.o_norm"),
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_k_b", "self_attn.k_b_proj"),
+    ("attn_v_b", "self_attn.v_b_proj"),
+    ("attn_kv_b", "self_attn.kv_b_proj"),
+    ("ffn_gate_inp", "block_sparse_moe.gate"),
+    ("ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
+    ("ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
+];
+
+const OF_FALCON_H1: [(&str, &str); 8] = [
+    ("ffn_norm", "pre_ff_layernorm"),
+    ("ffn_gate", "feed_forward.gate_proj"),
+    ("ffn_up", "feed_forward.up_proj"),
+    ("ffn_down", "feed_forward.down_proj"),
     ("ssm_in", "mamba.in_proj"),
     ("ssm_conv1d", "mamba.conv1d"),
     ("ssm_norm", "mamba.norm"),
@@ -284,6 +328,8 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
         "gemma4" => &OF_GEMMA4,
         "granitemoe" | "granitehybrid" => &OF_GRANITE,
         "nemotron_h" | "nemotron_h_moe" => &OF_NEMOTRON_H,
+        "falcon-h1" => &OF_FALCON_H1,
+        "kimi-linear" => &OF_KIMI,
         "qwen35" | "qwen35moe" | "qwen3next" => &OF_DELTA,
         _ => &[],
     };
@@ -371,6 +417,9 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
         StoredAs::Itself
     };
     let shape = match tensor.shape.as_slice() {
+        // With dimensions of one at the front too.
+        &[1, channels, 1, taps] if name.ends_with("_conv1d.weight") => vec![channels, 1, taps],
+        &[1, 1, heads, 1] if name.ends_with(".rates") => vec![heads],
         &[channels, taps] if [".conv.conv.weight", ".conv1d.weight"].iter().any(|end| name.ends_with(end)) => {
             vec![channels, 1, taps]
         }
@@ -500,6 +549,16 @@ mod tests {
             ("nemotron_h_moe", "blk.7.ssm_a", "model.layers.7.mixer.rates"),
             ("nemotron_h_moe", "blk.7.exp_probs_b.bias", "model.layers.7.mixer.gate.e_score_correction_bias"),
             ("nemotron_h_moe", "blk.7.ffn_latent_down.weight", "model.layers.7.mixer.fc1_latent_proj.weight"),
+            ("kimi-linear", "blk.7.ssm_conv1d_k.weight", "model.layers.7.self_attn.k_conv1d.weight"),
+            ("kimi-linear", "blk.7.ssm_dt.bias", "model.layers.7.self_attn.dt_bias"),
+            (
+                "kimi-linear",
+                "blk.7.ffn_down_shexp.weight",
+                "model.layers.7.block_sparse_moe.shared_experts.down_proj.weight",
+            ),
+            ("falcon-h1", "output_norm.weight", "model.final_layernorm.weight"),
+            ("falcon-h1", "blk.7.ssm_d", "model.layers.7.mamba.D"),
+            ("falcon-h1", "blk.7.ffn_norm.weight", "model.layers.7.pre_ff_layernorm.weight"),
             ("granitemoe", "blk.7.ffn_gate_inp.weight", "model.layers.7.block_sparse_moe.router.layer.weight"),
             ("cohere2moe", "blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"),
             ("phimoe", "output.bias", "lm_head.bias"),

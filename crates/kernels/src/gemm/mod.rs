@@ -430,7 +430,7 @@ pub(crate) fn linear_by_head(
     let (shape, class) = (matrices[0].borrow().shape(), matrices[0].borrow().class());
     let (rows, heads) = (x.len() / from.width, matrices.len());
     assert!(shape.in_features <= from.stride && shape.out_features <= to.stride, "{shape:?} of {from:?}, {to:?}");
-    assert_eq!((heads * from.stride, heads * to.stride), (from.width, to.width), "{heads} heads");
+    assert!(heads * from.stride <= from.width && heads * to.stride <= to.width, "{heads} heads of {from:?}, {to:?}");
     assert_eq!((x.len(), out.len()), (rows * from.width, rows * to.width), "x and out are rows");
     if rows == 0 {
         return;

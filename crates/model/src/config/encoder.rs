@@ -354,6 +354,7 @@ fn plain(fields: &Fields<'_>, family: Family, sizes: Sizes, encoder: EncoderConf
         layer_activations: Vec::new(),
         attention_scale: AttentionRule::of_width(head_dim).scale,
         attention_softcap: None,
+        attention_output_multiplier: 1.0,
         embedding_multiplier: 1.0,
         residual_multiplier: 1.0,
         logits_multiplier: 1.0,

@@ -93,6 +93,11 @@ pub enum Family {
     GraniteMoe,
     /// Granite 4: Mamba-2 and attention, with experts or dense (IBM, 2025).
     GraniteHybrid,
+    /// Falcon-H1: Mamba-2 and attention beside each other in every layer (Zuo et al., 2025).
+    FalconH1,
+    /// Kimi Linear: delta attention by key in three of four layers, latent attention without rotation in the others
+    /// (Kimi Team, 2025).
+    KimiLinear,
     /// Arcee's foundation models: an MLP without a gate (Arcee AI, 2025).
     Arcee,
     /// Apertus: an MLP without a gate, whose activation each layer learns (Swiss AI, 2025).
@@ -297,6 +302,8 @@ pub(super) enum Factors {
     Cohere,
     /// `output_multiplier`, capped logits.
     Muse,
+    /// A factor of every product.
+    FalconH1,
     /// `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`.
     Granite,
 }
@@ -380,12 +387,16 @@ pub(super) enum MixerFields {
     Mamba,
     /// A layer is Mamba-2, attention, an MLP or experts alone, by `layers_block_type` or `hybrid_override_pattern`.
     SingleBlocks,
+    /// Mamba-2 and attention in all.
+    Both,
     /// Short convolutions, by `layer_types`, or all but `full_attn_idxs`.
     ShortConvolutions,
     /// The same in the first layer and every second one unless `layer_types` lists them.
     EverySecondConvolution,
     /// Latent attention in all.
     Latent,
+    /// Latent attention, and linear attention with a decay for each key, by `layer_types` or lists of layers.
+    Kimi,
 }
 
 /// How the projections of a layer of linear attention are stored.
@@ -395,6 +406,8 @@ pub(super) enum DeltaProjections {
     Apart,
     /// In two tensors, key head by key head.
     ByKeyHead,
+    /// q, k and v in three, decays of keys and gates of the output in two each.
+    ByKey,
 }
 
 /// A row of the table.
@@ -967,7 +980,7 @@ const GLM4_MOE: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) static ARCHITECTURES: [Traits; 76] = [
+pub(super) static ARCHITECTURES: [Traits; 78] = [
     LLAMA,
     Traits {
         family: Family::Arcee,
@@ -1335,6 +1348,18 @@ pub(super) static ARCHITECTURES: [Traits; 76] = [
         ..GRANITE_MOE
     },
     Traits {
+        family: Family::FalconH1,
+        architecture: "FalconH1ForCausalLM",
+        base: "FalconH1Model",
+        model_type: "falcon_h1",
+        attention_bias: AttentionBias::Never,
+        mlp_bias: false,
+        factors: Factors::FalconH1,
+        mixers: MixerFields::Both,
+        eps: 1e-5,
+        ..LLAMA
+    },
+    Traits {
         family: Family::SmolLm3,
         architecture: "SmolLM3ForCausalLM",
         base: "SmolLM3Model",
@@ -1523,6 +1548,16 @@ pub(super) static ARCHITECTURES: [Traits; 76] = [
         architecture: "Glm4MoeLiteForCausalLM",
         base: "Glm4MoeLiteModel",
         model_type: "glm4_moe_lite",
+        eps: 1e-5,
+        ..DEEPSEEK_V3
+    },
+    Traits {
+        family: Family::KimiLinear,
+        architecture: "KimiLinearForCausalLM",
+        base: "KimiLinearModel",
+        model_type: "kimi_linear",
+        mixers: MixerFields::Kimi,
+        rotation_if_asked: true,
         eps: 1e-5,
         ..DEEPSEEK_V3
     },

@@ -2,7 +2,7 @@
 
 use super::family::{DeltaProjections, ExpertFields, MixerFields, Router, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
-use super::{CacheLayer, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_head_dim, rope};
+use super::{CacheLayer, FACTOR, LayerConfig, LayerInputConfig, MAX_WIDTH, cache, check_head_dim, rope};
 use checkpoint::LoadError;
 use kernels::convolution::MAX_TAPS;
 use kernels::recurrence::MAX_WIDTH as MAX_HEAD;
@@ -64,6 +64,8 @@ pub enum Mixer {
     Delta(DeltaConfig),
     /// By a state that fades as fast as each says: Mamba-2 (Dao & Gu, 2024).
     Mamba(MambaConfig),
+    /// By Mamba-2 and by attention, beside each other: what both give is added (Zuo et al., 2025).
+    Both(MambaConfig),
     /// By the few rows before each: a short convolution between gates (LFM2: Liquid AI, 2025).
     ShortConvolution(ShortConvolutionConfig),
     /// By a latent of each, of which all heads have their keys and values (DeepSeek-AI, 2024).
@@ -91,12 +93,17 @@ pub struct MixerWidths {
 impl Mixer {
     /// The layer has keys and values.
     pub fn has_keys(&self) -> bool {
-        matches!(self, Mixer::Attention | Mixer::Latent(_))
+        matches!(self, Mixer::Attention | Mixer::Both(_) | Mixer::Latent(_))
     }
 
     /// The single mixers, in the order in which they are computed.
     pub(crate) fn parts(self) -> impl Iterator<Item = Mixer> {
-        [self].into_iter().filter(|mixer| *mixer != Mixer::None)
+        let parts = match self {
+            Mixer::None => [None, None],
+            Mixer::Both(mamba) => [Some(Mixer::Mamba(mamba)), Some(Mixer::Attention)],
+            single => [Some(single), None],
+        };
+        parts.into_iter().flatten()
     }
 
     /// Numbers (float32) of a sequence's state in such a layer.
@@ -104,7 +111,7 @@ impl Mixer {
         match self {
             Mixer::None | Mixer::Attention | Mixer::Latent(_) => 0,
             Mixer::Delta(delta) => delta.conv_numbers() + delta.shape.state_numbers(),
-            Mixer::Mamba(mamba) => mamba.conv_numbers() + mamba.shape.state_numbers(),
+            Mixer::Mamba(mamba) | Mixer::Both(mamba) => mamba.conv_numbers() + mamba.shape.state_numbers(),
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (taps - 1) * channels,
         }
     }
@@ -113,20 +120,40 @@ impl Mixer {
     pub(super) fn state_flops(&self) -> usize {
         match self {
             Mixer::None | Mixer::Attention | Mixer::Latent(_) => 0,
-            // The decay, and three sums with a product each.
+            // The decay, and three sums with a product each; once more where it is of a key.
             Mixer::Delta(DeltaConfig { shape, taps, .. }) => 7 * shape.state_numbers() + 2 * taps * shape.channels(),
             // The same with one sum less.
-            Mixer::Mamba(MambaConfig { shape, taps, .. }) => 5 * shape.state_numbers() + 2 * taps * shape.channels(),
+            Mixer::Mamba(MambaConfig { shape, taps, .. }) | Mixer::Both(MambaConfig { shape, taps, .. }) => {
+                5 * shape.state_numbers() + 2 * taps * shape.channels()
+            }
             Mixer::ShortConvolution(ShortConvolutionConfig { channels, taps, .. }) => (2 * taps + 2) * channels,
+        }
+    }
+
+    /// Weights of the products between the first and the last.
+    pub(super) fn inner_parameters(&self) -> usize {
+        match self {
+            Mixer::Latent(latent) => latent.inner_parameters(),
+            Mixer::Delta(DeltaConfig { shape, .. }) => shape.decays_width() * shape.key_dim,
+            _ => 0,
+        }
+    }
+
+    /// Numbers of a row that lie between these products; `None`: there are none.
+    pub(super) fn between(&self) -> Option<[usize; 3]> {
+        match self {
+            Mixer::Latent(latent) => Some(latent.between()),
+            Mixer::Delta(DeltaConfig { shape, .. }) if shape.by_key => Some([shape.decays_width(), 0, 0]),
+            _ => None,
         }
     }
 
     /// Of all single mixers but attention, whose follow from its heads.
     pub(super) fn widths(&self) -> Option<MixerWidths> {
         match self {
-            Mixer::None | Mixer::Attention => None,
+            Mixer::None | Mixer::Attention | Mixer::Both(_) => None,
             Mixer::Delta(DeltaConfig { shape, .. }) => {
-                Some(MixerWidths { row: shape.row_width(), gates: 2 * shape.value_heads, out: shape.value_width() })
+                Some(MixerWidths { row: shape.row_width(), gates: shape.gates_width(), out: shape.value_width() })
             }
             Mixer::Mamba(MambaConfig { shape, .. }) => {
                 Some(MixerWidths { row: shape.row_width(), gates: shape.heads, out: shape.inner() })
@@ -187,10 +214,10 @@ impl LatentConfig {
         self.query_rank.map_or(0, |rank| rank * self.shape.query_width()) + num_heads * (plain + value) * rank
     }
 
-    /// Numbers of a row that lie between these products.
-    pub(crate) fn between(&self) -> [usize; 3] {
+    /// Queries, those absorbed, and sums, or what queries are made of.
+    fn between(&self) -> [usize; 3] {
         let layout = self.shape.layout();
-        [self.shape.query_width(), layout.q_width(), layout.out_width()]
+        [self.shape.query_width(), layout.q_width(), layout.out_width().max(self.query_rank.unwrap_or(0))]
     }
 }
 
@@ -207,6 +234,10 @@ pub struct MambaConfig {
     pub output: OutputNorm,
     /// How many equal parts of the output are normed by themselves.
     pub norm_groups: usize,
+    /// Of z, x, B, C and dt, as the first product makes them.
+    pub factors: [f32; 5],
+    /// Of what the last product reads.
+    pub output_factor: f32,
 }
 
 /// What fields of Mamba-2 are called, and what is assumed of them.
@@ -219,10 +250,20 @@ struct MambaFields {
     taps: &'static str,
     conv_bias: &'static str,
     biases: &'static str,
-    /// All heads together are `mamba_expand` times as wide as the stream.
-    expands: bool,
+    inner: Inner,
     /// Groups are normed by themselves.
     norms_by_group: bool,
+}
+
+/// How wide all heads are together.
+#[derive(PartialEq, Eq)]
+enum Inner {
+    /// `mamba_expand` times as wide as the stream.
+    Expanded,
+    /// `mamba_d_ssm`, which is assumed to be 1024; with null the same.
+    Stated,
+    /// As their number and width say.
+    Free,
 }
 
 const OF_GRANITE: MambaFields = MambaFields {
@@ -233,9 +274,12 @@ const OF_GRANITE: MambaFields = MambaFields {
     taps: "mamba_d_conv",
     conv_bias: "mamba_conv_bias",
     biases: "mamba_proj_bias",
-    expands: true,
+    inner: Inner::Expanded,
     norms_by_group: false,
 };
+
+const OF_FALCON: MambaFields =
+    MambaFields { biases: "projectors_bias", inner: Inner::Stated, norms_by_group: true, ..OF_GRANITE };
 
 const OF_NEMOTRON: MambaFields = MambaFields {
     heads: ("mamba_num_heads", 128),
@@ -245,7 +289,7 @@ const OF_NEMOTRON: MambaFields = MambaFields {
     taps: "conv_kernel",
     conv_bias: "use_conv_bias",
     biases: "use_bias",
-    expands: false,
+    inner: Inner::Free,
     norms_by_group: true,
 };
 
@@ -263,9 +307,16 @@ impl MambaConfig {
         if !heads.is_multiple_of(groups) {
             return Err(fields.error(names.groups.0, format!("{groups} does not divide {of_heads} = {heads}")));
         }
-        let inner = match names.expands {
-            true => Some(size(("mamba_expand", 2))?.saturating_mul(fields.size("hidden_size", MAX_WIDTH)?)),
-            false => None,
+        const STATED: &str = "mamba_d_ssm";
+        let (inner, why) = match names.inner {
+            Inner::Free => (None, ""),
+            Inner::Stated if !fields.map.get(STATED).is_some_and(Value::is_null) => {
+                (Some(size((STATED, 1024))?), STATED)
+            }
+            _ => {
+                let expanded = size(("mamba_expand", 2))?.saturating_mul(fields.size("hidden_size", MAX_WIDTH)?);
+                (Some(expanded), "mamba_expand times hidden_size")
+            }
         };
         let absent = names.head_dim.1.or(inner.map(|inner| inner / heads)).unwrap_or(0);
         let head_dim = match fields.map.get(names.head_dim.0) {
@@ -279,7 +330,7 @@ impl MambaConfig {
             state_dim: width(names.state_dim.0, size(names.state_dim)?)?,
         };
         if let Some(inner) = inner.filter(|inner| heads * head_dim != *inner) {
-            let problem = format!("{heads} heads of width {head_dim} are not mamba_expand times hidden_size = {inner}");
+            let problem = format!("{heads} heads of width {head_dim} are not {why} = {inner}");
             return Err(fields.error(of_heads, problem));
         }
         if shape.row_width() > 2 * MAX_WIDTH || shape.inner() > MAX_WIDTH {
@@ -294,8 +345,27 @@ impl MambaConfig {
         refuse_step_limits(fields)?;
         let taps = fields.optional_integer(names.taps, 2..=MAX_TAPS as u64)?.unwrap_or(4) as usize;
         let has_conv_bias = fields.flag(names.conv_bias, true)?;
-        let norm_groups = if names.norms_by_group { groups } else { 1 };
-        Ok(MambaConfig { shape, taps, has_conv_bias, output: OutputNorm::AfterGate, norm_groups })
+        let output = match names.inner {
+            Inner::Stated if !fields.flag("mamba_rms_norm", false)? => OutputNorm::None,
+            Inner::Stated if fields.flag("mamba_norm_before_gate", true)? => OutputNorm::BeforeGate,
+            _ => OutputNorm::AfterGate,
+        };
+        let norm_groups = if names.norms_by_group && output != OutputNorm::None { groups } else { 1 };
+        let (factors, output_factor) = ([1.0; 5], 1.0);
+        Ok(MambaConfig { shape, taps, has_conv_bias, output, norm_groups, factors, output_factor })
+    }
+
+    /// With the multipliers of Falcon-H1.
+    fn with_factors(self, fields: &Fields<'_>) -> Result<MambaConfig, LoadError> {
+        const EACH: &str = "ssm_multipliers";
+        let factor = |name| Ok(fields.optional_float(name, FACTOR)?.unwrap_or(1.0));
+        let of_input: f64 = factor("ssm_in_multiplier")?;
+        let mut factors = [of_input as f32; 5];
+        if fields.get(EACH).is_some() {
+            let each = fields.floats(EACH, 5, FACTOR)?;
+            factors = std::array::from_fn(|part| (of_input * each[part]) as f32);
+        }
+        Ok(MambaConfig { factors, output_factor: factor("ssm_out_multiplier")? as f32, ..self })
     }
 
     /// Numbers of the convolution's state: inputs of the rows before.
@@ -361,11 +431,19 @@ impl DeltaConfig {
                 Err(fields.error(name, problem))
             }
         };
-        let shape = DeltaShape {
-            key_heads: heads("linear_num_key_heads", 16)?,
-            value_heads: heads("linear_num_value_heads", 32)?,
-            key_dim: width("linear_key_head_dim")?,
-            value_dim: width("linear_value_head_dim")?,
+        let by_key = projections == DeltaProjections::ByKey;
+        let shape = match by_key {
+            true => {
+                let (heads, dim) = (heads("linear_num_heads", 32)?, width("linear_head_dim")?);
+                DeltaShape { key_heads: heads, value_heads: heads, key_dim: dim, value_dim: dim, by_key }
+            }
+            false => DeltaShape {
+                key_heads: heads("linear_num_key_heads", 16)?,
+                value_heads: heads("linear_num_value_heads", 32)?,
+                key_dim: width("linear_key_head_dim")?,
+                value_dim: width("linear_value_head_dim")?,
+                by_key,
+            },
         };
         let DeltaShape { key_heads, value_heads, .. } = shape;
         if !value_heads.is_multiple_of(key_heads) {
@@ -824,6 +902,14 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
             let latent = LatentConfig::read(fields, fields.size("num_attention_heads", 1024)?)?;
             return Ok(vec![Mixer::Latent(latent); num_layers]);
         }
+        MixerFields::Kimi => {
+            let latent = LatentConfig::read(fields, fields.size("num_attention_heads", 1024)?)?;
+            let latent = Mixer::Latent(LatentConfig { neighbours: false, ..latent });
+            let delta = Mixer::Delta(DeltaConfig::read(fields, DeltaProjections::ByKey)?);
+            let every_fourth = |layer| if layer > 0 && layer % 4 == 0 { latent } else { delta };
+            listed(fields, num_layers, &[("full_attention", latent), ("linear_attention", delta)])?
+                .unwrap_or_else(|| (0..num_layers).map(every_fourth).collect())
+        }
         MixerFields::Delta(projections) => {
             let delta = Mixer::Delta(DeltaConfig::read(fields, projections)?);
             match listed(fields, num_layers, &[full, ("linear_attention", delta)])? {
@@ -859,6 +945,10 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
             };
             blocks.into_iter().map(mixer).collect()
         }
+        MixerFields::Both => {
+            let mamba = MambaConfig::read(fields, &OF_FALCON)?.with_factors(fields)?;
+            vec![Mixer::Both(mamba); num_layers]
+        }
         MixerFields::ShortConvolutions | MixerFields::EverySecondConvolution => {
             let taps = if traits.mixers == MixerFields::ShortConvolutions { 3 } else { 7 };
             let convolution = Mixer::ShortConvolution(ShortConvolutionConfig::read(fields, taps)?);
@@ -878,7 +968,7 @@ fn mixers(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec
         }
     };
     // The scheduler counts in blocks of keys and values.
-    match mixers.contains(&Mixer::Attention) {
+    match mixers.iter().any(Mixer::has_keys) {
         true => Ok(mixers),
         false => Err(fields.error("layer_types", "no layer is attention; at least one is needed")),
     }

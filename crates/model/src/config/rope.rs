@@ -164,7 +164,7 @@ fn read(
     }
     let rotary_dim = match traits.mixers {
         // A width of its own, whatever share of a head it is said to be.
-        MixerFields::Latent => head_dim,
+        MixerFields::Latent | MixerFields::Kimi => head_dim,
         _ => rotary_dim(fields, traits, rope.as_ref(), head_dim)?,
     };
     let growth = rope.as_ref().filter(|_| traits.growing_queries).map(|rope| growth(fields, rope)).transpose()?;

@@ -21,7 +21,7 @@ impl ModelConfig {
         // The residual stream, a block's input and output, queries, keys and values, what attention gives, the MLP.
         let mixer = |layer: usize| {
             let widest = self.mixer_widths(layer).map(|MixerWidths { row, out, .. }| row + out).max().unwrap_or(0);
-            widest + self.latent(layer).map_or(0, |latent| latent.between().iter().sum())
+            widest + self.between(layer).map_or(0, |between| between.iter().sum())
         };
         let mixer = (0..self.num_layers).map(mixer).max().unwrap_or(0);
         // Of each row the inputs of all layers lie ready, twice.

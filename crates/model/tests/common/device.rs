@@ -13,10 +13,10 @@
 use kernels::limits::MeasureError;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
-    DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadColumns, HeadLayout, HeadNorms, Image,
-    Int4Source, Int8Source, KvCache, KvShape, Latents, LowRank, LowRankShape, LowRankSource, Mamba, MatrixShape, Norm,
-    Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StateSave, StateShape,
-    StateSpan, States, StepArrays, WeightClass,
+    DeltaRows, DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadColumns, HeadLayout,
+    HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, Latents, LowRank, LowRankShape, LowRankSource, Mamba,
+    MatrixShape, Norm, Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StateSave,
+    StateShape, StateSpan, States, StepArrays, WeightClass,
 };
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -447,15 +447,19 @@ impl Backend for Remote {
         kv: &mut RemoteCache,
     ) {
         let Latents { shape, norm, eps, rope, layer } = how;
-        let Ok(rope) = rope.try_map(|numbers| Ok::<_, Infallible>(numbers.0));
+        let rope = rope.map(|rope| {
+            let Ok(rope) = rope.try_map(|numbers| Ok::<_, Infallible>(numbers.0));
+            rope
+        });
         let norm = norm.0;
         let (step, queries, keys, absorbed, kv) = (step.0, queries.0, keys.0, absorbed.0, kv.0);
         self.ask(move |reference, arena| {
             let mut cache = arena.caches.remove(&kv).unwrap();
             arena.change(absorbed, |arena, absorbed| {
                 arena.change(keys, |arena, keys| {
-                    let rope = rope.try_map(|place| reference.vector(&arena.vectors[place])).unwrap();
-                    let how = Latents { shape, norm: &*arena.vectors[&norm], eps, rope: &rope, layer };
+                    let vector = |place: &usize| reference.vector(&arena.vectors[place]);
+                    let rope = rope.as_ref().map(|rope| rope.try_map(vector).unwrap());
+                    let how = Latents { shape, norm: &*arena.vectors[&norm], eps, rope: rope.as_ref(), layer };
                     let queries = &arena.rows[&queries];
                     arena.steps[&step].with(|step| {
                         Backend::store_latents(reference, step, how, queries, (keys, absorbed), &mut cache);
@@ -525,26 +529,30 @@ impl Backend for Remote {
         &self,
         step: &Place,
         how: DeltaRule<'_, Place>,
-        (rows, gates): (&mut Place, &mut Place),
+        DeltaRows { rows, gates, decays }: DeltaRows<'_, Place>,
         states: &mut Place,
         out: &mut Place,
     ) {
         let DeltaRule { shape, rates, dt_bias, norm, eps, state } = how;
         let vectors = [rates.0, dt_bias.0, norm.0];
         let (step, rows, gates, states, out) = (step.0, rows.0, gates.0, states.0, out.0);
+        let decays = decays.map(|decays| decays.0);
         self.ask(move |reference, arena| {
             let mut of_sequences = arena.states.remove(&states).unwrap();
+            let mut of_keys = decays.map(|decays| arena.rows.remove(&decays).unwrap());
             arena.change(out, |arena, out| {
                 arena.change(rows, |arena, rows| {
                     arena.change(gates, |arena, gates| {
                         let [rates, dt_bias, norm] = vectors.map(|place| &*arena.vectors[&place]);
                         let how = DeltaRule { shape, rates, dt_bias, norm, eps, state };
+                        let rows = DeltaRows { rows, gates, decays: of_keys.as_mut() };
                         arena.steps[&step].with(|step| {
-                            Backend::delta_rule(reference, step, how, (rows, gates), &mut of_sequences, out);
+                            Backend::delta_rule(reference, step, how, rows, &mut of_sequences, out);
                         });
                     });
                 });
             });
+            arena.rows.extend(decays.zip(of_keys));
             arena.states.insert(states, of_sequences);
         });
     }
@@ -557,8 +565,8 @@ impl Backend for Remote {
         states: &mut Place,
         out: &mut Place,
     ) {
-        let Mamba { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state } = how;
-        let (vectors, norm) = ([rates.0, dt_bias.0, skip.0], norm.map(|norm| norm.0));
+        let Mamba { shape, step_factor, gate_factor, output, norm_groups, eps, state, .. } = how;
+        let (vectors, norm) = ([how.rates.0, how.dt_bias.0, how.skip.0], how.norm.map(|norm| norm.0));
         let (step, rows, steps, states, out) = (step.0, rows.0, steps.0, states.0, out.0);
         self.ask(move |reference, arena| {
             let mut of_sequences = arena.states.remove(&states).unwrap();
@@ -567,7 +575,19 @@ impl Backend for Remote {
                     arena.change(steps, |arena, steps| {
                         let [rates, dt_bias, skip] = vectors.map(|place| &*arena.vectors[&place]);
                         let norm = norm.map(|norm| &*arena.vectors[&norm]);
-                        let how = Mamba { shape, rates, dt_bias, skip, output, norm, norm_groups, eps, state };
+                        let how = Mamba {
+                            shape,
+                            rates,
+                            step_factor,
+                            dt_bias,
+                            skip,
+                            gate_factor,
+                            output,
+                            norm,
+                            norm_groups,
+                            eps,
+                            state,
+                        };
                         arena.steps[&step].with(|step| {
                             Backend::mamba(reference, step, how, (rows, steps), &mut of_sequences, out);
                         });
