@@ -83,9 +83,12 @@ fn crates() -> Vec<String> {
 }
 
 /// Files under `src` that are compiled into tests alone.
-const TESTS_IN_SRC: [&str; 4] = [
+const TESTS_IN_SRC: [&str; 7] = [
+    "crates/bench/src/load/tests",
     "crates/engine/src/chaos.rs",
     "crates/engine/src/chaos/",
+    "crates/launch/src/tests.rs",
+    "crates/ledger/src/tests",
     "crates/scheduler/src/kv/tests.rs",
     "crates/testing/src/",
 ];

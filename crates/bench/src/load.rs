@@ -37,8 +37,6 @@ mod steady;
 mod summary;
 mod sweep;
 mod target;
-#[cfg(test)]
-mod tests;
 mod turns;
 
 pub use client::{PhaseFigures, RequestOutcome, beside, first_model, probe, run, timeline};
@@ -55,3 +53,6 @@ pub use summary::{Goal, Metric, Summary, summarize};
 pub use sweep::{Point, Swept};
 pub use target::{Api, Target, TargetError};
 pub use turns::{TurnFigures, turns};
+
+#[cfg(test)]
+mod tests;

@@ -15,11 +15,12 @@ pub mod machine;
 mod named;
 mod settings;
 mod speculation;
-#[cfg(test)]
-mod tests;
 mod variables;
 
 pub use named::{OpenError, SHIPPED_NAME, is_hub_id, open, path_of, shipped};
 pub use settings::{Calibrate, Chosen, ModelSettings, Settings, WeightClassReason};
 pub use speculation::speculation;
 pub use variables::Variables;
+
+#[cfg(test)]
+mod tests;

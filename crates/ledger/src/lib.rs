@@ -29,17 +29,12 @@
 //! and simulator get the same results from them. It has no clock and no IO (`no_std`).
 #![no_std]
 extern crate alloc;
-#[cfg(test)]
-#[macro_use]
-extern crate std;
 
 mod account;
 mod booking;
 mod prices;
 mod row_shares;
 mod tally;
-#[cfg(test)]
-mod tests;
 mod wait_shares;
 mod waits;
 
@@ -763,3 +758,9 @@ fn take_tokens(
     news(LedgerEvent::Token { gap: Some(gap) });
     (1..item.samples).for_each(|_| news(LedgerEvent::Token { gap: Some(Nanos(0)) }));
 }
+
+#[cfg(test)]
+#[macro_use]
+extern crate std;
+#[cfg(test)]
+mod tests;

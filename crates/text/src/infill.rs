@@ -39,7 +39,7 @@ pub struct InfillMarks {
 }
 
 /// A gap in a text.
-pub struct Gap<'a> {
+pub struct TextGap<'a> {
     /// What stands before it.
     pub before: &'a str,
     /// What stands behind it.
@@ -73,7 +73,7 @@ impl InfillMarks {
     }
 
     /// What the model reads. Marks inside the texts are plain text. Cost: linear in their bytes.
-    pub fn prompt(&self, gap: &Gap<'_>, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
+    pub fn prompt(&self, gap: &TextGap<'_>, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         let mut put = |mark: Option<u32>, text: &str| -> Result<(), TextError> {
             ids.extend(mark);

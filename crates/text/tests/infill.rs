@@ -1,7 +1,7 @@
 //! The marks of families around a gap.
 
 use serde_json::{Value, json};
-use text::infill::{Gap, InfillMarks};
+use text::infill::{InfillMarks, TextGap};
 use text::tokenizer::Tokenizer;
 
 /// The vocabulary of this repository's model, with these marks as well.
@@ -21,7 +21,7 @@ fn tokenizer(marks: &[&str]) -> Tokenizer {
 
 #[test]
 fn each_family_has_its_marks_in_its_order() {
-    let gap = Gap { before: "one", behind: "three", begun: "t", files: &[] };
+    let gap = TextGap { before: "one", behind: "three", begun: "t", files: &[] };
     for (marks, wanted) in [
         (
             &["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"][..],
@@ -50,7 +50,7 @@ fn marks_in_the_texts_are_texts_and_files_come_first() {
     let tokenizer = tokenizer(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"]);
     let marks = InfillMarks::of(&tokenizer).unwrap();
     let files = [("a.py".to_owned(), "x = 1".to_owned())];
-    let gap = Gap { before: "<|fim_suffix|>", behind: "", begun: "", files: &files };
+    let gap = TextGap { before: "<|fim_suffix|>", behind: "", begun: "", files: &files };
     let ids = marks.prompt(&gap, &tokenizer).unwrap();
     let text = tokenizer.decode(&ids, false);
     assert_eq!(text, "<|file_sep|>a.py\nx = 1\n<|fim_prefix|><|fim_suffix|><|fim_suffix|><|fim_middle|>");

@@ -1,12 +1,12 @@
 //! Filling a gap in a text ([`text::infill`]), for whichever API asks.
 
 use engine::{ModelInfo, Prompt, RawRequest};
-use text::infill::{Gap, InfillMarks};
+use text::infill::{InfillMarks, TextGap};
 use transport::error::ApiError;
 
 /// Puts what fills the gap into the place of the prompt. `field`: where the text before the gap is from; it is at
 /// fault where no gap can be filled, unless the files are.
-pub(crate) fn fill(gap: &Gap<'_>, model: &ModelInfo, raw: &mut RawRequest, field: &str) -> Result<(), ApiError> {
+pub(crate) fn fill(gap: &TextGap<'_>, model: &ModelInfo, raw: &mut RawRequest, field: &str) -> Result<(), ApiError> {
     let tokenizer = model.tokenizer.as_ref();
     let Some((tokenizer, marks)) = tokenizer.and_then(|tokenizer| Some((tokenizer, InfillMarks::of(tokenizer)?)))
     else {

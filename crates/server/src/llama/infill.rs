@@ -2,7 +2,7 @@
 
 use engine::Prompt;
 use serde_json::Value;
-use text::infill::Gap;
+use text::infill::TextGap;
 use transport::auth::Tenant;
 use transport::error::ApiError;
 use transport::fields::Fields;
@@ -24,7 +24,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Pre
     let files = files(fields)?;
     let bytes = files.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
     params::check_text("input_prefix", before.len() + behind.len() + start.len() + bytes)?;
-    let gap = Gap { before: &before, behind: &behind, begun: &start, files: &files };
+    let gap = TextGap { before: &before, behind: &behind, begun: &start, files: &files };
     let mut raw = app.request(Prompt::Tokens(Vec::new()), tenant);
     fim::fill(&gap, app.engine.model(), &mut raw, "input_prefix")?;
     begun.finish(raw, Endpoint::Infill, "input_prefix", app)

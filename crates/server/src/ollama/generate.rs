@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use engine::{Chat, ChatMessage, Prompt, RawRequest};
 use serde_json::{Map, Value};
-use text::infill::Gap;
+use text::infill::TextGap;
 use transport::auth::Tenant;
 use transport::error::ApiError;
 
@@ -57,7 +57,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     };
     let mut raw = app.request(prompt, tenant);
     if let Some(behind) = &suffix {
-        let gap = Gap { before: &text, behind, begun: "", files: &[] };
+        let gap = TextGap { before: &text, behind, begun: "", files: &[] };
         fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
     }
     let window = options::options(&mut fields, &mut raw, app, &mut delivery.adjustments)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::{Prompt, RawRequest};
 use serde_json::Value;
-use text::infill::Gap;
+use text::infill::TextGap;
 use transport::auth::Tenant;
 use transport::error::ApiError;
 use transport::fields::{Fields, wrong_type};
@@ -102,7 +102,7 @@ fn fill(raw: &mut RawRequest, behind: &str, app: &App) -> Result<(), ApiError> {
         let message = "'suffix' goes with a prompt that is a text: its tokens have marks around them.";
         return Err(ApiError::bad_request(message).with_param("suffix"));
     };
-    let gap = Gap { before: &before, behind, begun: "", files: &[] };
+    let gap = TextGap { before: &before, behind, begun: "", files: &[] };
     fim::fill(&gap, app.engine.model(), raw, "suffix")
 }
 

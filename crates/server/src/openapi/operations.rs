@@ -2,19 +2,19 @@
 
 use transport::hints::Hint;
 use transport::openapi::Answer::{Either, Json, Other, Streamed};
-use transport::openapi::{Api, Body, Operation, delete, get, post};
+use transport::openapi::{ApiGroup, Body, Operation, delete, get, post};
 use transport::query::{QueryParameter, parameter};
 use transport::shape::Kind::{self, Integer, Text, Word};
 
 use crate::openai::{self, shapes as openai_shapes};
 use crate::{anthropic, llama, ollama, responses, vectors};
 
-const OPENAI: &Api = &Api { name: "OpenAI", error: "Error" };
-const ANTHROPIC: &Api = &Api { name: "Anthropic", error: "AnthropicError" };
-const OLLAMA: &Api = &Api { name: "Ollama", error: "OllamaError" };
-const LLAMA: &Api = &Api { name: "llama-server and vLLM", error: "Error" };
-const OWN: &Api = &Api { name: "twostroke", error: "Error" };
-const WATCH: &Api = &Api { name: "the page", error: "Error" };
+const OPENAI: &ApiGroup = &ApiGroup { name: "OpenAI", error: "Error" };
+const ANTHROPIC: &ApiGroup = &ApiGroup { name: "Anthropic", error: "AnthropicError" };
+const OLLAMA: &ApiGroup = &ApiGroup { name: "Ollama", error: "OllamaError" };
+const LLAMA: &ApiGroup = &ApiGroup { name: "llama-server and vLLM", error: "Error" };
+const OWN: &ApiGroup = &ApiGroup { name: "twostroke", error: "Error" };
+const WATCH: &ApiGroup = &ApiGroup { name: "the page", error: "Error" };
 
 const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";

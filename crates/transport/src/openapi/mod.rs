@@ -23,7 +23,7 @@ pub struct Operation {
     pub method: &'static str,
     pub path: &'static str,
     /// Whose API it is of.
-    pub api: &'static Api,
+    pub api: &'static ApiGroup,
     pub about: &'static str,
     /// What its URL may ask: every other name is refused.
     pub query: &'static [QueryParameter],
@@ -34,7 +34,7 @@ pub struct Operation {
 }
 
 /// Routes that belong together.
-pub struct Api {
+pub struct ApiGroup {
     pub name: &'static str,
     /// The schema of what they answer when they do not.
     pub error: &'static str,
@@ -64,15 +64,21 @@ pub enum Answer {
     Either(&'static [&'static str]),
 }
 
-pub const fn get(path: &'static str, api: &'static Api, about: &'static str, answer: Answer) -> Operation {
+pub const fn get(path: &'static str, api: &'static ApiGroup, about: &'static str, answer: Answer) -> Operation {
     Operation { method: "GET", path, api, about, query: &[], body: Body::None, answer, at_503: None }
 }
 
-pub const fn post(path: &'static str, api: &'static Api, about: &'static str, body: Body, answer: Answer) -> Operation {
+pub const fn post(
+    path: &'static str,
+    api: &'static ApiGroup,
+    about: &'static str,
+    body: Body,
+    answer: Answer,
+) -> Operation {
     Operation { method: "POST", body, ..get(path, api, about, answer) }
 }
 
-pub const fn delete(path: &'static str, api: &'static Api, about: &'static str, answer: Answer) -> Operation {
+pub const fn delete(path: &'static str, api: &'static ApiGroup, about: &'static str, answer: Answer) -> Operation {
     Operation { method: "DELETE", ..get(path, api, about, answer) }
 }
 
