@@ -7,7 +7,7 @@ use engine::ledger::Owner;
 use engine::{Drafters, EngineOptions, Prompt, RawRequest, SamplingParams, Speculation};
 use testing::Dice;
 
-/// Layers of linear attention between those of full attention; layers that have both keys and a state; states beside latents.
+/// Layers of linear attention between those of full attention; layers with keys and a state; states beside latents.
 const FAMILIES: [&str; 5] = ["qwen3.5", "qwen3.5-moe", "qwen3-next", "falcon-h1", "kimi-linear"];
 
 /// Prompts that share beginnings of many lengths, so that some are found up to a checkpoint and others are not.

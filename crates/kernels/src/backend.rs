@@ -188,8 +188,8 @@ pub trait Backend: Device {
     );
 
     /// A product for each head, of which there are as many as matrices: `out = x w^T` of its own numbers of the first
-    /// `rows`, which are the first `in_features` of its columns of `x`, to the first `out_features` of those of `out`; other
-    /// numbers stay. All matrices have one
+    /// `rows`, which are the first `in_features` of its columns of `x`, to the first `out_features` of those of `out`;
+    /// other numbers stay. All matrices have one
     /// shape and class. Activations are converted head by head, as [`linear`](Backend::linear) converts rows.
     fn linear_by_head(
         &self,

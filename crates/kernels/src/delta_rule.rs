@@ -72,7 +72,7 @@ impl DeltaShape {
         self.channels() + if self.by_key { 0 } else { self.value_width() }
     }
 
-    /// Numbers of a row of gates: b and a of each head; or of what decays and gates are made, a key's width each, and b.
+    /// Numbers of a row of gates: b and a of each head; or what makes decays and gates, a key's width each, and b.
     pub fn gates_width(&self) -> usize {
         self.value_heads + if self.by_key { 2 * self.key_dim } else { self.value_heads }
     }
@@ -137,7 +137,8 @@ impl<'a, V: ?Sized> DeltaRule<'a, V> {
 
 /// See [`DeltaRule`]. `rows`: f32 `[rows, shape.row_width()]`, convolved; its queries and keys are normed in place.
 /// `gates`: b and a, which become beta and decay; of shapes with a decay for each key, `decays` do. `out`: `[rows,
-/// shape.value_width()]`. Cost: 7 operations for each number of a state and row; a state is read once and written once for each save.
+/// shape.value_width()]`. Cost: 7 operations for each number of a state and row; a state is read once and written once
+/// for each save.
 ///
 /// Panics when shapes disagree, and when `spans` break the promise of [`StateSpan::saves`].
 pub fn delta_rule(

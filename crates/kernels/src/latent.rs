@@ -252,8 +252,8 @@ impl Kernel for Store<'_> {
     }
 }
 
-/// The numbers of each head of rows of `columns.width` numbers, `len` of them: head by head, `[heads, rows, len]`. Behind
-/// the heads there may be others.
+/// The numbers of each head of rows of `columns.width` numbers, `len` of them: head by head, `[heads, rows, len]`. There
+/// may be others behind the heads.
 pub(crate) fn by_head(pool: Option<&Pool>, x: &[f32], columns: HeadColumns, len: usize, out: &mut [f32]) {
     let rows = x.len() / columns.width;
     let heads = out.len().checked_div(rows * len).unwrap_or(0);

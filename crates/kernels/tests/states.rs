@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Slots of every test, each with one number before the layer's state and one behind it.
 const SLOTS: usize = 8;
 
-/// Value heads 3 for each key head, widths that differ and fill no strip of 64; one as in published models; and two whose
+/// Value heads 3 for each key head, widths that differ and fill no strip of 64; one as in published models; two whose
 /// keys have decays.
 const SHAPES: [DeltaShape; 6] = [
     shape([2, 6], [16, 48], false),

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | bf16, computed in float32 | the same best token; relative L2 error of all rows together at most 1e-5 |
 //! | bf16 | the same best token; at most 1e-2 |
-//! | bf16, int8 keys and values | the same best token; at most 2e-2. Of latents, all that a token leaves: but for one; 4e-2 |
+//! | bf16, int8 keys and values | the same best token; at most 2e-2; of latents all but one, and 4e-2 |
 //! | int8 | relative L2 error at most 1e-1 (printed: `cargo test --test it oracle -- --nocapture`) |
 //! | int4 | the same, at most 0.35: random weights round worse than trained ones; a broken kernel is near 1 or above |
 //!
