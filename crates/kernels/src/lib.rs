@@ -145,8 +145,8 @@ pub enum Out<'a, R: ?Sized = [f32]> {
     Gated(Activation, &'a mut R),
 }
 
-/// Norm of queries and keys, before rotation in most models, in some of values too; of the mean square but for one. `V`: a vector of a backend, or a
-/// slice.
+/// Norm of queries and keys, before rotation in most models, in some of values too; of the mean square but for one.
+/// `V`: a vector of a backend, or a slice.
 #[derive(Debug)]
 pub enum HeadNorms<'a, V: ?Sized = [f32]> {
     /// No norm.
@@ -258,8 +258,8 @@ pub struct AttentionRule {
     pub softcap: Option<f32>,
     /// Sliding window: a row sees positions less than `window` away, its own among them; at least 1. `None`: all.
     pub window: Option<usize>,
-    /// Windows are chunks instead: a row sees those before it in its own, of positions from a multiple of `window` to the
-    /// next (Llama 4).
+    /// Windows are chunks instead: a row sees those before it in its own, of positions from a multiple of `window` to
+    /// the next (Llama 4).
     pub chunked: bool,
     /// A row sees the later rows of its span too (encoders: Devlin et al., 2018), not only positions up to its own.
     pub both_ways: bool,

@@ -610,8 +610,8 @@ impl Kernel for AddScaled<'_> {
 }
 
 /// The gate of attention's output: `x = x / (1 + exp(-gate))`; of a gate for a whole head the quotient
-/// `1 / (1 + exp(-gate))` is rounded, then the product. `qkv`: f32 `[rows, layout.qkv_width()]`, of which the gates follow
-/// the queries; `x`: `[rows, layout.q_width()]`.
+/// `1 / (1 + exp(-gate))` is rounded, then the product. `qkv`: f32 `[rows, layout.qkv_width()]`, of which the gates
+/// follow the queries; `x`: `[rows, layout.q_width()]`.
 pub fn gate_heads(pool: Option<&Pool>, isa: Isa, layout: HeadLayout, qkv: &[f32], x: &mut [f32]) {
     struct Rows<'a>(&'a [f32], HeadLayout, &'a mut [f32]);
 

@@ -50,8 +50,8 @@ pub enum Scores {
     },
     /// `1 / (1 + exp(-logit))`, by which what an expert reads is multiplied, and not what it gives (Llama 4).
     OfInputs,
-    /// Of each chosen expert its share in the softmax over those that are near it and not chosen before: whose logits are
-    /// less than a part of it away (SparseMixer: Liu et al., 2024; Phi-3.5-MoE).
+    /// Of each chosen expert its share in the softmax over those that are near it and not chosen before: whose logits
+    /// are less than a part of it away (SparseMixer: Liu et al., 2024; Phi-3.5-MoE).
     Sparse {
         /// `(largest - logit) / max(|logit|, largest)` of those is at most this.
         tolerance: f32,
@@ -87,7 +87,8 @@ pub struct Routing<'a> {
 /// weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
 ///
 /// Of [`Scores::Sigmoid`] they are by falling score with bias; a weight is `score / (sum + sum_eps) * factor`, the sum in
-/// the order of `chosen`, or `score * factor`. Of [`Scores::Sparse`] it is `1 / sum` of `exp(logit - its own)`, by index.
+/// the order of `chosen`, or `score * factor`. Of [`Scores::Sparse`] it is `1 / sum` of
+/// `exp(logit - its own)`, by index.
 ///
 /// Panics when shapes disagree.
 pub fn route(pool: Option<&Pool>, isa: Isa, logits: &[f32], how: Routing<'_>, chosen: &mut [u32], weights: &mut [f32]) {
