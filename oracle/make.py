@@ -92,8 +92,8 @@ CASES = {
         rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
                          "high_freq_factor": 4.0, "original_max_position_embeddings": 128},
     ),
-    # Chunks of attention, norms of queries and keys behind the rotation of neighbours, and queries that grow where there is
-    # none; experts in every second layer, whose inputs are weighed, and one of every token, as columns.
+    # Chunks of attention, norms of queries and keys behind the rotation of neighbours, and queries that grow where there
+    # is none; experts in every second layer, whose inputs are weighed, and one of every token, as columns.
     "llama4": case(
         "Llama4ForCausalLM", "llama4_text", torch.bfloat16, fused_experts=True,
         hidden_size=32, intermediate_size=24, intermediate_size_mlp=48, num_hidden_layers=4, num_attention_heads=4,
@@ -581,8 +581,8 @@ CASES = {
         layer_types=["conv", "full_attention", "conv", "conv"], tie_word_embeddings=True, dtype="bfloat16",
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
     ),
-    # The same with seven taps, norms around the blocks, a gate for each head of attention; layers that see all turn by a
-    # share of a head's pairs, others see a window that ends within a page; transformers 5.
+    # The same with seven taps, norms around the blocks, a gate for each head of attention; layers that see all turn by
+    # a share of a head's pairs, others see a window that ends within a page; transformers 5.
     "lfm3": case(
         "Lfm3ForCausalLM", "lfm3", torch.bfloat16,
         hidden_size=48, intermediate_size=80, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,

@@ -243,7 +243,8 @@ pub trait Backend: Device {
     );
 
     /// The gates of attention's output: `x = x / (1 + exp(-gate))`, of the first `rows`, with a gate for each number or
-    /// for each head. `qkv`: `[rows, layout.qkv_width()]`, the gates behind the queries; `x`: `[rows, layout.q_width()]`.
+    /// for each head. `qkv`: `[rows, layout.qkv_width()]`, the gates behind the queries; `x`:
+    /// `[rows, layout.q_width()]`.
     fn gate_heads(&self, layout: HeadLayout, qkv: &Self::Rows, rows: usize, x: &mut Self::Rows);
 
     /// `x = y / (1 + exp(-gate)) + x`, with one gate per row: an expert that every row passes through. `gates`:

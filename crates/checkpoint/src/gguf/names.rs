@@ -18,7 +18,7 @@
 //!
 //! **Convolutions** lose the dimension of one between channels and taps, which is put back.
 //!
-//! **Norms of Gemma, Qwen3.5, Muse Glimmer and Nemotron** multiply by one plus their weight; the converter adds the one.
+//! **Norms of Gemma, Qwen3.5, Muse Glimmer and Nemotron** multiply by one plus their weight; the converter adds it.
 //! It is subtracted here, and the forward pass adds it again, which gives the number in the file.
 
 use super::encoders;
