@@ -380,7 +380,7 @@ impl EngineCore {
         {
             measured = peaks.at_most_stolen(record, done.since(record.began_at), measured);
         }
-        let model::ExpertReads { count, bytes, took } = self.forward.expert_reads();
+        let model::ExpertReadTotals { count, bytes, took } = self.forward.expert_reads();
         let read = ExpertReads { count, bytes, took: Nanos(took.as_nanos() as u64) };
         (self.buffers.output.stolen, self.buffers.output.experts) = recorded.unwrap_or((measured, read));
         self.complete(done);

@@ -21,7 +21,7 @@ pub use cache::{CacheLayer, CacheShape};
 pub use encoder::{Classifier, ClassifierForm, Dense, EncoderConfig, PairTemplate, Pooling, PositionTable};
 pub use family::{AttentionGate, Family, FusedProjections, HeadNorm, NormKind, NormPlacement};
 pub use layers::{
-    DeltaConfig, ExpertConfig, Feed, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
+    DeltaConfig, ExpertConfig, FeedForward, LatentConfig, MambaConfig, Mixer, MixerWidths, SharedExpertConfig,
     ShortConvolutionConfig,
 };
 pub use rope::RopeConfig;
@@ -185,7 +185,7 @@ pub struct LayerConfig {
     /// Index of its rotation; `None`: queries and keys do not turn.
     pub rope: Option<usize>,
     /// What it does to each row by itself, behind the mixer if there is one.
-    pub feed: Feed,
+    pub feed: FeedForward,
     /// Width of its MLP, where it has one without experts.
     pub mlp_width: usize,
     /// The heads of its attention.
@@ -319,8 +319,8 @@ impl ModelConfig {
         };
         let (ropes, context_limit) = rope::ropes(&fields, traits, head_dims, (max_position_embeddings, num_layers))?;
         // Where all layers have experts, no field says how wide another MLP would be.
-        let only_experts =
-            experts.filter(|experts| !experts.beside_mlp && layers.iter().all(|layer| layer.feed != Feed::Dense));
+        let only_experts = experts
+            .filter(|experts| !experts.beside_mlp && layers.iter().all(|layer| layer.feed != FeedForward::Dense));
         let intermediate_size = match (fields.optional_size("intermediate_size", MAX_WIDTH)?, only_experts) {
             (None, Some(experts)) => experts.intermediate_size,
             // Dense layers of this family have what is beside the experts in others.
@@ -500,7 +500,7 @@ impl ModelConfig {
     /// Width of the widest MLP, experts counted one by one.
     pub fn widest_mlp(&self) -> usize {
         let experts = self.experts.filter(|_| self.layers.iter().any(LayerConfig::has_experts));
-        let is_dense = |layer: &&LayerConfig| layer.feed == Feed::Dense || self.has_experts_beside_mlps();
+        let is_dense = |layer: &&LayerConfig| layer.feed == FeedForward::Dense || self.has_experts_beside_mlps();
         let dense = self.layers.iter().filter(is_dense).map(|layer| layer.mlp_width).max();
         let of = |experts: ExpertConfig| experts.intermediate_size.max(experts.shared.map_or(0, |shared| shared.width));
         experts.map(of).max(dense).unwrap_or(0)
@@ -535,8 +535,8 @@ impl ModelConfig {
         let matrices = self.mlp_matrices();
         let dense = |layer: &LayerConfig| matrices * hidden * layer.mlp_width as u64;
         let mlp = |layer: &LayerConfig| match (layer.feed, self.experts.as_ref()) {
-            (Feed::None, _) => 0,
-            (Feed::Experts, Some(experts)) => {
+            (FeedForward::None, _) => 0,
+            (FeedForward::Experts, Some(experts)) => {
                 let counted = counted(experts) as u64 * self.expert_parameters(experts);
                 let latent = 2 * hidden * experts.latent.unwrap_or(0) as u64;
                 let of = |shared: SharedExpertConfig| matrices * shared.width as u64 + u64::from(shared.gated);

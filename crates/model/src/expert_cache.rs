@@ -33,7 +33,7 @@ impl fmt::Debug for ExpertMemory {
 
 /// What experts were read while the model computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExpertReads {
+pub struct ExpertReadTotals {
     /// Experts.
     pub count: u64,
     /// Their bytes in memory.
@@ -58,10 +58,10 @@ impl ReadCounts {
     }
 
     /// Those since the last call.
-    pub(crate) fn take(&self) -> ExpertReads {
+    pub(crate) fn take(&self) -> ExpertReadTotals {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         let took = Duration::from_nanos(take(&self.nanos));
-        ExpertReads { count: take(&self.count), bytes: take(&self.bytes), took }
+        ExpertReadTotals { count: take(&self.count), bytes: take(&self.bytes), took }
     }
 }
 

@@ -11,7 +11,7 @@
 use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
 use crate::config::{CacheShape, ModelConfig};
-use crate::expert_cache::{ExpertMemory, ExpertReads, ReadCounts};
+use crate::expert_cache::{ExpertMemory, ExpertReadTotals, ReadCounts};
 use crate::experts::ExpertReader;
 use crate::kv::Caches;
 use crate::mixers::Memory;
@@ -221,8 +221,8 @@ pub trait Forward: Send {
 
     /// What experts were read since the last call, by passes, where not all are in memory
     /// ([`LoadOptions::expert_memory`]).
-    fn expert_reads(&mut self) -> ExpertReads {
-        ExpertReads::default()
+    fn expert_reads(&mut self) -> ExpertReadTotals {
+        ExpertReadTotals::default()
     }
 
     /// Bytes of keys and values that one token adds to the cache: what a decode row reads per token of its context.
@@ -736,8 +736,8 @@ impl<B: Backend> Forward for Runner<B> {
         self.transformer.expert_bytes(&self.backend)[0]
     }
 
-    fn expert_reads(&mut self) -> ExpertReads {
-        self.expert_reader.as_ref().map_or_else(ExpertReads::default, |reader| reader.counts.take())
+    fn expert_reads(&mut self) -> ExpertReadTotals {
+        self.expert_reader.as_ref().map_or_else(ExpertReadTotals::default, |reader| reader.counts.take())
     }
 
     fn kv_bytes_per_token(&self) -> usize {

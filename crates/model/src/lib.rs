@@ -30,6 +30,6 @@ pub use config::{
     Classifier, EncoderConfig, Family, GenerationBase, GenerationDefaults, GenerationSettings, Head, ModelConfig,
 };
 pub use encoder::{Encoder, load_encoder};
-pub use expert_cache::{ExpertMemory, ExpertReads};
+pub use expert_cache::{ExpertMemory, ExpertReadTotals};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};
 pub use tensors::bytes_in_memory;

@@ -822,7 +822,7 @@ impl<'c> Tensors<'c> {
         let latent = (0..config.num_layers).find(|&layer| config.latent(layer).is_some());
         let apart = of(delta, "linear_attn.in_proj_qkv.weight") || of(latent, "self_attn.k_b_proj.weight");
         // As transformers 5.24 writes Kimi Linear.
-        let dense = config.layers.iter().position(|layer| layer.feed == config::Feed::Dense);
+        let dense = config.layers.iter().position(|layer| layer.feed == config::FeedForward::Dense);
         let mlp = if of(dense, "block_sparse_moe.up_proj.weight") { "block_sparse_moe" } else { names.mlp };
         let fused_qkv = config.fused_projections == FusedProjections::All || of(Some(0), "self_attn.qkv_proj.weight");
         let stored_head_norms = of(Some(0), "self_attn.q_norm.weight");
@@ -916,7 +916,7 @@ impl<'c> Tensors<'c> {
         let (attention_norms, mlp_norms) = match config.norms {
             NormPlacement::Before => {
                 let norm_of = |has_block, part| Norms { before: norm(part).filter(|_| has_block), after: None };
-                (norm_of(mixer != config::Mixer::None, first), norm_of(feed != config::Feed::None, second))
+                (norm_of(mixer != config::Mixer::None, first), norm_of(feed != config::FeedForward::None, second))
             }
             NormPlacement::Parallel => {
                 (Norms { before: norm(first), after: None }, Norms { before: norm(first), after: None })
@@ -930,8 +930,8 @@ impl<'c> Tensors<'c> {
             ),
         };
         let feed = match (feed, &config.experts) {
-            (config::Feed::None, _) => None,
-            (config::Feed::Experts, Some(experts)) => Some(self.experts(experts, mlp_width, &name)),
+            (config::FeedForward::None, _) => None,
+            (config::FeedForward::Experts, Some(experts)) => Some(self.experts(experts, mlp_width, &name)),
             _ => Some(Feed::Dense(self.dense(&name, mlp_width))),
         };
         let mixing = |mixer| match mixer {

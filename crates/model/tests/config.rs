@@ -6,7 +6,7 @@ use kernels::{
     RoutingRule, Scores,
 };
 use model::config::{
-    DeltaConfig, ExpertConfig, Feed, FusedProjections, HeadNorm, LatentConfig, LayerConfig, MambaConfig, Mixer,
+    DeltaConfig, ExpertConfig, FeedForward, FusedProjections, HeadNorm, LatentConfig, LayerConfig, MambaConfig, Mixer,
     NormKind, NormPlacement, RopeConfig, SharedExpertConfig, ShortConvolutionConfig,
 };
 use model::{Family, GenerationDefaults, Head, ModelConfig};
@@ -1250,10 +1250,10 @@ fn layers_are_mamba_or_attention() {
     // Layers that are one block each, by names or by letters.
     let letters = |config: &ModelConfig| -> String {
         let letter = |layer: &LayerConfig| match (layer.mixer, layer.feed) {
-            (Mixer::Attention, Feed::None) => '*',
-            (Mixer::Mamba(_), Feed::None) => 'M',
-            (Mixer::None, Feed::Dense) => '-',
-            (Mixer::None, Feed::Experts) => 'E',
+            (Mixer::Attention, FeedForward::None) => '*',
+            (Mixer::Mamba(_), FeedForward::None) => 'M',
+            (Mixer::None, FeedForward::Dense) => '-',
+            (Mixer::None, FeedForward::Experts) => 'E',
             other => panic!("{other:?}"),
         };
         config.layers.iter().map(letter).collect()

@@ -5,7 +5,7 @@ use crate::common;
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::{Cpu, Reference, WeightClass};
-use model::{ExpertMemory, ExpertReads, Forward, LoadOptions, ModelConfig, Runner};
+use model::{ExpertMemory, ExpertReadTotals, Forward, LoadOptions, ModelConfig, Runner};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -45,7 +45,7 @@ fn any_memory_for_experts_gives_the_same_bits() {
             let options = || LoadOptions { as_stored, ..options(class) };
             let mut whole = load(&checkpoint, &options());
             let want = bits(&mut whole);
-            assert_eq!(whole.expert_reads(), ExpertReads::default(), "{name}");
+            assert_eq!(whole.expert_reads(), ExpertReadTotals::default(), "{name}");
             let all = whole.expert_bytes() as u64;
             for memory in [0, all / 3, all / 2, all] {
                 let mut part = load(&checkpoint, &with_memory(memory, options()));
@@ -61,7 +61,7 @@ fn any_memory_for_experts_gives_the_same_bits() {
                 assert_eq!(reads.count == 0, memory == all, "{case}: {reads:?}");
                 // One look before an expert is read, and one behind.
                 assert!(reads.took >= Duration::from_millis(reads.count), "{case}: {reads:?}");
-                assert_eq!(part.expert_reads(), ExpertReads::default(), "{case}: they are told once");
+                assert_eq!(part.expert_reads(), ExpertReadTotals::default(), "{case}: they are told once");
             }
         }
     }

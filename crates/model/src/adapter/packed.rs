@@ -2,7 +2,7 @@
 
 use super::files::{Adapter, Pair};
 use super::rows::RowGroup;
-use crate::config::{AttentionGate, Feed, FusedProjections, LayerConfig, ModelConfig};
+use crate::config::{AttentionGate, FeedForward, FusedProjections, LayerConfig, ModelConfig};
 use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
@@ -194,7 +194,7 @@ pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
             let is_adapted = match module {
                 Module::Qkv => layer.mixer.has_keys() && config.attention_gate == AttentionGate::None,
                 Module::O => layer.mixer.has_keys(),
-                Module::GateUp | Module::Down => layer.feed == Feed::Dense,
+                Module::GateUp | Module::Down => layer.feed == FeedForward::Dense,
             };
             if is_adapted {
                 all = all.checked_add(bytes_of[module as usize]?)?;

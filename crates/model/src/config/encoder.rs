@@ -10,8 +10,8 @@
 use super::fields::{Fields, parse_object, quoted};
 use super::rope::RopeConfig;
 use super::{
-    AttentionGate, CONFIG, CacheLayer, Family, Feed, FusedProjections, Head, HeadNorm, LayerConfig, MAX_CONFIG_BYTES,
-    MAX_WIDTH, Mixer, ModelConfig, NormKind, NormPlacement, check_head_dim,
+    AttentionGate, CONFIG, CacheLayer, Family, FeedForward, FusedProjections, Head, HeadNorm, LayerConfig,
+    MAX_CONFIG_BYTES, MAX_WIDTH, Mixer, ModelConfig, NormKind, NormPlacement, check_head_dim,
 };
 use checkpoint::{Checkpoint, LoadError};
 use kernels::{Activation, AttentionRule, HeadLayout, RopeScaling};
@@ -385,7 +385,7 @@ fn layer(sizes: &Sizes) -> LayerConfig {
     LayerConfig {
         window: None,
         rope: None,
-        feed: Feed::Dense,
+        feed: FeedForward::Dense,
         mixer: Mixer::Attention,
         mlp_width: intermediate_size,
         heads: HeadLayout { num_heads, num_kv_heads: num_heads, head_dim, ..HeadLayout::default() },

@@ -44,7 +44,7 @@ pub struct SharedExpertConfig {
 
 /// What a layer does to each row by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feed {
+pub enum FeedForward {
     /// Nothing: the layer is a mixer alone.
     None,
     /// One MLP for all.
@@ -75,7 +75,7 @@ pub enum Mixer {
 impl LayerConfig {
     /// Its MLP is a mixture of experts.
     pub fn has_experts(&self) -> bool {
-        self.feed == Feed::Experts
+        self.feed == FeedForward::Experts
     }
 }
 
@@ -738,7 +738,7 @@ pub(super) fn layers(
     let layers = rotated.into_iter().zip(windowed).zip(feeds).zip(mixers).enumerate();
     let mut layers: Vec<LayerConfig> = layers
         .map(|(layer, (((rotated, windowed), feed), mixer))| {
-            let sees_all = !windowed && window.is_some() && (feed == Feed::Experts || !dense_turn);
+            let sees_all = !windowed && window.is_some() && (feed == FeedForward::Experts || !dense_turn);
             LayerConfig {
                 mixer,
                 window: window.filter(|_| windowed && mixer.has_keys()),
@@ -1183,15 +1183,15 @@ fn listed_in<T: Copy>(
 }
 
 /// What each layer does to each row by itself.
-fn feeds(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<Feed>, LoadError> {
+fn feeds(fields: &Fields<'_>, traits: &Traits, num_layers: usize) -> Result<Vec<FeedForward>, LoadError> {
     if traits.mixers != MixerFields::SingleBlocks {
-        let feed = |has_experts| if has_experts { Feed::Experts } else { Feed::Dense };
+        let feed = |has_experts| if has_experts { FeedForward::Experts } else { FeedForward::Dense };
         return Ok(with_experts(fields, traits, num_layers)?.into_iter().map(feed).collect());
     }
     let feed = |block| match block {
-        SingleBlock::Mamba | SingleBlock::Attention => Feed::None,
-        SingleBlock::Mlp => Feed::Dense,
-        SingleBlock::Experts => Feed::Experts,
+        SingleBlock::Mamba | SingleBlock::Attention => FeedForward::None,
+        SingleBlock::Mlp => FeedForward::Dense,
+        SingleBlock::Experts => FeedForward::Experts,
     };
     Ok(single_blocks(fields)?.into_iter().map(feed).collect())
 }
