@@ -186,17 +186,14 @@ impl Mixer {
         };
         let filter = self.filter().into_iter();
         let weights = filter.flat_map(|filter| filter.weights.iter().map(|of| (of, filter.shape(of).to_vec())));
-        weights.chain(rates.map(|rates| (&rates.vector, rates.shape.clone()))).collect()
-    }
-
-    /// See [`Layer::norms_by_head`].
-    fn norms_by_head(&self) -> Vec<(&Vector, [usize; 2])> {
-        match self {
-            Mixer::Attention(Attention { head_norms: Some((q, Some(k))), norms_by_head: Some(width), .. }) => {
-                [q, k].map(|norm| (norm, [norm.len / width, *width])).into()
-            }
-            _ => Vec::new(),
-        }
+        // Norms of queries and keys may be a row for each head.
+        let norms: &[&Vector] = match self {
+            Mixer::Attention(Attention { head_norms: Some((q, Some(k))), norms_by_head: Some(_), .. }) => &[q, k],
+            _ => &[],
+        };
+        let width = if let Mixer::Attention(attention) = self { attention.norms_by_head.unwrap_or(1) } else { 1 };
+        let norms = norms.iter().map(|norm| (*norm, vec![norm.len / width, width]));
+        weights.chain(norms).chain(rates.map(|rates| (&rates.vector, rates.shape.clone()))).collect()
     }
 
     fn filter(&self) -> Option<&Filter> {
@@ -223,8 +220,9 @@ impl Mixer {
     /// Without those of [`shaped`](Self::shaped).
     fn vectors(&self) -> Vec<&Vector> {
         match self {
-            Mixer::Attention(Attention { head_norms, sinks, .. }) => {
-                let norms = head_norms.iter().flat_map(|(q, k)| [Some(q), k.as_ref()]);
+            Mixer::Attention(Attention { head_norms, norms_by_head, sinks }) => {
+                let norms = head_norms.iter().filter(|_| norms_by_head.is_none());
+                let norms = norms.flat_map(|(q, k)| [Some(q), k.as_ref()]);
                 norms.chain([sinks.as_ref()]).flatten().collect()
             }
             Mixer::Delta(delta) => vec![&delta.dt_bias, &delta.norm],
@@ -382,16 +380,7 @@ impl Layer {
         for (vector, shape) in self.mixers().flat_map(Mixer::shaped) {
             check(&vector.name, &shape, false)?;
         }
-        let by_head = self.norms_by_head();
-        let is_plain = |vector: &&Vector| !by_head.iter().any(|(norm, _)| std::ptr::eq(*norm, *vector));
-        by_head.iter().try_for_each(|(norm, shape)| check(&norm.name, shape, false))?;
-        let plain: Vec<&Vector> = self.plain_vectors().into_iter().filter(is_plain).collect();
-        visit(&self.matrices(), &plain, check)
-    }
-
-    /// Norms of queries and keys that are stored as a row for each head, and their shapes.
-    fn norms_by_head(&self) -> Vec<(&Vector, [usize; 2])> {
-        self.mixers().flat_map(Mixer::norms_by_head).collect()
+        visit(&self.matrices(), &self.plain_vectors(), check)
     }
 
     fn matrices(&self) -> Vec<&Linear> {
@@ -650,9 +639,9 @@ impl Names {
             Family::Llama4 => &OF_LLAMA4,
             Family::GptOss => &OF_GPT_OSS,
             Family::NemotronH => &OF_NEMOTRON_H,
-            Family::Glm4 | Family::Glm4Moe | Family::Dots1 | Family::Cohere2Moe => &OF_GLM4,
             Family::FalconH1 => &OF_FALCON_H1,
             Family::KimiLinear => &OF_KIMI,
+            Family::Glm4 | Family::Glm4Moe | Family::Dots1 | Family::Cohere2Moe => &OF_GLM4,
             Family::Glm4MoeLite | Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Mistral4 => &OF_GLM4,
             Family::Ernie45Moe => &OF_ERNIE,
             Family::Apertus => &OF_APERTUS,

@@ -509,7 +509,6 @@ fn converted(directory: &Path, config: &Value) -> Option<Converted> {
         ("max_position_embeddings", "context_length"),
         ("hidden_size", "embedding_length"),
         ("intermediate_size", "feed_forward_length"),
-        ("num_shared_experts", "expert_shared_count"),
         ("num_attention_heads", "attention.head_count"),
         ("conv_L_cache", "shortconv.l_cache"),
         ("num_dense_layers", "leading_dense_block_count"),
