@@ -5,12 +5,15 @@
 //! below 8 MiB       a piece of a 32 MiB chunk: the matrices of a small model share huge pages
 //! from 8 MiB on     a separate mapping
 //! ```
+//! The memory of a piece that is dropped goes to the next of its size: matrices of experts come and go while others of
+//! their chunks stay.
+//!
 //! On a machine with several memory nodes, a buffer may be requested on one of them: chunks and mappings then prefer
 //! that node's memory.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The operating system has no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,9 +145,15 @@ impl<T: Pod> DerefMut for Buffer<T> {
 impl<T: Pod> Drop for Buffer<T> {
     fn drop(&mut self) {
         let bytes = self.bytes();
-        if bytes > 0 && self.mapping.is_none() {
+        match &self.mapping {
+            None if bytes == 0 => {}
             // SAFETY: `ptr` came from `allocate(bytes)` and is given back once.
-            unsafe { std::alloc::dealloc(self.ptr.as_ptr().cast(), layout(bytes)) };
+            None => unsafe { std::alloc::dealloc(self.ptr.as_ptr().cast(), layout(bytes)) },
+            Some(chunk) if bytes < OWN_FROM => {
+                let freed = FreedPiece { start: self.ptr.cast(), bytes, chunk: Arc::downgrade(chunk) };
+                FREED.lock().unwrap_or_else(PoisonError::into_inner).push(freed);
+            }
+            Some(_) => {}
         }
     }
 }
@@ -180,9 +189,41 @@ struct Current {
 /// One per node.
 static CURRENT: Mutex<Vec<Current>> = Mutex::new(Vec::new());
 
-/// The next piece of the node's current chunk, or the first of a new one. A piece is handed out only once, so it is
-/// zero; a chunk is unmapped when its last piece is dropped and another chunk is the current one.
+/// A piece that no buffer has, of a chunk that others keep mapped.
+struct FreedPiece {
+    start: NonNull<u8>,
+    bytes: usize,
+    chunk: Weak<Mapping>,
+}
+
+// SAFETY: a range of memory belongs to no thread, and nothing else refers to this one.
+unsafe impl Send for FreedPiece {}
+
+/// Those of chunks that are no longer mapped leave it at the next request for a piece.
+static FREED: Mutex<Vec<FreedPiece>> = Mutex::new(Vec::new());
+
+/// A freed piece of exactly this size on that node.
+fn freed(node: Option<u32>, bytes: usize) -> Option<(NonNull<u8>, Arc<Mapping>)> {
+    let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+    freed.retain(|piece| piece.chunk.strong_count() > 0);
+    for at in 0..freed.len() {
+        if freed[at].bytes == bytes
+            && let Some(chunk) = freed[at].chunk.upgrade().filter(|chunk| chunk.node == node)
+        {
+            return Some((freed.swap_remove(at).start, chunk));
+        }
+    }
+    None
+}
+
+/// A freed piece, the next of the node's current chunk, which was never handed out and so is zero, or the first of a new
+/// one. A chunk is unmapped when its last piece is dropped and another chunk is the current one.
 fn piece(node: Option<u32>, bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>), OutOfMemory> {
+    if let Some((start, chunk)) = freed(node, bytes) {
+        // SAFETY: the piece has that many bytes, its chunk is mapped, and it left the list, so that it is ours alone.
+        unsafe { start.write_bytes(0, bytes) };
+        return Ok((start, chunk));
+    }
     let mut all = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let at = all.iter().position(|current| current.node == node).unwrap_or(all.len());
     if all.get(at).is_none_or(|current| current.used + bytes > CHUNK) {
@@ -204,6 +245,7 @@ fn piece(node: Option<u32>, bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>),
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    node: Option<u32>,
 }
 
 // SAFETY: a range of memory belongs to no thread; access goes through the buffers that own its pieces.
@@ -237,13 +279,13 @@ impl Mapping {
             if let Some(node) = node {
                 prefer(node, aligned.cast(), keep);
             }
-            Ok(Mapping { start: NonNull::new_unchecked(aligned), bytes: keep })
+            Ok(Mapping { start: NonNull::new_unchecked(aligned), bytes: keep, node })
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn new(_node: Option<u32>, bytes: usize) -> Result<Mapping, OutOfMemory> {
-        allocate(bytes).map(|start| Mapping { start, bytes })
+    fn new(node: Option<u32>, bytes: usize) -> Result<Mapping, OutOfMemory> {
+        allocate(bytes).map(|start| Mapping { start, bytes, node })
     }
 }
 
@@ -308,6 +350,34 @@ mod tests {
         for (id, buffer) in &kept {
             assert!(buffer.iter().all(|x| x == id), "piece {id} was overwritten");
         }
+    }
+
+    #[test]
+    fn pieces_that_come_and_go_take_no_more_memory() {
+        // A size of this test alone: others' pieces are not in its way.
+        let len = (3 << 17) + 8;
+        let mut held: Vec<_> = (0..100).map(|_| Buffer::<u32>::zeroed(len).unwrap()).collect();
+        let mut places: std::collections::HashSet<_> = held.iter().map(|buffer| buffer.as_ptr()).collect();
+        for turn in 0..2000 {
+            let at = turn * 37 % held.len();
+            held[at] = Buffer::default();
+            let mut buffer = Buffer::zeroed(len).unwrap();
+            assert!(buffer.iter().all(|&x| x == 0), "turn {turn}");
+            buffer.fill(turn as u32 + 1);
+            places.insert(buffer.as_ptr());
+            held[at] = buffer;
+        }
+        assert_eq!(places.len(), 100);
+        // All chunks but perhaps the current one are unmapped with their last piece.
+        drop(held);
+        drop(Buffer::<u32>::zeroed((3 << 17) + 9).unwrap());
+        let kept = FREED
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|piece| piece.bytes == 4 * len && piece.chunk.strong_count() > 0)
+            .count();
+        assert!(kept * 4 * len <= 2 * CHUNK, "{kept} pieces are kept");
     }
 
     #[test]
