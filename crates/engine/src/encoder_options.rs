@@ -30,6 +30,7 @@ pub(crate) fn options_for(
         ("--lora-modules", !options.adapters.is_empty()),
         ("--max-loras", options.adapter_room.slots > 0),
         ("--role", options.handoff.is_some()),
+        ("--expert-memory", options.expert_memory.is_some()),
         ("--kv-swap-memory", options.kv_swap_bytes > 0),
         ("--kv-swap-disk", options.kv_swap_disk.is_some()),
         ("--spot-check", options.spot_check > 0.0),

@@ -236,6 +236,7 @@ fn what_concerns_answers_is_refused_at_the_start() {
     for (wanted, options) in [
         ("--record", EngineOptions { record: Some("/nowhere/x".into()), ..options() }),
         ("--spot-check", EngineOptions { spot_check: 0.5, ..options() }),
+        ("--expert-memory", EngineOptions { expert_memory: Some(1 << 20), ..options() }),
         ("--kv-swap-memory", EngineOptions { kv_swap_bytes: 1 << 20, ..options() }),
     ] {
         match engine::Engine::start(&checkpoint, &options, &mut |_| {}) {
