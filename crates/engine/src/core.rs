@@ -360,6 +360,8 @@ impl EngineCore {
             let planned = now();
             if self.in_flight.is_empty() {
                 self.steal_meter.begins(planned, &*self.forward);
+                // What calibration and idle work have read belongs to no step.
+                self.forward.expert_reads();
             }
             if self.launch(planned, &mut now) {
                 continue;

@@ -5,7 +5,7 @@ use crate::common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{ask, greedy, options, start};
+use common::{ask, greedy, options, start, start_family};
 use engine::{Calibration, DefaultTarget, EngineOptions, Prompt, RawRequest};
 use scheduler::Work;
 use serde_json::Value;
@@ -39,6 +39,19 @@ fn change(directory: &Path, sample: impl Fn(usize, &mut Value)) {
 /// As if nothing had disturbed the measurement: other load on the machine is no failure.
 fn all_sure(directory: &Path) {
     change(directory, |_, sample| sample["ran_ns"] = sample["wall_ns"].clone());
+}
+
+#[test]
+fn experts_that_it_reads_belong_to_no_step() {
+    let options = EngineOptions { expert_memory: Some(0), max_model_len: Some(384), ..calibrating(None) };
+    let engine = start_family("qwen3.5-moe", &options);
+    assert!(engine.model().calibrated.is_some(), "the case must calibrate to mean anything");
+    let prompt = Prompt::Tokens(vec![3, 4, 5]);
+    ask(&engine, RawRequest { max_tokens: Some(1), ignore_eos: true, ..RawRequest::new(prompt) });
+    let config = &engine.model().config;
+    let most = config.num_layers * config.experts.expect("it has some").num_experts;
+    let read = engine.stats().experts.count;
+    assert!((1..=most as u64).contains(&read), "{read} experts in one step of at most {most}");
 }
 
 #[test]
