@@ -68,6 +68,11 @@ pub(crate) enum BlockMessage {
         index: usize,
         bytes: BudgetedBytes,
     },
+    /// The states behind this many blocks.
+    State {
+        blocks: usize,
+        bytes: BudgetedBytes,
+    },
     /// All blocks up to here were sent, and the token behind the prompt is this, if it came to that.
     End {
         blocks: usize,

@@ -31,6 +31,7 @@ use crate::clock::expert_memory;
 use crate::core::EngineCore;
 use crate::handoff::{
     self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
+    TravelSizes,
 };
 use crate::options::{EngineOptions, StartError, activation_bytes};
 use crate::queue_permit::{QueueCounts, Waiting};
@@ -116,9 +117,6 @@ impl Engine {
         // A checkpoint without a tokenizer can still be asked with token ids.
         let tokenizer = Tokenizer::find(checkpoint, config.vocab_size)?.map(Arc::new);
         let (chat_template, template_fault) = template(checkpoint, &options.template)?;
-        if let (Some(handoff), true) = (&options.handoff, config.state_numbers() > 0) {
-            return Err(not_handed_off(handoff, &config));
-        }
         let learned = options.speculation.drafters().and_then(|drafters| drafters.learned.as_ref());
         let draft_files = learned
             .map(|learned| DraftFiles::find(learned, options.weights, checkpoint, &config, tokenizer.as_deref()))
@@ -248,7 +246,8 @@ impl Engine {
         let views = Arc::new(Mutex::new(views));
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
         let status = Arc::new(EngineStatus::new(QueueCounts::new(waiting)));
-        let block_bytes = forward.block_bytes();
+        let travel = TravelSizes { block_bytes: forward.block_bytes(), state_bytes: forward.state_bytes() };
+        let block_bytes = travel.block_bytes;
         let tiers = tiers(options, &model, block_bytes, clock.clone())?;
         let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model())
             .with_drafting(scheduler.drafting_cost());
@@ -277,11 +276,11 @@ impl Engine {
         kept.iter().for_each(|kept| core.add_feature(Box::new(KeepRequests(Default::default(), kept.clone()))));
         let (commands, receiver) = unbounded_channel();
         let counts = Arc::new(Counts::of(options.handoff.as_ref()));
-        let factors = options.handoff.as_ref().map(|_| CompatibilityInfo::of(&model, block_bytes)).transpose()?;
+        let factors = options.handoff.as_ref().map(|_| CompatibilityInfo::of(&model, travel)).transpose()?;
         let asked = options.handoff.as_ref().zip(factors.clone()).filter(|(of, _)| of.can_ask());
         let remote = asked.map(|(HandoffOptions { prefill_workers, key, .. }, factors)| {
             let (key, commands) = (key.clone(), commands.clone());
-            let client = PrefillClient::new(prefill_workers, key, factors, block_bytes, commands, counts.clone());
+            let client = PrefillClient::new(prefill_workers, key, factors, travel, commands, counts.clone());
             Box::new(client) as Box<dyn RemotePrefill>
         });
         core.set_remote_prefill(remote, counts.clone());
@@ -518,13 +517,6 @@ fn tiers(
         return Ok(None);
     }
     Tiers::new(model.swap, block_bytes, store, clock).map(Some).map_err(StartError::Thread)
-}
-
-/// States do not travel yet, and keys and values without them are of no use to another worker.
-fn not_handed_off(handoff: &HandoffOptions, config: &ModelConfig) -> StartError {
-    let option = if handoff.listen.is_some() { "--handoff-listen" } else { "--prefill-workers" };
-    let problem = format!("{} has layers with states, which are not handed to other workers", config.family);
-    StartError::Option { option, problem }
 }
 
 fn check(options: &EngineOptions) -> Result<(), StartError> {

@@ -188,6 +188,71 @@ fn a_split_run_is_the_joint_run() {
     assert_quiet(&[&prefill, &decode]);
 }
 
+/// Prompts that leave, some of which begin alike, for models of 128 tokens.
+fn prompts_of_tokens() -> Vec<RawRequest> {
+    let one = |number: usize| {
+        let begin = if number.is_multiple_of(3) { 0 } else { number };
+        let len = [289, 320, 321, 300][number % 4];
+        let token = |at: usize| 3 + ((at * 31 + begin * 57 + at / 200 * number) % 120) as i64;
+        RawRequest { prompt: Prompt::Tokens((0..len).map(token).collect()), ..raw("", number as i64) }
+    };
+    (0..12).map(one).collect()
+}
+
+#[test]
+fn states_travel_behind_the_last_block() {
+    // Linear attention, a layer with keys and a state, states beside latents, short convolutions, Mamba-2.
+    for family in ["qwen3.5", "falcon-h1", "kimi-linear", "lfm2", "granite-hybrid"] {
+        let base = EngineOptions { max_model_len: Some(384), ..options() };
+        let joint = common::start_family(family, &base);
+        let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let prefill = EngineOptions { threads: Some(1), max_prefill_chunk: Some(50), ..base.clone() };
+        let prefill = common::start_family(family, &EngineOptions { handoff: Some(handoff(listen, &[])), ..prefill });
+        let few = Some(26 * 32 * joint.model().kv_bytes_per_token as u64);
+        let prompts = prompts_of_tokens();
+        let alone = ask_all(&joint, &prompts);
+        for (what, options) in [
+            ("room", base.clone()),
+            ("few blocks", EngineOptions { kv_cache_bytes: few, speculation: Speculation::auto(), ..base.clone() }),
+        ] {
+            let handoff = Some(handoff(None, &[address(&prefill)]));
+            let decode = common::start_family(family, &EngineOptions { handoff, ..options });
+            let what = format!("{family}, {what}");
+            for _ in 0..2 {
+                for (split, joint) in ask_all(&decode, &prompts).iter().zip(&alone) {
+                    assert_same(split, joint, &what);
+                }
+            }
+            let handoffs = decode.handoffs();
+            let whole = taken(&handoffs, HandoffOutcome::Whole);
+            println!("{what}: {handoffs:?}, {} preemptions", decode.stats().preemptions);
+            assert!(whole >= 3, "{what}: some must be whole to mean anything: {handoffs:?}");
+            assert!(handoffs.bytes_taken >= whole * states_bytes(&joint), "{what}: {handoffs:?}");
+            assert_quiet(&[&prefill, &decode]);
+        }
+    }
+}
+
+fn states_bytes(engine: &Engine) -> u64 {
+    4 * engine.model().config.state_numbers() as u64
+}
+
+#[test]
+fn behind_states_that_came_the_tail_alone_is_computed() {
+    let base = EngineOptions { max_model_len: Some(384), ..options() };
+    let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let prefill =
+        common::start_family("qwen3.5", &EngineOptions { handoff: Some(handoff(listen, &[])), ..base.clone() });
+    let handoff = Some(handoff(None, &[address(&prefill)]));
+    let decode = common::start_family("qwen3.5", &EngineOptions { handoff, ..base });
+    for (raw, tail) in prompts_of_tokens().into_iter().skip(1).zip([32, 1, 12]) {
+        let outcome = ask(&decode, raw);
+        assert_eq!(outcome.timings.prefill_tokens, tail, "{:?}", decode.handoffs());
+    }
+    assert_eq!(taken(&decode.handoffs(), HandoffOutcome::Whole), 3);
+    assert_quiet(&[&prefill, &decode]);
+}
+
 #[test]
 fn every_nanosecond_of_a_prompt_that_was_elsewhere_has_an_owner() {
     let prefill = reader(options());

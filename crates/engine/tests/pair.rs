@@ -6,7 +6,7 @@ use crate::common;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Outcome, ask, gather, options, start, submit_crowd, wait_until_quiet};
+use common::{Outcome, ask, gather, options, start, start_family, submit_crowd, wait_until_quiet};
 use engine::{
     ClusterKey, Engine, EngineOptions, Event, HandoffOptions, HandoffOutcome, PrecisionPair, Prompt, RawRequest,
     RequestError, Role, SamplingParams, WeightClass,
@@ -148,6 +148,41 @@ fn an_answer_is_the_pairs_whatever_happens_to_its_blocks() {
     assert!(busy.stats().preemptions > 0, "the crowd outgrows the cache: {:?}", busy.stats());
     for engine in [&calm, &busy, &prefill, &other] {
         wait_until_quiet(engine);
+    }
+}
+
+/// What is lost of them is fetched again: with the weights of answers it is never computed.
+#[test]
+fn states_of_a_pair_are_the_readers() {
+    let model = |family, role, workers: &[String], weights, options: &EngineOptions| {
+        let handoff = handoff(role, workers, Some(PAIR));
+        start_family(family, &EngineOptions { handoff, weights, block_size: BLOCK, ..options.clone() })
+    };
+    let mut requests = requests();
+    requests.truncate(16);
+    for raw in &mut requests {
+        let Prompt::Tokens(tokens) = &mut raw.prompt else { panic!("prompts are tokens here") };
+        tokens.iter_mut().for_each(|token| *token = 3 + *token % 120);
+        raw.max_tokens = Some(40);
+    }
+    for family in ["qwen3.5", "kimi-linear"] {
+        let base = EngineOptions { max_model_len: Some(384), ..options() };
+        let prefill = model(family, Role::Prefill, &[], PAIR.prompts, &base);
+        let workers = [address(&prefill)];
+        let decode = |options| model(family, Role::Decode, &workers, PAIR.answers, options);
+        let calm = decode(&base);
+        let expected: Vec<Bits> = requests.iter().map(|raw| bits(&ask(&calm, raw.clone()))).collect();
+        let block_bytes = calm.model().kv_bytes / calm.model().num_blocks;
+        let bytes = |blocks| (block_bytes * blocks) as u64;
+        let busy =
+            decode(&EngineOptions { kv_cache_bytes: Some(bytes(26)), kv_swap_bytes: bytes(300), ..base.clone() });
+        for (round, engine) in [("at once", &calm), ("little memory", &busy), ("little memory, again", &busy)] {
+            assert_eq!(ask_all(engine, &requests), expected, "{family}, {round}");
+        }
+        assert!(busy.stats().preemptions > 0, "{family}: the case must press the cache to mean anything");
+        for engine in [&calm, &busy, &prefill] {
+            wait_until_quiet(engine);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Division {
     pub busy: [f64; 2],
     /// Machines of both pools at the utilization [`USE`].
     pub machines: u64,
-    /// KV cache bytes transferred per prompt.
+    /// Bytes of keys, values and states transferred per prompt.
     pub bytes_per_prompt: f64,
     /// Bytes per second sent by a fully busy prefill machine.
     pub link: f64,

@@ -124,7 +124,8 @@ impl Deployment {
             prefill,
             decode: &|batch| answer * self.step(batch, context) / batch as f64,
             batch: alone,
-            bytes_per_prompt: (ask.prompt * self.demands.kv_bytes_per_token) as f64,
+            bytes_per_prompt: (ask.prompt * self.demands.kv_bytes_per_token
+                + 4 * self.demands.shape.state_numbers as usize) as f64,
         });
         Some(fleet)
     }

@@ -8,6 +8,9 @@
 //!                            bad:  the slot is freed, and lookup misses from this block on
 //! ```
 //!
+//! Of a model with states the last block is of use with a checkpoint only, which comes behind it
+//! ([`Scheduler::receive_checkpoint`]).
+//!
 //! A transfer only fills a cache: missing, late or corrupt blocks are computed here. Eviction order: a received block
 //! goes before its parent, so a prefix loses its end first; [`Scheduler::missing_blocks`] marks the present prefix as
 //! used, or blocks received behind an old prefix would be evicted at once; and a block never takes its parent's slot.
@@ -17,7 +20,7 @@ use core::ops::Range;
 
 use crate::kv::{ContentName, FullBlock};
 use crate::sequence::Status;
-use crate::{Scheduler, SeqId, TierSlot};
+use crate::{Scheduler, SeqId, StateSlot, TierSlot};
 use protocol::RequestId;
 
 /// Why there is no slot for a received block.
@@ -79,6 +82,45 @@ impl Scheduler {
             return Err(ReceiveError::Known);
         }
         pool.begin_receive(&block).ok_or(ReceiveError::NoRoom)
+    }
+
+    /// Tokens that a pass here would compute of the prompt's full blocks: those behind the present ones, and of a model
+    /// with states those behind the last checkpoint. Cost: one lookup per present block.
+    pub fn tokens_to_compute(&mut self, request: RequestId) -> usize {
+        let Ok(id) = self.receiver(request) else { return 0 };
+        let most = self.state.seqs[id].num_blocks_to_look_up();
+        let mut usable = self.missing_blocks(request).start;
+        if self.state.limits.states.is_some() {
+            let seq = &mut self.state.seqs[id];
+            let mut has_checkpoint = |block: usize| {
+                let name = self.state.pool.content_named(&seq.content(block, &self.state.hasher).0);
+                name.is_some_and(|name| self.state.pool.state_of(name).is_some())
+            };
+            usable = (0..usable).rev().find(|&block| has_checkpoint(block)).map_or(0, |last| last + 1);
+        }
+        (most - usable) * self.state.limits.block_size
+    }
+
+    /// A slot for the states behind the first `blocks` blocks of an expected or waiting request, which are present: from
+    /// now on their checkpoint. The bytes must be written before the next plan. Cost: as of
+    /// [`Scheduler::begin_receive`].
+    pub fn receive_checkpoint(&mut self, request: RequestId, blocks: usize) -> Result<StateSlot, ReceiveError> {
+        let id = self.receiver(request)?;
+        if self.state.limits.states.is_none() || blocks > self.state.seqs[id].num_blocks_to_look_up() {
+            return Err(ReceiveError::NotCached);
+        }
+        let (count, name) = self.known_blocks(id, blocks);
+        let name = name.filter(|_| count == blocks).ok_or(ReceiveError::NoParent)?;
+        let spare = self.state.spare_states();
+        let pool = &mut self.state.pool;
+        if pool.state_of(name).is_some() {
+            return Err(ReceiveError::Known);
+        }
+        let slot = if spare > 0 { pool.take_state() } else { None }.ok_or(ReceiveError::NoRoom)?;
+        let is_kept = pool.keep_state(slot, name);
+        pool.release_state(slot);
+        assert!(is_kept, "the content is present, and has no checkpoint");
+        Ok(slot)
     }
 
     /// The sequence that received blocks of this request are for.

@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use crate::sequence::Sequence;
 use crate::state::State;
 use crate::step::{PinLost, UnpinReason};
-use crate::{BlockId, BlockRead, CacheEvent, PinnedAnswer, Scheduler, SeqId, Step};
+use crate::{BlockId, BlockRead, CacheEvent, PinnedAnswer, Scheduler, SeqId, StateSlot, Step};
 use protocol::{Nanos, RequestId};
 
 impl Scheduler {
@@ -93,6 +93,14 @@ impl Scheduler {
         }
     }
 
+    /// The states behind the last full block before the prompt's last token, from which another worker goes on. `None`
+    /// for models without states, before the answer is pinned, and when the checkpoint was evicted. Its
+    /// bytes must be read before the next plan.
+    pub fn pinned_checkpoint(&self, request: RequestId) -> Option<StateSlot> {
+        let pinned = self.state.pinned.iter().find(|pinned| pinned.request == request);
+        self.state.pool.state_of(pinned?.prompt_end?)
+    }
+
     /// Begins a read of one of [`Scheduler::full_blocks`]: its content stays until [`Scheduler::read_ended`], whatever
     /// happens to its request. `None` if there is no such block, or if it is reserved for a protected sequence: retry
     /// later.
@@ -130,13 +138,16 @@ fn full_blocks(seq: &Sequence) -> &[BlockId] {
 impl State {
     /// An answer finished: its blocks are pinned if that was requested.
     pub(crate) fn pin_finished(&mut self, id: SeqId, now: Nanos) {
-        let seq = &self.seqs[id];
+        let seq = &mut self.seqs[id];
         let Some(lease) = self.requests.get(&seq.request.id).and_then(|active| active.pin_lease) else { return };
         let blocks = full_blocks(seq).to_vec();
         if !blocks.is_empty() {
             blocks.iter().for_each(|&block| self.pool.pin(block));
             let until = Nanos(now.0.saturating_add(lease.0));
-            self.pinned.push(PinnedAnswer { request: seq.request.id, answer: seq.answer(), until, blocks });
+            let end = ((seq.num_prompt_tokens() - 1) / self.limits.block_size).checked_sub(1);
+            let end = end.filter(|_| self.limits.states.is_some());
+            let prompt_end = end.and_then(|last| self.pool.content_named(&seq.content(last, &self.hasher).0));
+            self.pinned.push(PinnedAnswer { request: seq.request.id, answer: seq.answer(), until, blocks, prompt_end });
         }
     }
 

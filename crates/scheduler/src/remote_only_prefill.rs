@@ -27,9 +27,9 @@ impl Scheduler {
         self.state.remote_only_prefill = true;
     }
 
-    /// Whether blocks that this request needs are missing and never computed here.
+    /// Whether blocks that this request needs, or the states behind them, are missing and never computed here.
     pub fn needs_remote_prefill(&mut self, request: RequestId) -> bool {
-        self.state.remote_only_prefill && !self.missing_blocks(request).is_empty()
+        self.state.remote_only_prefill && self.tokens_to_compute(request) > 0
     }
 
     /// Moves a waiting sequence that lacks prompt blocks out of the queue until they are fetched. False if it lacks

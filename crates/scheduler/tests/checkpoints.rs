@@ -1,7 +1,7 @@
 //! Models with states: which prefixes are found again, from checkpoints, and why others are not.
 
-use protocol::Nanos;
-use scheduler::{Limits, MissReason, Request, Scheduler, StateSizes};
+use protocol::{Nanos, RequestId};
+use scheduler::{Limits, MissReason, Request, Scheduler, StateSizes, TierSizes};
 use testing::plans;
 
 const BLOCK: usize = 4;
@@ -129,4 +129,43 @@ fn drafts_leave_a_state_each_and_the_answer_goes_on_from_the_last_that_held() {
     world.scheduler.check_invariants();
     assert_eq!(world.scheduler.sequence(seq).and_then(|seq| seq.state()), Some(step.states[0].slot));
     assert_eq!(world.scheduler.states().expect("states").1.held, 1);
+}
+
+#[test]
+fn a_checkpoint_that_another_worker_computed_is_one_of_the_prompt() {
+    use scheduler::ReceiveError;
+    let mut world = World::new(16, 64);
+    let limits = Limits { states: Some(StateSizes { slots: 16, interval: 64 }), ..limits() };
+    let tiers = TierSizes { host_slots: 8, disk_slots: 0 };
+    world.scheduler = Scheduler::new(limits).expect("good limits");
+    world.scheduler.set_tiers(tiers);
+    let prompt = tokens(0, 1, 14);
+    let (id, request) = (RequestId(1), Request { stop: plans::at_most(1), ..plans::request(1, prompt.clone()) });
+    world.scheduler.admit_remote(request).expect("room");
+    assert_eq!(world.scheduler.receive_checkpoint(id, 1), Err(ReceiveError::NoParent), "before its blocks");
+    for index in 0..3 {
+        assert_eq!(world.scheduler.tokens_to_compute(id), 3 * BLOCK, "blocks alone are of no use");
+        let slot = world.scheduler.begin_receive(id, index).expect("a slot");
+        assert!(world.scheduler.end_receive(slot, true));
+    }
+    let slot = world.scheduler.receive_checkpoint(id, 3).expect("a slot");
+    world.scheduler.check_invariants();
+    for (what, blocks, expected) in
+        [("a second one", 3, ReceiveError::Known), ("with the block of the last token", 4, ReceiveError::NotCached)]
+    {
+        assert_eq!(world.scheduler.receive_checkpoint(id, blocks), Err(expected), "{what}");
+    }
+    assert_eq!(world.scheduler.receive_checkpoint(RequestId(2), 1), Err(ReceiveError::NotWaiting));
+    assert_eq!((world.scheduler.tokens_to_compute(id), world.scheduler.missing_blocks(id)), (0, 3..3));
+    world.scheduler.remote_prefill_ended(id, &[Some(&[])], Nanos(1)).expect("it has no token");
+    let step = world.scheduler.schedule(Nanos(1));
+    for load in step.loads {
+        world.scheduler.load_ended(load, true, Nanos(1));
+    }
+    let step = world.scheduler.schedule(Nanos(2));
+    assert_eq!(step.prefill.iter().map(|rows| (rows.start, rows.len)).collect::<Vec<_>>(), [(12, 2)]);
+    let seq = step.prefill[0].seq;
+    assert_eq!(world.scheduler.sequence(seq).and_then(|seq| seq.state()), Some(slot));
+    world.scheduler.complete(plans::answer(&step, 900), Nanos(3));
+    world.scheduler.check_invariants();
 }

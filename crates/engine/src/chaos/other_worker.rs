@@ -138,6 +138,7 @@ impl Reading {
                     assert_eq!(*bytes, *block(&self.prompt, index, block_size).0, "block {index} of {:?}", self.id);
                     self.next += 1;
                 }
+                Ok(BlockMessage::State { .. }) => panic!("{:?}: the model has no states", self.id),
                 Ok(BlockMessage::End { blocks, first }) => {
                     assert_eq!(blocks, self.next, "what was sent is what is said to be");
                     assert!(first.is_none() || first == self.first, "the token behind the prompt of {:?}", self.id);

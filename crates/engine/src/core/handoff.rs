@@ -161,7 +161,7 @@ impl EngineCore {
             _ if is_given => 1,
             remote => remote.as_ref().expect("there is a worker to ask").least_tokens(),
         };
-        if blocks.len() * self.scheduler.limits().block_size < least {
+        if self.scheduler.tokens_to_compute(id) < least {
             return self.queue_locally(id, now);
         }
         if is_given {
@@ -203,6 +203,7 @@ impl EngineCore {
             HandoffEvent::Received(id, ReceiveEvent::Block { index, bytes }) => {
                 self.receive_block(id, index, bytes, now)
             }
+            HandoffEvent::Received(id, ReceiveEvent::State { blocks, bytes }) => self.receive_state(id, blocks, &bytes),
             HandoffEvent::Received(id, ReceiveEvent::Done(result)) => self.finish_remote_prefill(id, *result, now),
             HandoffEvent::Room => self.send_blocks(),
             HandoffEvent::PeerGone(id) => {
@@ -233,6 +234,15 @@ impl EngineCore {
             if is_found {
                 self.journal.take(Fact::Landed(id, now));
             }
+        }
+    }
+
+    /// The states behind its blocks have come: a checkpoint like one that was computed here.
+    fn receive_state(&mut self, id: RequestId, blocks: usize, bytes: &[u8]) {
+        if self.handoffs.awaited.contains(&id)
+            && let Ok(slot) = self.scheduler.receive_checkpoint(id, blocks)
+        {
+            self.forward.write_state(slot.0, bytes);
         }
     }
 
@@ -269,7 +279,7 @@ impl EngineCore {
             return;
         }
         let EngineCore { handoffs, scheduler, forward, active, .. } = self;
-        let block_bytes = forward.block_bytes();
+        let (block_bytes, state_bytes) = (forward.block_bytes(), forward.state_bytes());
         let mut over = Vec::new();
         for (&id, served) in &mut handoffs.served {
             let full = scheduler.full_blocks(id, 0);
@@ -281,9 +291,15 @@ impl EngineCore {
                 let _ = served.peer.messages.send(BlockMessage::Block { index: served.next, bytes });
                 served.next += 1;
             }
-            if !active.contains_key(&id) && served.next >= full.len() {
-                over.push(id);
+            if active.contains_key(&id) || served.next < full.len() {
+                continue;
             }
+            if let Some(slot) = scheduler.pinned_checkpoint(id).filter(|_| served.next == served.blocks) {
+                let Some(mut bytes) = handoffs.budget.try_take(state_bytes) else { continue };
+                forward.read_state(slot.0, bytes.bytes_mut());
+                let _ = served.peer.messages.send(BlockMessage::State { blocks: served.next, bytes });
+            }
+            over.push(id);
         }
         for id in over {
             let ServedPrefill { peer, next, first, .. } = self.handoffs.served.remove(&id).expect("it was just there");

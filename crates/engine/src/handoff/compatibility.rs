@@ -3,6 +3,7 @@
 use receipt::{Definition, Provenance};
 use serde::{Deserialize, Serialize};
 
+use super::TravelSizes;
 use super::wire::FRAMES;
 use crate::{ModelInfo, OriginError};
 
@@ -17,9 +18,9 @@ pub(crate) struct CompatibilityInfo(Vec<(String, String)>);
 const MOST_BYTES: usize = 4096;
 
 impl CompatibilityInfo {
-    /// Of a model in memory with blocks of `block_bytes` bytes. Reads every weight, unless an earlier start has kept
+    /// Of a model in memory whose blocks and states have these sizes. Reads every weight, unless an earlier start has kept
     /// the digest.
-    pub(crate) fn of(model: &ModelInfo, block_bytes: usize) -> Result<CompatibilityInfo, OriginError> {
+    pub(crate) fn of(model: &ModelInfo, sizes: TravelSizes) -> Result<CompatibilityInfo, OriginError> {
         let Provenance { weights, config, definition, .. } = model.basis("")?;
         let Definition { engine, arithmetic, weights: class, as_stored, kv, layout } = definition;
         let factors = [
@@ -33,7 +34,8 @@ impl CompatibilityInfo {
             ("arithmetic", arithmetic),
             ("layout", layout.to_string()),
             ("tokens per block", model.block_size.to_string()),
-            ("bytes per block", block_bytes.to_string()),
+            ("bytes per block", sizes.block_bytes.to_string()),
+            ("bytes of states", sizes.state_bytes.to_string()),
             ("rotations", model.rotations()),
         ];
         Ok(CompatibilityInfo(factors.map(|(name, value)| (name.to_owned(), value)).into()))

@@ -6,6 +6,7 @@
 //!              |                                    <-- OFFER --
 //!              |                                    --- PULL -->       admitted like any request, one token long
 //!   host tier  | block by block, each checked       <-- BLOCK --       after each step, the blocks that became full
+//!  checkpoint  |                                    <-- STATE --       of a model with states, those behind the last
 //!              | continues: loads, computes tail    <-- END ----       the token that P drew, and its bill
 //!              | draws the first token itself, and compares
 //! ```
@@ -60,6 +61,15 @@ pub use wire::check_frame;
 
 /// Bytes of blocks that are on their way between the engine's thread and the sockets, at most; the same on either side.
 pub(crate) const MOST_BYTES_UNDER_WAY: usize = 64 << 20;
+
+/// Bytes of what travels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TravelSizes {
+    /// Of a block.
+    pub(crate) block_bytes: usize,
+    /// Of the states of a sequence; 0: the model has none.
+    pub(crate) state_bytes: usize,
+}
 
 /// How a worker takes part. Both may be wanted of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,6 +247,8 @@ pub(crate) enum ReceiveEvent {
     Begun { worker: String },
     /// A block has come, and it is what was sent.
     Block { index: usize, bytes: BudgetedBytes },
+    /// The states behind this many blocks have come.
+    State { blocks: usize, bytes: BudgetedBytes },
     /// No more comes.
     Done(Box<HandoffResult>),
 }

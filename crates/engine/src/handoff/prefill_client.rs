@@ -24,7 +24,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};
 use super::{
     Budget, BudgetedBytes, ClusterKey, CompatibilityInfo, Counts, HandoffEvent, HandoffOutcome, HandoffResult,
-    MOST_BYTES_UNDER_WAY, ReceiveEvent,
+    MOST_BYTES_UNDER_WAY, ReceiveEvent, TravelSizes,
 };
 use crate::command::Command;
 use crate::recording::AdmitEntry;
@@ -81,7 +81,7 @@ pub(crate) struct PrefillClient(Arc<Workers>);
 struct Workers {
     key: ClusterKey,
     compatibility: CompatibilityInfo,
-    block_bytes: usize,
+    sizes: TravelSizes,
     commands: UnboundedSender<Command>,
     counts: Arc<Counts>,
     budget: Budget,
@@ -128,7 +128,7 @@ impl PrefillClient {
         addresses: &[String],
         key: ClusterKey,
         factors: CompatibilityInfo,
-        block_bytes: usize,
+        sizes: TravelSizes,
         commands: UnboundedSender<Command>,
         counts: Arc<Counts>,
     ) -> PrefillClient {
@@ -137,7 +137,7 @@ impl PrefillClient {
             dice: AtomicU64::new(u64::from(std::process::id())),
             key,
             compatibility: factors,
-            block_bytes,
+            sizes,
             commands,
             counts,
             budget: Budget::of(MOST_BYTES_UNDER_WAY),
@@ -242,14 +242,15 @@ impl Workers {
         }
         let pulled = Nanos(began.elapsed().as_nanos() as u64);
         self.say(wanted.id, ReceiveEvent::Begun { worker: best.worker.address.clone() });
-        let mut come = wanted.blocks.start;
+        let mut come = Come { blocks: wanted.blocks.start, states: self.sizes.state_bytes == 0 };
         let result = self.pull(best, wanted, &mut come);
         let is_open = self.open().contains_key(&wanted.id);
-        let outcome = match (&result, come) {
+        let outcome = match &result {
             _ if !is_open => HandoffOutcome::Cancelled,
-            (Ok(_), _) if come == wanted.blocks.end => HandoffOutcome::Whole,
-            (Err(Failed::Refused), _) => HandoffOutcome::Refused,
-            _ if come == wanted.blocks.start => HandoffOutcome::Lost,
+            Ok(_) if come.blocks == wanted.blocks.end && come.states => HandoffOutcome::Whole,
+            Err(Failed::Refused) => HandoffOutcome::Refused,
+            // Blocks are of use up to the states behind the last.
+            _ if come.blocks == wanted.blocks.start || !come.states => HandoffOutcome::Lost,
             _ => HandoffOutcome::InPart,
         };
         let mut over = HandoffResult::without(outcome);
@@ -260,6 +261,33 @@ impl Workers {
             (over.read.steps, over.first) = (end.steps, end.first);
         }
         over
+    }
+
+    /// Adds a piece; returns the whole if it was the last of its `len` bytes.
+    fn add(
+        &self,
+        part: &mut PartWhole,
+        piece: &Piece,
+        len: usize,
+        patience: Duration,
+    ) -> Result<Option<BudgetedBytes>, Failed> {
+        let Piece { offset, bytes, .. } = piece;
+        if *offset as usize != part.filled || bytes.is_empty() || part.filled + bytes.len() > len {
+            return Err(Failed::Cut);
+        }
+        if part.bytes.is_none() {
+            // While it waits nothing is read: the other side waits too.
+            part.bytes = Some(self.budget.take(len, patience).ok_or(Failed::Cut)?);
+        }
+        let whole = part.bytes.as_mut().expect("it was just made");
+        whole.bytes_mut()[part.filled..][..bytes.len()].copy_from_slice(bytes);
+        part.filled += bytes.len();
+        if part.filled < len {
+            return Ok(None);
+        }
+        self.counts.bytes_taken.fetch_add(len as u64, Ordering::Relaxed);
+        part.filled = 0;
+        Ok(part.bytes.take())
     }
 
     fn over(&self, wanted: &PrefillRequest, outcome: HandoffOutcome) -> HandoffResult {
@@ -347,8 +375,8 @@ impl Workers {
         }
     }
 
-    /// Blocks, in their order, as they come. `come`: up to which block all are here.
-    fn pull(&self, offered: Offered, wanted: &PrefillRequest, come: &mut usize) -> Result<End, Failed> {
+    /// Blocks, in their order, as they come, and the states behind them.
+    fn pull(&self, offered: Offered, wanted: &PrefillRequest, come: &mut Come) -> Result<End, Failed> {
         let Offered { worker, mut line, likely, .. } = offered;
         match self.open().get_mut(&wanted.id) {
             Some(open) => open.worker = Some(worker.clone()),
@@ -359,8 +387,7 @@ impl Workers {
         line.write(&Frame::Pull(Box::new(pull)))?;
         let patience = LEAST_PATIENCE.max(Duration::from_nanos(likely.map_or(0, |likely| likely.0.saturating_mul(3))));
         let mut progress = Instant::now();
-        let mut block: Option<BudgetedBytes> = None;
-        let mut filled = 0;
+        let mut part = PartWhole::default();
         loop {
             let frame = line.read().inspect_err(|error| {
                 if !matches!(error, WireError::Io(_)) {
@@ -374,23 +401,16 @@ impl Workers {
             match frame {
                 Frame::Busy if progress.elapsed() > patience => return Err(Failed::Cut),
                 Frame::Busy => {}
-                Frame::Piece(Piece { index, offset, bytes }) => {
-                    let is_next = index as usize == *come && *come < wanted.blocks.end && offset as usize == filled;
-                    if !is_next || bytes.is_empty() || filled + bytes.len() > self.block_bytes {
-                        return Err(Failed::Cut);
+                Frame::Piece(piece) if piece.index as usize == come.blocks && come.blocks < wanted.blocks.end => {
+                    if let Some(bytes) = self.add(&mut part, &piece, self.sizes.block_bytes, patience)? {
+                        self.say(wanted.id, ReceiveEvent::Block { index: come.blocks, bytes });
+                        come.blocks += 1;
                     }
-                    if block.is_none() {
-                        // While it waits nothing is read: the other side waits too.
-                        block = Some(self.budget.take(self.block_bytes, patience).ok_or(Failed::Cut)?);
-                    }
-                    let whole = block.as_mut().expect("it was just made");
-                    whole.bytes_mut()[filled..][..bytes.len()].copy_from_slice(&bytes);
-                    filled += bytes.len();
-                    if filled == self.block_bytes {
-                        let bytes = block.take().expect("it is filled");
-                        self.counts.bytes_taken.fetch_add(filled as u64, Ordering::Relaxed);
-                        self.say(wanted.id, ReceiveEvent::Block { index: *come, bytes });
-                        (*come, filled) = (*come + 1, 0);
+                }
+                Frame::State(piece) if piece.index as usize == wanted.blocks.end && come.lacks_states(wanted) => {
+                    if let Some(bytes) = self.add(&mut part, &piece, self.sizes.state_bytes, patience)? {
+                        self.say(wanted.id, ReceiveEvent::State { blocks: come.blocks, bytes });
+                        come.states = true;
                     }
                 }
                 Frame::End(end) => return Ok(*end),
@@ -402,6 +422,29 @@ impl Workers {
             }
         }
     }
+}
+
+/// What has come of a prompt.
+#[derive(Clone, Copy, Debug)]
+struct Come {
+    /// Up to which block all are here.
+    blocks: usize,
+    /// Whether the states behind them are, or the model has none.
+    states: bool,
+}
+
+impl Come {
+    /// All blocks are here, and the states behind them are not.
+    fn lacks_states(&self, wanted: &PrefillRequest) -> bool {
+        self.blocks == wanted.blocks.end && !self.states
+    }
+}
+
+/// A block or states of which not all pieces are here.
+#[derive(Default)]
+struct PartWhole {
+    bytes: Option<BudgetedBytes>,
+    filled: usize,
 }
 
 /// What a worker says to a question.

@@ -17,8 +17,8 @@ use observe::{RemoteStepEntry, Timings};
 use protocol::{Nanos, Priority, RequestId, TokenId};
 use scheduler::IncomingRequest;
 
-use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, WireError};
-use super::{ClusterKey, CompatibilityInfo, Counts, FoundBlocks, HandoffEvent};
+use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};
+use super::{BudgetedBytes, ClusterKey, CompatibilityInfo, Counts, FoundBlocks, HandoffEvent};
 use crate::command::{BlockMessage, BlockSender, Command};
 use crate::output::{Event, RequestError};
 use crate::stream::Stream;
@@ -201,15 +201,15 @@ struct Giving<'a> {
 
 impl Giving<'_> {
     fn send(&mut self, line: &mut Line<TcpStream>, blocks: &Receiver<BlockMessage>) -> Result<(), WireError> {
-        let counts = &self.host.counts;
         let mut said = Instant::now();
         loop {
             match blocks.recv_timeout(LOOK_EVERY) {
                 Ok(BlockMessage::Block { index, bytes }) => {
-                    line.write_block(index, &bytes)?;
-                    counts.bytes_given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                    drop(bytes);
-                    self.tell(HandoffEvent::Room);
+                    self.send_bytes(line, Frame::Piece, index, bytes)?;
+                    said = Instant::now();
+                }
+                Ok(BlockMessage::State { blocks, bytes }) => {
+                    self.send_bytes(line, Frame::State, blocks, bytes)?;
                     said = Instant::now();
                 }
                 Ok(BlockMessage::End { blocks, first }) => {
@@ -231,6 +231,20 @@ impl Giving<'_> {
                 Err(RecvTimeoutError::Disconnected) => return line.write(&Frame::End(Box::new(end(0, None, None)))),
             }
         }
+    }
+
+    fn send_bytes(
+        &self,
+        line: &mut Line<TcpStream>,
+        frame: fn(Piece) -> Frame,
+        index: usize,
+        bytes: BudgetedBytes,
+    ) -> Result<(), WireError> {
+        line.write_pieces(frame, index, &bytes)?;
+        self.host.counts.bytes_given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        drop(bytes);
+        self.tell(HandoffEvent::Room);
+        Ok(())
     }
 
     /// How the request ended: by now it has.

@@ -21,8 +21,8 @@ use crate::recording::AdmitEntry;
 
 const MAGIC: &[u8; 16] = b"twostroke-kv-1\r\n";
 /// Version of what frames hold. It is compared before anything is asked, so a worker of another one is refused by name.
-/// 2: an `End` says what the machine took.
-pub(crate) const FRAMES: u32 = 2;
+/// 2: an `End` says what the machine took. 3: states travel.
+pub(crate) const FRAMES: u32 = 3;
 /// Longest body of a frame, its kind and its seal included.
 pub(crate) const MOST_FRAME_BYTES: usize = 16 << 20;
 /// A block is sent in pieces of this size.
@@ -44,6 +44,8 @@ pub(crate) enum Frame {
     Refused(String),
     /// P: a piece of a block.
     Piece(Piece),
+    /// P: a piece of the states behind the last block; its index counts the blocks before them.
+    State(Piece),
     /// P: that was all.
     End(Box<End>),
     /// P: it is still at it.
@@ -79,7 +81,7 @@ pub(crate) struct Pull {
     pub(crate) request: AdmitEntry,
 }
 
-/// Bytes of a block, in the order of `Forward::read_block`.
+/// Bytes of a block, in the order of `Forward::read_block`, or of states, in that of `Forward::read_state`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) index: u32,
@@ -138,6 +140,7 @@ impl Frame {
             Frame::Pull(_) => "PULL",
             Frame::Refused(_) => "REFUSED",
             Frame::Piece(_) => "BLOCK",
+            Frame::State(_) => "STATE",
             Frame::End(_) => "END",
             Frame::Busy => "BUSY",
         }
@@ -153,6 +156,7 @@ impl Frame {
             Frame::Piece(_) => 6,
             Frame::End(_) => 7,
             Frame::Busy => 8,
+            Frame::State(_) => 9,
         }
     }
 
@@ -164,7 +168,7 @@ impl Frame {
             Frame::Offer(offer) => json(offer),
             Frame::Pull(pull) => json(&**pull),
             Frame::Refused(why) => body.extend_from_slice(why.as_bytes()),
-            Frame::Piece(Piece { index, offset, bytes }) => {
+            Frame::Piece(Piece { index, offset, bytes }) | Frame::State(Piece { index, offset, bytes }) => {
                 body.extend_from_slice(&index.to_le_bytes());
                 body.extend_from_slice(&offset.to_le_bytes());
                 body.extend_from_slice(bytes);
@@ -195,18 +199,23 @@ impl Frame {
                 let why = std::str::from_utf8(body).map_err(problem)?;
                 Frame::Refused(why[..why.floor_char_boundary(LONGEST_REFUSAL)].to_owned())
             }
-            6 => {
-                let short = || WireError::Body { name: "BLOCK", problem: "it has no place".to_owned() };
-                let (index, rest) = body.split_first_chunk().ok_or_else(short)?;
-                let (offset, bytes) = rest.split_first_chunk().ok_or_else(short)?;
-                let (index, offset) = (u32::from_le_bytes(*index), u64::from_le_bytes(*offset));
-                Frame::Piece(Piece { index, offset, bytes: bytes.to_vec() })
-            }
+            6 => Frame::Piece(Piece::read("BLOCK", body)?),
             7 => Frame::End(json("END", body)?),
             8 if body.is_empty() => Frame::Busy,
             8 => return Err(WireError::Body { name: "BUSY", problem: "it has a body".to_owned() }),
+            9 => Frame::State(Piece::read("STATE", body)?),
             kind => return Err(WireError::Kind(kind)),
         })
+    }
+}
+
+impl Piece {
+    fn read(name: &'static str, body: &[u8]) -> Result<Piece, WireError> {
+        let short = || WireError::Body { name, problem: "it has no place".to_owned() };
+        let (index, rest) = body.split_first_chunk().ok_or_else(short)?;
+        let (offset, bytes) = rest.split_first_chunk().ok_or_else(short)?;
+        let (index, offset) = (u32::from_le_bytes(*index), u64::from_le_bytes(*offset));
+        Ok(Piece { index, offset, bytes: bytes.to_vec() })
     }
 }
 
@@ -350,12 +359,17 @@ impl<S: Read + Write> Line<S> {
         }
     }
 
-    /// Sends a block, in pieces.
-    pub(crate) fn write_block(&mut self, index: usize, bytes: &[u8]) -> Result<(), WireError> {
+    /// Sends a block or states, in pieces: each is `frame` of its piece.
+    pub(crate) fn write_pieces(
+        &mut self,
+        frame: fn(Piece) -> Frame,
+        index: usize,
+        bytes: &[u8],
+    ) -> Result<(), WireError> {
         let index = u32::try_from(index).expect("blocks are counted in 32 bits");
         for (at, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             let offset = (at * PIECE_BYTES) as u64;
-            self.write(&Frame::Piece(Piece { index, offset, bytes: piece.to_vec() }))?;
+            self.write(&frame(Piece { index, offset, bytes: piece.to_vec() }))?;
         }
         Ok(())
     }
@@ -409,6 +423,7 @@ mod tests {
             Frame::Offer(Offer { likely: None, cached_tokens: 64 }),
             Frame::Refused("none is here".to_owned()),
             Frame::Piece(Piece { index: 9, offset: 1 << 40, bytes: vec![1, 2, 3] }),
+            Frame::State(Piece { index: 3, offset: 0, bytes: vec![4, 5] }),
             Frame::End(Box::new(end)),
             Frame::Busy,
         ]
@@ -425,7 +440,7 @@ mod tests {
             assert_eq!(prefill.read().expect("it is read"), frame);
         }
         let block: Vec<u8> = (0..PIECE_BYTES + 5).map(|at| at as u8).collect();
-        let writer = thread::spawn(move || prefill.write_block(4, &block).map(|()| block));
+        let writer = thread::spawn(move || prefill.write_pieces(Frame::Piece, 4, &block).map(|()| block));
         let mut come = Vec::new();
         while come.len() < PIECE_BYTES + 5 {
             let Frame::Piece(piece) = decode.read().expect("it is read") else { panic!("a piece comes") };
@@ -517,9 +532,10 @@ mod tests {
 
     #[test]
     fn bodies_that_are_none_are_refused_by_name() {
-        let cases: [(u8, &[u8], &str); 8] = [
+        let cases: [(u8, &[u8], &str); 9] = [
             (0, b"", "no frame of kind 0"),
-            (9, b"{}", "no frame of kind 9"),
+            (10, b"{}", "no frame of kind 10"),
+            (9, &[0; 11], "STATE"),
             (1, b"[[1,2]]", "FACTORS"),
             (2, b"{}", "ASK"),
             (3, b"{\"likely\": 1, \"more\": 2}", "OFFER"),

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::BlockId;
+use super::{BlockId, ContentName};
 use protocol::{Nanos, RequestId};
 
 /// A finished answer with pinned blocks.
@@ -16,6 +16,8 @@ pub struct PinnedAnswer {
     pub until: Nanos,
     /// Block `i` starts at token `i * block_size`: all full, computed blocks at its end that are not lost.
     pub blocks: Vec<BlockId>,
+    /// Of a model with states: the content that ends before the prompt's last token. Its checkpoint is not pinned.
+    pub(crate) prompt_end: Option<ContentName>,
 }
 
 /// A read of a block from outside; [`crate::Scheduler::read_ended`] ends it.

@@ -758,6 +758,11 @@ impl BlockPool {
         self.states.release(slot);
     }
 
+    /// The name of the content under `hash`. Not verified: see [`BlockPool::find`].
+    pub(crate) fn content_named(&self, hash: &BlockHash) -> Option<ContentName> {
+        self.index.get(hash).map(|place| ContentName { hash: *hash, id: self.content_at(place).id })
+    }
+
     /// The checkpoint of a content.
     pub(crate) fn state_of(&self, name: ContentName) -> Option<StateSlot> {
         let content = self.content_at(self.index.get(&name.hash)?);
