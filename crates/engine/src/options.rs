@@ -174,6 +174,13 @@ impl EngineOptions {
     }
 }
 
+/// What may leave memory.
+fn less(expert_bytes: u64) -> String {
+    let experts = expert_bytes >> 20;
+    let set = format!("; --expert-memory SIZE keeps a part of the experts in memory, which take {experts} MiB of them");
+    if expert_bytes > 0 { set } else { String::new() }
+}
+
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -200,8 +207,8 @@ pub enum StartError {
     /// What this process may take holds no useful KV cache.
     #[error(
         "not enough memory: weights of {} MiB and the smallest useful KV cache ({tokens} tokens) need about {} MiB, and {} MiB \
-         are left; what binds is the {limit} ({})",
-        weight_bytes >> 20, needed.div_ceil(1 << 20), left >> 20, limit.source()
+         are left; what binds is the {limit} ({}){}",
+        weight_bytes >> 20, needed.div_ceil(1 << 20), left >> 20, limit.source(), less(*expert_bytes)
     )]
     Memory {
         /// What the weights take.
@@ -214,6 +221,8 @@ pub enum StartError {
         left: u64,
         /// The limit.
         limit: Limit,
+        /// What all experts take of the weights; 0: there are none, or memory for them was set.
+        expert_bytes: u64,
     },
     /// The recording.
     #[error("--record: {0}")]

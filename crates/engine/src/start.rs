@@ -667,6 +667,7 @@ impl Sizes {
                     needed: little.needed,
                     left: little.room.bytes,
                     limit: little.room.limit,
+                    expert_bytes: expert_bytes(config, options),
                 })?;
                 (blocks as usize, Some(room.limit).filter(|_| blocks < plenty as u64))
             }
@@ -677,6 +678,12 @@ impl Sizes {
         let states = states.map(|states| states.sizes(blocks));
         Ok(Sizes { max_model_len, kv: KvBudget::Blocks(blocks), states, limit })
     }
+}
+
+/// What experts take that may leave memory; 0 where there are none, or where memory for them is set.
+fn expert_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
+    let of = |memory| config.weight_bytes_in_memory(options.weights, memory);
+    if options.expert_memory.is_some() { 0 } else { of(None) - of(Some(0)) }
 }
 
 /// A size that was set is kept, unless a limit makes sure that it never can be: the machine's free memory may grow, but
