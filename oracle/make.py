@@ -751,7 +751,7 @@ CASES = {
         num_attention_heads=1, num_key_value_heads=1, layer_norm_epsilon=1e-5, tie_word_embeddings=False,
         ssm_state_size=32, mamba_num_heads=6, mamba_head_dim=16, n_groups=3, conv_kernel=4, use_conv_bias=True,
         n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, moe_intermediate_size=24,
-        moe_shared_expert_intermediate_size=32, moe_latent_size=24, routed_scaling_factor=1.5, dtype="bfloat16",
+        moe_shared_expert_intermediate_size=32, moe_latent_size=56, routed_scaling_factor=1.5, dtype="bfloat16",
     ),
     # Granite 3 with experts, which are one tensor of gate and up and one of down.
     "granite-moe": case(

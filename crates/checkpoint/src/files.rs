@@ -299,6 +299,7 @@ impl Files {
                 return Ok(files.iter().find(|(name, _)| *name == file).map(|(name, bytes)| ModelFile {
                     name: name.to_string(),
                     len: bytes.len() as u64,
+                    written: None,
                     bytes: Bytes::Memory(bytes),
                 }));
             }
@@ -308,8 +309,9 @@ impl Files {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(with_cache_advice(&path, LoadError::io(file, error))),
         };
-        let len = handle.metadata().map_err(|error| LoadError::io(file, error))?.len();
-        let open = ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) };
+        let metadata = handle.metadata().map_err(|error| LoadError::io(file, error))?;
+        let (len, written) = (metadata.len(), Some((metadata.mtime(), metadata.mtime_nsec())));
+        let open = ModelFile { name: file.to_string(), len, written, bytes: Bytes::Disk(handle) };
         let mut head = [0; HEAD_BYTES];
         let head = &mut head[..len.min(HEAD_BYTES as u64) as usize];
         open.read_at(0, head)?;
@@ -393,6 +395,8 @@ fn is_utf16(head: &[u8]) -> bool {
 pub struct ModelFile {
     name: String,
     len: u64,
+    /// When it was last written to, at open; `None` for a built-in file.
+    written: Option<(i64, i64)>,
     bytes: Bytes,
 }
 
@@ -427,6 +431,11 @@ impl ModelFile {
             }
             Bytes::Memory(_) => None,
         }
+    }
+
+    /// Whether it was written to since it was opened: what is read now may be of other weights.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.written.is_some() && self.times().map(|[written, _]| written) != self.written
     }
 
     /// The first 40 characters if the file begins with text, otherwise `None`. Weights do not: the length that they

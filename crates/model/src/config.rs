@@ -243,6 +243,11 @@ impl ModelConfig {
 
     /// Of an object that may lie within another one.
     pub(crate) fn of_fields(fields: Fields<'_>) -> Result<ModelConfig, LoadError> {
+        let of_kimi = Traits::of(&fields).is_ok_and(|(traits, _)| traits.mixers == MixerFields::Kimi);
+        Self::read_fields(fields).map_err(|error| if of_kimi { in_words_of_kimi(error) } else { error })
+    }
+
+    fn read_fields(fields: Fields<'_>) -> Result<ModelConfig, LoadError> {
         if let Some(encoder) = encoder::read(&fields)? {
             return Ok(encoder);
         }
@@ -640,6 +645,27 @@ fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String,
     Ok(map)
 }
 
+/// Names of Kimi Linear, and those that others have for the same.
+const KIMI_NAMES: [(&str, &str); 6] = [
+    ("num_experts", "n_routed_experts"),
+    ("num_experts_per_token", "num_experts_per_tok"),
+    ("moe_renormalize", "norm_topk_prob"),
+    ("num_expert_group", "n_group"),
+    ("num_shared_experts", "n_shared_experts"),
+    ("model_max_length", "max_position_embeddings"),
+];
+
+/// An error that names a field as its file does.
+fn in_words_of_kimi(error: LoadError) -> LoadError {
+    match error {
+        LoadError::Field { file, field, problem } => {
+            let theirs = KIMI_NAMES.iter().find(|(_, usual)| *usual == field).map(|(theirs, _)| (*theirs).to_owned());
+            LoadError::Field { file, field: theirs.unwrap_or(field), problem }
+        }
+        error => error,
+    }
+}
+
 /// The fields of Kimi Linear under the names that others have for the same.
 fn kimi_fields(fields: &Fields<'_>) -> Result<Map<String, Value>, LoadError> {
     let mut map = fields.map.clone();
@@ -649,17 +675,7 @@ fn kimi_fields(fields: &Fields<'_>) -> Result<Map<String, Value>, LoadError> {
             map.extend(of.get(theirs).map(|value| (usual.to_string(), value.clone())));
         }
     };
-    rename(
-        fields,
-        &[
-            ("num_experts", "n_routed_experts"),
-            ("num_experts_per_token", "num_experts_per_tok"),
-            ("moe_renormalize", "norm_topk_prob"),
-            ("num_expert_group", "n_group"),
-            ("num_shared_experts", "n_shared_experts"),
-            ("model_max_length", "max_position_embeddings"),
-        ],
-    );
+    rename(fields, &KIMI_NAMES);
     const LISTED: &str = "full_attn_layers";
     if let Some(of_delta) = fields.object("linear_attn_config")? {
         let names = [("head_dim", "linear_head_dim"), ("num_heads", "linear_num_heads")];

@@ -131,6 +131,9 @@ impl ExpertReader {
         let (names, progress, weights) = (Vec::new(), &mut |_| {}, &*self.weights);
         let expert =
             Loader { backend, config, weights, class, as_stored, names, progress, expert_reader: None }.mlp(expert)?;
+        if let Some(file) = self.weights.changed_file() {
+            return Err(LoadError::broken(&file, "was written to since the start: restart with the file as it is"));
+        }
         self.counts.add(expert.bytes(backend), now().saturating_sub(began));
         Ok(expert)
     }
@@ -174,7 +177,8 @@ struct RoutingScratch<B: Backend> {
     /// `[max_rows, num_experts]`.
     logits: B::Rows,
     routes: B::Routes,
-    /// An expert's rows of the input, and what it makes of them: `[max_rows, hidden_size]` each.
+    /// An expert's rows of the input, and what it makes of them: `[max_rows, hidden_size]` each, or wider where they
+    /// are of another width.
     gathered: B::Rows,
     results: B::Rows,
     /// `[max_rows, 1]`.
@@ -196,8 +200,8 @@ impl<B: Backend> ExpertScratch<B> {
         let routing = RoutingScratch {
             logits: backend.rows(max_rows, num_experts)?,
             routes: backend.routes(max_rows, num_experts, rule)?,
-            gathered: backend.rows(max_rows, hidden)?,
-            results: backend.rows(max_rows, hidden)?,
+            gathered: backend.rows(max_rows, hidden.max(latent))?,
+            results: backend.rows(max_rows, hidden.max(latent))?,
             shared_gates: backend.rows(max_rows, usize::from(shared.is_some_and(|shared| shared.gated)))?,
             latent: [backend.rows(max_rows, latent)?, backend.rows(max_rows, latent)?],
         };

@@ -1116,7 +1116,7 @@ impl<B: Backend> Loader<'_, B> {
                             matrix: self.matrix(router, WeightClass::Bf16)?,
                             bias: self.bias(router, RowOrder::AsStored)?,
                         },
-                        choice_bias: choice_bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
+                        choice_bias: choice_bias.as_ref().map(|bias| self.finite(bias)).transpose()?,
                         experts: self.experts(experts)?,
                         shared: shared.as_ref().map(|shared| self.shared(shared)).transpose()?,
                         latent: match latent.as_deref() {
@@ -1320,6 +1320,18 @@ impl<B: Backend> Loader<'_, B> {
     /// A vector without any change.
     fn as_stored(&self, vector: &tensors::Vector) -> Result<B::Vector, LoadError> {
         self.placed(&self.weights.vector(&vector.name, vector.len)?, &vector.name)
+    }
+
+    /// A bias that experts are chosen by: with one that is not finite some would never be, without a sign of it.
+    fn finite(&self, vector: &tensors::Vector) -> Result<B::Vector, LoadError> {
+        let values = self.weights.vector(&vector.name, vector.len)?;
+        match values.iter().position(|value| !value.is_finite()) {
+            Some(at) => {
+                let problem = format!("number {at} is {}, and experts are chosen by it", values[at]);
+                Err(LoadError::field("weights", format!("tensor {:?}", vector.name), problem))
+            }
+            None => self.placed(&values, &vector.name),
+        }
     }
 
     fn experts(&mut self, experts: &[tensors::Mlp]) -> Result<ExpertSet<B>, LoadError> {

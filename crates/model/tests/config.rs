@@ -638,10 +638,15 @@ fn every_layer_says_which_rotation_it_has() {
     assert_eq!(plain.ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [1e6, 1e4]);
     assert_eq!(ropes(&of_family(Family::Gemma2, json!({}))), [Some(0), Some(0)], "Gemma 2 has one for all");
 
-    // A base for each layer, none for some; without a list, layers that see all have none beside others.
+    // A base for each layer or one for all, none for some; without a list, every fourth from the last has none.
     let muse = |list: Value| of_family(Family::MuseGlimmer, json!({"num_hidden_layers": 3, "layer_rope_theta": list}));
     assert_eq!(ropes(&muse(json!(null))), [Some(0), Some(0), None]);
-    let listed = muse(json!([2e4, 0, 1e4]));
+    let listed = muse(json!([2e4, 0, 5e2]));
+    assert_eq!((ropes(&listed), listed.ropes.len()), (vec![Some(0), None, Some(0)], 1), "its base is that of all");
+    let types = json!({"num_hidden_layers": 2, "layer_types": ["sliding_attention", "sliding_attention"]});
+    assert_eq!(ropes(&of_family(Family::MuseGlimmer, types)), [Some(0), None], "the last has none, window or not");
+    let of_layers = json!({"num_hidden_layers": 3, "layer_rope_theta": [2e4, 0, 1e4]});
+    let listed = of_family(Family::GraniteSwa, of_layers);
     assert_eq!(
         (ropes(&listed), listed.ropes[0].theta, listed.ropes[1].theta),
         (vec![Some(0), None, Some(1)], 2e4, 1e4)
@@ -1328,6 +1333,19 @@ fn fields_of_convolutions_and_routers_are_checked() {
         ),
         (Family::Lfm2Moe, json!({"routed_scaling_factor": 0}), "routed_scaling_factor: 0 is not between"),
         (Family::Glm4Moe, json!({"n_group": 3}), "n_group: 3 groups of 8 experts"),
+        // By the names of its own file.
+        (Family::KimiLinear, latent(json!({"num_experts": 0})), "num_experts: 0 is not a whole number"),
+        (
+            Family::KimiLinear,
+            latent(json!({"num_experts_per_token": 0})),
+            "num_experts_per_token: 0 is not a whole number",
+        ),
+        (Family::KimiLinear, latent(json!({"num_expert_group": 3})), "num_expert_group: 3 groups of 8 experts"),
+        (
+            Family::PhiMoe,
+            json!({"num_experts_per_tok": 3}),
+            "num_experts_per_tok: 3 is not supported; SparseMixer chooses 2",
+        ),
         (Family::Glm4Moe, json!({"n_group": 8}), "n_group: 8 groups of 8 experts"),
         (Family::Glm4Moe, json!({"n_group": 4, "topk_group": 5}), "topk_group: 5 of 4 groups of 2 experts"),
         (

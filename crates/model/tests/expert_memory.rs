@@ -137,10 +137,17 @@ fn an_expert_that_cannot_be_read_fails_its_pass_and_no_other() {
     let want = bits(&mut runner);
     let file = copy.join("model.safetensors");
     let whole = fs::read(&file).unwrap();
+    let written = fs::metadata(&file).unwrap().modified().unwrap();
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(whole.len() as u64 / 2).unwrap();
     let failed = catch_unwind(AssertUnwindSafe(|| bits(&mut runner))).expect_err("half of its file is gone");
     let message = failed.downcast::<String>().expect("a message");
     assert!(message.starts_with("an expert cannot be read: ") && message.contains("model.safetensors"), "{message}");
     fs::write(&file, &whole).unwrap();
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_modified(written).unwrap();
     assert_eq!(bits(&mut runner), want);
+    // Other weights at the same places would be other answers.
+    fs::write(&file, &whole).unwrap();
+    let failed = catch_unwind(AssertUnwindSafe(|| bits(&mut runner))).expect_err("it was written to");
+    let message = failed.downcast::<String>().expect("a message");
+    assert!(message.contains("was written to since the start"), "{message}");
 }

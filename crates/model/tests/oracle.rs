@@ -273,7 +273,7 @@ fn a_special_field_that_were_ignored_would_be_noticed() {
         ("muse-glimmer", "qk_scale_factor", json!(1.2)),
         ("muse-glimmer", "output_multiplier", json!(0.7)),
         ("muse-glimmer", "layer_rope_theta", json!([10000.0, 10000.0, 10000.0])),
-        ("muse-glimmer", "layer_rope_theta", json!([10000.0, 20000.0, 0])),
+        ("granite-swa", "layer_rope_theta", json!([0, 10000.0, 20000.0, 0])),
         ("glm4-moe", "norm_topk_prob", json!(false)),
         ("glm4-moe", "routed_scaling_factor", json!(1)),
         ("glm4-moe", "topk_group", json!(4)),

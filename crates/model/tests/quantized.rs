@@ -309,7 +309,7 @@ fn a_broken_module_is_named_with_its_file() {
                     t.3.resize(64 * 3 * 2, 0);
                 })
             },
-            &["o_proj.weight_scale", "3 groups do not divide 64 inputs"],
+            &["o_proj.weight_scale", "3 groups of 32 do not divide 64 inputs"],
         ),
         (
             "w8a16-group",
@@ -397,7 +397,7 @@ fn a_broken_module_is_named_with_its_file() {
             |t| edit(t, "o_proj.weight_scale_inv", |t| (t.2, t.3) = (vec![2], vec![0; 4])),
             &["o_proj.weight_scale_inv", "[2]", "[64, 1]"],
         ),
-        ("fp8-blocks", |t| remove(t, "o_proj.weight_scale_inv"), &["o_proj.weight", "F8_E4M3"]),
+        ("fp8-blocks", |t| remove(t, "o_proj.weight_scale_inv"), &["o_proj.weight_scale_inv", "missing"]),
         ("fp8-blocks", |t| remove(t, "o_proj.weight"), &["o_proj.weight", "missing"]),
         ("fp8-blocks", |t| edit(t, "o_proj.weight", |t| t.3[65] = 0xff), &["o_proj.weight", "weight 1 of output 1"]),
         ("fp8-blocks", |t| edit(t, "o_proj.weight", |t| t.1 = "F8_E5M2".into()), &["o_proj.weight", "F8_E5M2"]),
@@ -412,13 +412,39 @@ fn a_broken_module_is_named_with_its_file() {
             &["o_proj.weight_scale", "not a finite number"],
         ),
         ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.1 = "U8".into()), &["o_proj.weight", "dtype U8"]),
-        ("w8a8-channel", |t| remove(t, "o_proj.weight_scale"), &["o_proj.weight", "type I8"]),
+        ("w8a8-channel", |t| remove(t, "o_proj.weight_scale"), &["o_proj.weight_scale", "missing"]),
+        ("w4a16-group", |t| remove(t, "o_proj.weight_scale"), &["o_proj.weight_scale", "missing"]),
+        // Parts that the configuration says all modules have: without them other weights would be computed with.
+        ("gptq-asym-desc-act", |t| remove(t, "q_proj.g_idx"), &["q_proj.g_idx", "missing"]),
+        ("awq", |t| remove(t, "q_proj.qzeros"), &["q_proj.qzeros", "missing"]),
+        ("w8a16-channel-asym", |t| remove(t, "o_proj.weight_zero_point"), &["o_proj.weight_zero_point", "missing"]),
+        ("w4a16-channel-asym", |t| remove(t, "o_proj.weight_zero_point"), &["o_proj.weight_zero_point", "missing"]),
+        ("w8a8-tensor-asym", |t| remove(t, "o_proj.weight_zero_point"), &["o_proj.weight_zero_point", "missing"]),
+        (
+            "nvfp4",
+            |t| edit(t, "o_proj.weight_global_scale", |t| t.3 = f32::INFINITY.to_le_bytes().to_vec()),
+            &["o_proj.weight_global_scale", "inf, and with it every weight is lost"],
+        ),
+        (
+            "nvfp4-modelopt",
+            |t| edit(t, "k_proj.weight_scale_2", |t| t.3 = vec![0; 4]),
+            &["k_proj.weight_scale_2", "every weight is lost"],
+        ),
+        (
+            "fp8-channel",
+            |t| edit(t, "o_proj.weight_scale", |t| t.3[0..2].fill(0)),
+            &["o_proj.weight_scale", "the scale of group 0 of output 0 is 0, but its codes are not"],
+        ),
         ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.2 = vec![4096]), &["o_proj.weight", "two dimensions"]),
     ];
     for (name, damage, wanted) in table {
         let mut tensors = read(name);
         damage(&mut tensors);
-        let found = complaint(&json_file(name, "config.json"), &tensors);
+        let mut config = json_file(name, "config.json");
+        if *name == "nvfp4-modelopt" {
+            config["quantization_config"] = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
+        }
+        let found = complaint(&config, &tensors);
         for wanted in wanted.iter().chain(&["model.safetensors"]) {
             assert!(found.contains(wanted), "{name}: {wanted:?} is not in {found:?}");
         }
@@ -545,7 +571,7 @@ fn packed_8_bits(
     let [rows, width] = shape;
     let row_bytes = width.div_ceil(4) * 4;
     let codes = (0..rows * row_bytes).map(|at| (at * 7 % 256) as u8).collect();
-    let groups = width / group;
+    let groups = width.div_ceil(group);
     let scales = (0..rows * groups).flat_map(|at| scale(at / groups, at % groups).to_le_bytes()).collect();
     let sizes = shape.iter().flat_map(|size| (*size as u64).to_le_bytes()).collect();
     let mut tensors: Tensors = vec![
@@ -557,7 +583,9 @@ fn packed_8_bits(
         let words = rows.div_ceil(4);
         tensors.push(("m.weight_zero_point".into(), "I32".into(), vec![words, groups], vec![zero; words * groups * 4]));
     }
-    let config = json_file("w8a16-group", "config.json").to_string().into_bytes();
+    let mut config = json_file("w8a16-group", "config.json");
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = group.into();
+    let config = config.to_string().into_bytes();
     (embedded(vec![("config.json", config), ("model.safetensors", write(&tensors))]), "m.weight")
 }
 
@@ -567,7 +595,7 @@ fn packed_8_bit_codes_are_kept_where_their_scales_allow() {
     type Scale = fn(usize, usize) -> f32;
     type Case<'a> = (&'a str, [usize; 2], usize, Scale, Option<u8>, bool);
     // Of the kept ones every scale of a row is a multiple, up to 127, of one.
-    let table: [Case<'_>; 11] = [
+    let table: [Case<'_>; 12] = [
         ("channel", [6, 200], 200, |row, _| 0.01 * (row + 1) as f32, None, true),
         ("channel, an odd width", [3, 333], 333, |row, _| 0.01 * (row + 1) as f32, None, true),
         ("groups of 128", [3, 384], 128, |_, group| [3.0, 127.0, 1.0][group] / 64.0, None, true),
@@ -577,6 +605,7 @@ fn packed_8_bit_codes_are_kept_where_their_scales_allow() {
         ("zero points that say the same", [4, 256], 128, |_, group| [3.0, 2.0][group], Some(128), true),
         ("negative scales", [3, 256], 64, |_, group| [-3.0, 127.0][group / 2], None, true),
         ("groups of 64 that differ", [3, 320], 64, |_, group| [3.0, 7.0, 5.0, 4.0, 9.0][group], None, false),
+        ("groups of 64, the last of 32", [3, 224], 64, |_, group| [3.0, 7.0, 5.0, 4.0][group], None, false),
         ("groups of 96", [3, 288], 96, |_, group| [3.0, 7.0, 5.0][group], None, false),
         ("other zero points", [4, 256], 128, |_, group| [3.0, 2.0][group], Some(127), false),
     ];

@@ -133,6 +133,11 @@ impl fmt::Display for TensorSlice {
 }
 
 impl Weights {
+    /// The first file that was written to since it was opened.
+    pub fn changed_file(&self) -> Option<String> {
+        self.table.files.iter().find(|file| file.is_changed()).map(|file| file.name().to_owned())
+    }
+
     /// Opens every file and checks every header. Reads no tensor.
     pub fn open(checkpoint: &Checkpoint) -> Result<Weights, LoadError> {
         let (container, mut table) = (checkpoint.container().clone(), Table::default());

@@ -36,10 +36,11 @@
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
 //! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
-//! are packed unchanged. A scale that is not finite is an error, and in compressed-tensors a scale of 0 for nonzero
-//! codes; a negative scale flips the signs of its group, as written by quantizers with one more level below zero than
+//! are packed unchanged. A scale that is not finite is an error, and in compressed-tensors and FP8 a scale of 0 for
+//! nonzero codes; the groups of 16 of NVFP4 may have one, whose weights were below its least scale; a negative scale flips the signs of its group, as written by quantizers with one more level below zero than
 //! above. The tensors determine which modules are quantized, and their shapes the width of codes; `config.json` names
-//! the method, and a field with an unsupported value is refused by name. Packing a matrix takes memory for its bytes in
+//! the method, the inputs of a group (the last may have fewer) and parts that every module has, such as zero points; a
+//! field with an unsupported value is refused by name. Packing a matrix takes memory for its bytes in
 //! the file, once.
 
 use super::table::{Entry, Table, Values};
@@ -90,6 +91,57 @@ enum Scheme {
     ModelOpt,
 }
 
+/// What `config.json` says of all quantized modules beside the scheme.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rules {
+    /// Inputs that share a scale, of any module; empty: it does not say.
+    group_sizes: Vec<usize>,
+    /// Every module has zero points.
+    has_zeros: bool,
+    /// Inputs of every module are sorted into groups.
+    sorts_inputs: bool,
+}
+
+impl Rules {
+    /// Inputs that share a scale in a module of `groups`; the last may be fewer.
+    fn group_size(
+        &self,
+        table: &Table,
+        scales: &StoredPart,
+        groups: usize,
+        in_features: usize,
+    ) -> Result<usize, LoadError> {
+        if groups == 1 && in_features > 0 {
+            return Ok(in_features);
+        }
+        if let Some(size) = self.group_sizes.iter().find(|&&size| in_features.div_ceil(size) == groups) {
+            return Ok(*size);
+        }
+        if self.group_sizes.is_empty() && groups > 0 && in_features > 0 && in_features.is_multiple_of(groups) {
+            return Ok(in_features / groups);
+        }
+        let sizes: Vec<String> = self.group_sizes.iter().map(usize::to_string).collect();
+        let says = if sizes.is_empty() { String::new() } else { format!(" of {}", sizes.join(" or ")) };
+        Err(scales.wrong(table, format!("{groups} groups{says} do not divide {in_features} inputs")))
+    }
+
+    /// Refuses a module without a part that all have.
+    fn check_parts(
+        &self,
+        table: &Table,
+        module: &str,
+        (zeros, zeros_name): (bool, &str),
+        (order, order_name): (bool, &str),
+    ) -> Result<(), LoadError> {
+        let missing = match () {
+            () if self.has_zeros && !zeros => zeros_name,
+            () if self.sorts_inputs && !order => order_name,
+            () => return Ok(()),
+        };
+        Err(missing_part(table, &format!("{module}.{missing}")))
+    }
+}
+
 /// Widths of packed codes in the groups of `config.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PackedWidths {
@@ -133,6 +185,8 @@ pub(super) struct Quantized {
     /// `[out, in]`.
     shape: [usize; 2],
     groups: usize,
+    /// Inputs of a group; the last may have fewer.
+    group_size: usize,
     /// Whether one scale is for all outputs.
     per_tensor: bool,
 }
@@ -159,6 +213,8 @@ pub(super) struct Codes {
     group_of: Option<Vec<u32>>,
     shape: [usize; 2],
     groups: usize,
+    /// Inputs of a group; the last may have fewer.
+    group_size: usize,
 }
 
 /// Upper bound of `|code - zero point|`, and of a number in e4m3.
@@ -172,7 +228,7 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         Some(text) => read_scheme(&text)?,
         None => None,
     };
-    let Some((scheme, plain)) = scheme else { return Ok(()) };
+    let Some((scheme, plain, rules)) = scheme else { return Ok(()) };
     let suffix = match scheme {
         Scheme::CompressedTensors { .. } | Scheme::ModelOpt => "weight_scale",
         Scheme::Fp8 { .. } if table.tensors.keys().any(|name| name.ends_with(".weight_scale_inv")) => {
@@ -183,12 +239,15 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         Scheme::Mxfp4 => return all_mxfp4(table),
     };
     table.tensors.retain(|name, _| !NOT_OF_WEIGHTS.iter().any(|end| name.ends_with(end)));
-    let mut modules: Vec<String> = table
-        .tensors
-        .keys()
-        .filter_map(|name| Some(name.strip_suffix(suffix)?.strip_suffix('.')?.to_string()))
-        .collect();
+    // Of codes without scales the scales are missed, and not the codes taken for another kind of number.
+    let of_codes = |name: &str| {
+        let (module, part) = name.rsplit_once('.')?;
+        let narrow = matches!(table.dtype(name), Some("F8_E4M3" | "I8"));
+        (part == suffix || part == "weight_packed" || part == "weight" && narrow).then(|| module.to_string())
+    };
+    let mut modules: Vec<String> = table.tensors.keys().filter_map(|name| of_codes(name)).collect();
     modules.sort_unstable();
+    modules.dedup();
     for module in &modules {
         // AutoAWQ matches parts of names, compressed-tensors whole names (and expressions, which are ignored: the
         // tensors show the same).
@@ -201,8 +260,8 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         }
         let is_fp4 = |table: &Table, part: &str| table.dtype(&format!("{module}.{part}")) == Some("U8");
         let quantized = match scheme {
-            Scheme::Gptq { zero_offset, widths } => gptq(table, module, Some((zero_offset, widths)))?,
-            Scheme::Awq => gptq(table, module, None)?,
+            Scheme::Gptq { zero_offset, widths } => gptq(table, module, Some((zero_offset, widths)), &rules)?,
+            Scheme::Awq => gptq(table, module, None, &rules)?,
             Scheme::CompressedTensors { .. } if is_fp4(table, "weight_packed") => {
                 match table.dtype(&format!("{module}.weight_scale")) {
                     Some("U8" | "F8_E8M0") => {
@@ -213,7 +272,7 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
                     _ => nvfp4(table, module, ["weight_packed", "weight_global_scale"], true)?,
                 }
             }
-            Scheme::CompressedTensors { packed, block } => compressed(table, module, packed, block)?,
+            Scheme::CompressedTensors { packed, block } => compressed(table, module, (packed, block), &rules)?,
             Scheme::Fp8 { block } => fp8(table, module, suffix, block)?,
             Scheme::ModelOpt if is_fp4(table, "weight") => nvfp4(table, module, ["weight", "weight_scale_2"], false)?,
             Scheme::ModelOpt => fp8(table, module, suffix, None)?,
@@ -230,19 +289,23 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
     Ok(())
 }
 
-/// Parses `quantization_config`: the scheme, and the list of modules that are not quantized.
-fn read_scheme(config: &str) -> Result<Option<(Scheme, Vec<String>)>, LoadError> {
+/// Parses `quantization_config`: the scheme, the list of modules that are not quantized, and what all others have.
+fn read_scheme(config: &str) -> Result<Option<(Scheme, Vec<String>, Rules)>, LoadError> {
     // `ModelConfig` reports a config.json that is not a JSON object.
     let Ok(Value::Object(config)) = serde_json::from_str(config) else { return Ok(None) };
     match config.get(FIELD) {
         None | Some(Value::Null) => match (config.get("producer"), config.get("quantization")) {
             (Some(_), Some(Value::Object(map))) => {
                 let fields = Fields { file: MODELOPT, path: "quantization".to_string(), map };
-                check_modelopt(&fields).map(|()| Some((Scheme::ModelOpt, Vec::new())))
+                check_modelopt(&fields).map(|()| Some((Scheme::ModelOpt, Vec::new(), Rules::default())))
             }
             _ => Ok(None),
         },
-        Some(Value::Object(map)) => scheme_of(&Fields { file: CONFIG, path: FIELD.to_string(), map }).map(Some),
+        Some(Value::Object(map)) => {
+            let fields = Fields { file: CONFIG, path: FIELD.to_string(), map };
+            let (scheme, plain) = scheme_of(&fields)?;
+            Ok(Some((scheme, plain, rules_of(&fields, scheme)?)))
+        }
         Some(_) => Err(LoadError::field(CONFIG, FIELD, "not an object")),
     }
 }
@@ -368,6 +431,44 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
     }
 }
 
+/// What all modules of a scheme have in common.
+fn rules_of(fields: &Fields<'_>, scheme: Scheme) -> Result<Rules, LoadError> {
+    let is = |fields: &Fields<'_>, name: &str| fields.get(name) == Some(&Value::Bool(true));
+    let mut rules = Rules::default();
+    match scheme {
+        Scheme::Gptq { .. } | Scheme::Awq => {
+            let mut add = |fields: &Fields<'_>| {
+                let sizes = ["group_size", "q_group_size"].into_iter().filter_map(|name| fields.get(name)?.as_u64());
+                rules.group_sizes.extend(sizes.filter(|&size| size > 0).map(|size| size as usize));
+            };
+            add(fields);
+            for list in ["dynamic", "extra_config"] {
+                let Some(modules) = fields.object(list)? else { continue };
+                for name in modules.map.keys() {
+                    modules.object(name)?.iter().for_each(&mut add);
+                }
+            }
+            rules.sorts_inputs = matches!(scheme, Scheme::Gptq { .. }) && is(fields, "desc_act");
+            rules.has_zeros = scheme == Scheme::Awq && is(fields, "zero_point");
+        }
+        Scheme::CompressedTensors { .. } => {
+            let groups = fields.object("config_groups")?;
+            let groups = groups.iter().flat_map(|groups| groups.map.keys().map(|name| groups.object(name)));
+            let weights = groups.map(|group| group?.map_or(Ok(None), |group| group.object("weights")));
+            let all: Vec<Fields<'_>> = weights.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+            let of_integers = || all.iter().filter(|weights| weights.get("type").is_none_or(|kind| *kind == "int"));
+            let sizes = of_integers().filter_map(|weights| weights.get("group_size")?.as_i64());
+            rules.group_sizes = sizes.filter_map(|size| usize::try_from(size).ok()).filter(|&size| size > 0).collect();
+            let has_some = of_integers().next().is_some();
+            rules.has_zeros = has_some && of_integers().all(|of| of.get("symmetric") == Some(&Value::Bool(false)));
+            rules.sorts_inputs =
+                has_some && of_integers().all(|of| of.get("actorder").is_some_and(|by| *by == "group"));
+        }
+        Scheme::Fp8 { .. } | Scheme::Mxfp4 | Scheme::ModelOpt => {}
+    }
+    Ok(rules)
+}
+
 /// The widths of GPTQ's codes: `bits`, and what `list` says of single modules whose names are `counted`.
 fn widths_of(fields: &Fields<'_>, list: &str, counted: impl Fn(&str) -> bool) -> Result<PackedWidths, LoadError> {
     fields.only("bits", &[4.into(), 8.into()])?;
@@ -466,11 +567,13 @@ fn take(table: &mut Table, name: &str) -> Option<(StoredPart, Vec<usize>)> {
 fn require(table: &mut Table, name: &str) -> Result<(StoredPart, Vec<usize>), LoadError> {
     match take(table, name) {
         Some(found) => Ok(found),
-        None => {
-            let problem = format!("missing, but required by {FIELD} of {CONFIG} and the module's other tensors");
-            Err(LoadError::field(&table.listing, format!("tensor {name:?}"), problem))
-        }
+        None => Err(missing_part(table, name)),
     }
+}
+
+fn missing_part(table: &Table, name: &str) -> LoadError {
+    let problem = format!("missing, but required by {FIELD} of {CONFIG} and the module's other tensors");
+    LoadError::field(&table.listing, format!("tensor {name:?}"), problem)
 }
 
 impl StoredPart {
@@ -528,7 +631,12 @@ impl StoredPart {
 const FLOATS: [&str; 3] = ["F16", "BF16", "F32"];
 
 /// A module of GPTQ, of some `zero_offset` and one of the widths, or of AWQ.
-fn gptq(table: &mut Table, module: &str, of_gptq: Option<(u8, PackedWidths)>) -> Result<Quantized, LoadError> {
+fn gptq(
+    table: &mut Table,
+    module: &str,
+    of_gptq: Option<(u8, PackedWidths)>,
+    rules: &Rules,
+) -> Result<Quantized, LoadError> {
     let (codes, code_shape) = require(table, &format!("{module}.qweight"))?;
     let (scales, scale_shape) = require(table, &format!("{module}.scales"))?;
     let zeros = take(table, &format!("{module}.qzeros"));
@@ -568,18 +676,12 @@ fn gptq(table: &mut Table, module: &str, of_gptq: Option<(u8, PackedWidths)>) ->
         group_of.expect(table, &["I32"])?;
         group_of.expect_shape(table, group_shape, &[in_features])?;
     }
-    check_groups(table, &scales, groups, in_features)?;
+    let group_size = rules.group_size(table, &scales, groups, in_features)?;
+    let sorts = groups > 1 || group_of.is_some();
+    rules.check_parts(table, module, (zeros.is_some(), "qzeros"), (group_of.is_some() || !sorts, "g_idx"))?;
     let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
-    Ok(Quantized { layout, codes, scales, zeros, group_of, global: None, shape, groups, per_tensor: false })
-}
-
-/// Checks that all groups have the same size.
-fn check_groups(table: &Table, scales: &StoredPart, groups: usize, in_features: usize) -> Result<(), LoadError> {
-    if groups == 0 || in_features == 0 || !in_features.is_multiple_of(groups) {
-        let problem = format!("{groups} groups do not divide {in_features} inputs");
-        return Err(scales.wrong(table, problem));
-    }
-    Ok(())
+    let per_tensor = false;
+    Ok(Quantized { layout, codes, scales, zeros, group_of, global: None, shape, groups, group_size, per_tensor })
 }
 
 /// A module in FP8, with a scale for each `block`; without, one for each output or one in all. Scales that are powers of
@@ -606,7 +708,18 @@ fn fp8(table: &mut Table, module: &str, scale: &str, block: Option<[usize; 2]>) 
         return Err(scales.wrong(table, problem));
     }
     let (shape, layout) = ([out_features, in_features], Layout::Fp8 { block });
-    Ok(Quantized { layout, codes, scales, zeros: None, group_of: None, global: None, shape, groups, per_tensor: false })
+    Ok(Quantized {
+        layout,
+        codes,
+        scales,
+        zeros: None,
+        group_of: None,
+        global: None,
+        shape,
+        groups,
+        group_size: block[1],
+        per_tensor: false,
+    })
 }
 
 /// A module in NVFP4, of `codes` and, for all of it, one scale that divides or multiplies those of 16 inputs each.
@@ -629,8 +742,18 @@ fn nvfp4(table: &mut Table, module: &str, [codes, global]: [&str; 2], divides: b
         return Err(global.wrong(table, format!("shape {global_shape:?}; expected one number")));
     }
     let (shape, layout) = ([out_features, 16 * groups], Layout::Nvfp4 { divides });
-    let global = Some(global);
-    Ok(Quantized { layout, codes, scales, zeros: None, group_of: None, global, shape, groups, per_tensor: false })
+    Ok(Quantized {
+        layout,
+        codes,
+        scales,
+        zeros: None,
+        group_of: None,
+        global: Some(global),
+        shape,
+        groups,
+        group_size: 16,
+        per_tensor: false,
+    })
 }
 
 /// Joins codes and scales of MXFP4 as tensors `[.., out, in]`, under the names of the codes.
@@ -674,8 +797,8 @@ fn mxfp4(table: &mut Table, [codes, scales]: [&str; 2], name: &str) -> Result<()
 fn compressed(
     table: &mut Table,
     module: &str,
-    widths: PackedWidths,
-    block: Option<[usize; 2]>,
+    (widths, block): (PackedWidths, Option<[usize; 2]>),
+    rules: &Rules,
 ) -> Result<Quantized, LoadError> {
     if table.dtype(&format!("{module}.weight")) == Some("F8_E4M3") {
         // Beside groups in blocks others may have a scale for each output.
@@ -718,7 +841,9 @@ fn compressed(
             return Err(scales.wrong(table, problem));
         }
     };
-    check_groups(table, &scales, groups, in_features)?;
+    let group_size = rules.group_size(table, &scales, groups, in_features)?;
+    let is_sorted = group_of.is_some() || groups == 1;
+    rules.check_parts(table, module, (zeros.is_some(), "weight_zero_point"), (is_sorted, "weight_g_idx"))?;
     if let Some((zeros, zero_shape)) = &zeros {
         match layout.codes_per_word() {
             Some(codes) => {
@@ -736,7 +861,7 @@ fn compressed(
         group_of.expect_shape(table, group_shape, &[in_features])?;
     }
     let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
-    Ok(Quantized { layout, codes, scales, zeros, group_of, global: None, shape, groups, per_tensor })
+    Ok(Quantized { layout, codes, scales, zeros, group_of, global: None, shape, groups, group_size, per_tensor })
 }
 
 /// The shape in `weight_shape`, without padding, and the width of codes that follows from it.
@@ -830,7 +955,7 @@ impl Quantized {
     /// Reads the module into memory. An error if a scale, or a weight from it, is not finite.
     pub(super) fn read(&self, files: &[ModelFile]) -> Result<Codes, LoadError> {
         let [out_features, in_features] = self.shape;
-        let groups = self.groups;
+        let (groups, group_size) = (self.groups, self.group_size);
         let stored = self.scales.floats(files)?;
         if let Some(at) = stored.iter().position(|scale| !(scale * MAX_STEPS).is_finite()) {
             let problem = match stored[at].is_finite() {
@@ -846,8 +971,19 @@ impl Quantized {
                 let problem = format!("weight {} of output {} is not a number", at % in_features, at / in_features);
                 return Err(self.codes.wrong_in(files, problem));
             }
-            let scales = self.times_global(stored, files)?;
-            return Ok(Codes { layout, codes, scales, zeros: Vec::new(), group_of: None, shape, groups });
+            if let Layout::Fp8 { block: [outputs, inputs] } = layout
+                && let Some(at) = (0..codes.len()).find(|at| {
+                    let (output, input) = (at / in_features, at % in_features);
+                    codes[*at] & 0x7f != 0 && stored[output / outputs * groups + input / inputs] == 0.0
+                })
+            {
+                let (output, group) = (at / in_features, at % in_features / inputs);
+                let problem = format!("the scale of group {group} of output {output} is 0, but its codes are not");
+                return Err(self.scales.wrong_in(files, problem));
+            }
+            let has_codes = codes.iter().any(|code| code & 0x77 != 0);
+            let scales = self.times_global(stored, has_codes, files)?;
+            return Ok(Codes { layout, codes, scales, zeros: Vec::new(), group_of: None, shape, groups, group_size });
         }
         let transposed = matches!(self.layout, Layout::Gptq { .. } | Layout::Awq);
         let each = |f: &dyn Fn(usize, usize) -> i16| -> Vec<i16> {
@@ -888,7 +1024,7 @@ impl Quantized {
         let codes = self.codes.bytes(files)?;
         let group_of = self.group_of.as_ref().map(|part| self.read_groups(part, files)).transpose()?.flatten();
         let shape = [out_features, in_features];
-        let codes = Codes { layout: self.layout, codes, scales, zeros, group_of, shape, groups };
+        let codes = Codes { layout: self.layout, codes, scales, zeros, group_of, shape, groups, group_size };
         if !transposed && let Some((row, group)) = codes.lost_group() {
             let problem = format!("the scale of group {group} of output {row} is 0, but its codes are not");
             return Err(self.scales.wrong_in(files, problem));
@@ -897,9 +1033,12 @@ impl Quantized {
     }
 
     /// Scales of groups and the scale of all of them as one, of NVFP4 halved.
-    fn times_global(&self, mut scales: Vec<f32>, files: &[ModelFile]) -> Result<Vec<f32>, LoadError> {
+    fn times_global(&self, mut scales: Vec<f32>, has_codes: bool, files: &[ModelFile]) -> Result<Vec<f32>, LoadError> {
         let (Some(part), Layout::Nvfp4 { divides }) = (&self.global, self.layout) else { return Ok(scales) };
         let global = part.floats(files)?[0];
+        if !global.is_finite() || !divides && global == 0.0 && has_codes {
+            return Err(part.wrong_in(files, format!("{global:e}, and with it every weight is lost")));
+        }
         for scale in &mut scales {
             *scale = if divides { *scale / global } else { *scale * global } * 0.5;
             if !(*scale * 12.0).is_finite() {
@@ -924,8 +1063,7 @@ impl Quantized {
                 }
             }
         }
-        let size = self.shape[1] / self.groups;
-        let regular = group_of.iter().enumerate().all(|(input, &group)| group as usize == input / size);
+        let regular = group_of.iter().enumerate().all(|(input, &group)| group as usize == input / self.group_size);
         Ok((!regular).then_some(group_of))
     }
 }
@@ -950,7 +1088,7 @@ impl Codes {
     fn group_at(&self, input: usize) -> usize {
         match &self.group_of {
             Some(group_of) => group_of[input] as usize,
-            None => input / (self.shape[1] / self.groups),
+            None => input / self.group_size,
         }
     }
 
@@ -998,7 +1136,7 @@ impl Codes {
     /// groups.
     pub(super) fn is_int8(&self) -> bool {
         let in_features = self.shape[1];
-        let group_size = in_features / self.groups;
+        let group_size = self.group_size;
         let one_scale = |scales: &[f32]| {
             (0..in_features).step_by(INT8_GROUP).all(|first| {
                 let last = (first + INT8_GROUP).min(in_features) - 1;
@@ -1019,9 +1157,9 @@ impl Codes {
 
     /// A row of the int8 class: codes, and a scale per 128 of them.
     pub(super) fn int8_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
-        let (in_features, middle) = (self.shape[1], self.layout.middle());
+        let middle = self.layout.middle();
         codes.iter_mut().enumerate().for_each(|(input, code)| *code = (self.code(row, input) - middle) as i8);
-        let group_size = in_features / self.groups;
+        let group_size = self.group_size;
         for (index, scale) in scales.iter_mut().enumerate() {
             *scale = self.scales[row * self.groups + index * INT8_GROUP / group_size];
         }
@@ -1029,7 +1167,7 @@ impl Codes {
 
     /// Whether the codes are those of the int4 class: symmetric, in groups that are multiples of 32 neighbours.
     pub(super) fn is_int4(&self) -> bool {
-        let group_size = self.shape[1] / self.groups;
+        let group_size = self.group_size;
         let regular = self.group_of.is_none() && (group_size.is_multiple_of(32) || self.groups == 1);
         self.layout.codes_per_word() == Some(8) && regular && self.is_symmetric()
     }
@@ -1051,7 +1189,7 @@ impl Codes {
 
     /// A row of the int4 class: codes in -8..=7, and a scale per 32 of them.
     pub(super) fn int4_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
-        let group_size = self.shape[1] / self.groups;
+        let group_size = self.group_size;
         for (input, code) in codes.iter_mut().enumerate() {
             *code = (self.code(row, input) - 8) as i8;
         }

@@ -17,6 +17,7 @@ use checkpoint::{Checkpoint, LoadError};
 use kernels::{Activation, AttentionRule, HeadLayout, RopeScaling};
 use serde_json::Value;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 /// What an encoder has and a decoder has not: every token sees every other one, nothing is generated, and a text
 /// becomes one vector.
@@ -697,10 +698,10 @@ impl ModelConfig {
 
     /// Qwen3-Reranker, which no field of its configuration tells from a model that writes: its name does.
     fn with_reranker(self, checkpoint: &Checkpoint) -> Result<ModelConfig, LoadError> {
-        let path = checkpoint.path().map(|path| path.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let name = checkpoint.path().map(name_of).unwrap_or_default();
         let rows = matches!(&self.encoder, Some(EncoderConfig { classifier: Some(judge), .. })
             if judge.form == ClassifierForm::Rows);
-        if self.family != Family::Qwen3 || !(rows || path.contains("qwen3-reranker")) {
+        if self.family != Family::Qwen3 || !(rows || name.contains("qwen3-reranker")) {
             return Ok(self);
         }
         let mut config = match self.encoder {
@@ -854,4 +855,12 @@ fn dense(checkpoint: &Checkpoint, directory: &str, width: usize) -> Result<Dense
         has_bias: fields.flag("bias", true)?,
         tanh,
     })
+}
+
+/// The last part of a model's path, or the hub id in whose snapshot it is; in lower case.
+fn name_of(path: &Path) -> String {
+    let snapshots = path.ancestors().find(|above| above.file_name().is_some_and(|name| name == "snapshots"));
+    let of_hub = snapshots.and_then(Path::parent).and_then(Path::file_name).unwrap_or_default();
+    let last = path.file_name().unwrap_or_default();
+    format!("{} {}", of_hub.to_string_lossy(), last.to_string_lossy()).to_lowercase()
 }

@@ -410,6 +410,17 @@ pub(super) enum DeltaProjections {
     ByKey,
 }
 
+/// What the numbers of `layer_rope_theta`, one for each layer, mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LayerThetas {
+    /// The field is not read.
+    Unread,
+    /// The base of the layer's rotation, 0 for none.
+    Bases,
+    /// 0 for no rotation, anything else for that of all; without the list every `pattern`-th from the last has none.
+    ZeroOrNot { pattern: usize },
+}
+
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
@@ -477,8 +488,8 @@ pub(super) struct Traits {
     /// Queries of the others grow with their positions, by `attn_scale` and `floor_scale`, unless
     /// `attn_temperature_tuning` says no.
     pub(super) growing_unrotated: bool,
-    /// `layer_rope_theta` is read: the base of each layer's rotation, 0 for none.
-    pub(super) layer_thetas: bool,
+    /// How `layer_rope_theta` is read.
+    pub(super) layer_thetas: LayerThetas,
     /// Only with `position_embedding_type` "rope".
     pub(super) rotation_if_asked: bool,
     /// Where some layers have a window, the others have no rotation.
@@ -542,7 +553,7 @@ const LLAMA: Traits = Traits {
     local_theta: None,
     unrotated_layers: false,
     growing_unrotated: false,
-    layer_thetas: false,
+    layer_thetas: LayerThetas::Unread,
     rotation_if_asked: false,
     unrotated_beside_windows: false,
     text_part: None,
@@ -796,8 +807,7 @@ const MUSE_GLIMMER: Traits = Traits {
     absent_window: 2048,
     factors: Factors::Muse,
     attention_gate: AttentionGate::PerNumber,
-    layer_thetas: true,
-    unrotated_beside_windows: true,
+    layer_thetas: LayerThetas::ZeroOrNot { pattern: 4 },
     head_dim: Some(128),
     eps: 1e-5,
     ..LLAMA
@@ -830,7 +840,7 @@ const GRANITE_SWA: Traits = Traits {
     windows: Windows::AllButEveryFromFirst { pattern: 4 },
     absent_window: 128,
     sinks: true,
-    layer_thetas: true,
+    layer_thetas: LayerThetas::Bases,
     eps: 1e-5,
     tied: true,
     ..GRANITE

@@ -532,6 +532,11 @@ impl ExpertConfig {
             | ExpertFields::DeepSeek(Router::Sigmoids) => (sigmoid(fields, (num_experts, top_k), true)?, true),
             ExpertFields::DeepSeek(router) => (shares(fields, (num_experts, top_k), router)?, false),
             ExpertFields::PhiMoe => {
+                if top_k != 2 {
+                    return Err(
+                        fields.error("num_experts_per_tok", format!("{top_k} is not supported; SparseMixer chooses 2"))
+                    );
+                }
                 let noise = fields.optional_float("router_jitter_noise", 0.0..=1.0)?.unwrap_or(0.01);
                 (Scores::Sparse { tolerance: 2.0 * noise as f32 }, false)
             }

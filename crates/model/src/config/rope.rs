@@ -1,7 +1,7 @@
 //! Rotary positions: both spellings of their fields. Definitions follow `modeling_rope_utils.py` of transformers 5.
 
 use super::HeadNorm;
-use super::family::{MixerFields, Traits};
+use super::family::{LayerThetas, MixerFields, Traits};
 use super::fields::{Fields, quoted};
 use checkpoint::LoadError;
 use kernels::rope::yarn_attention_factor as attention_factor_of_scales;
@@ -69,7 +69,8 @@ pub(super) fn ropes(
     }
     let Some(local_theta) = traits.local_theta else {
         let (rope, context_limit) = read(fields, traits, rope, head_dim, max_position_embeddings)?;
-        let bases = layer_thetas(fields, traits, num_layers)?.map(|thetas| bases(&thetas)).unwrap_or_default();
+        let bases = layer_thetas(fields, traits, num_layers)?.filter(|_| traits.layer_thetas == LayerThetas::Bases);
+        let bases = bases.map(|thetas| bases_of(&thetas)).unwrap_or_default();
         if let Some(growth) = growth_of_unrotated(fields, traits)? {
             let still = RopeConfig { rotary_dim: 0, scaling: RopeScaling::None, growth: Some(growth), ..rope };
             return Ok((vec![rope, still], context_limit));
@@ -109,21 +110,30 @@ pub(super) fn growth_of_unrotated(fields: &Fields<'_>, traits: &Traits) -> Resul
     Ok(Some(QueryGrowth { beta, original_max_position, first: 1 }))
 }
 
-/// `[num_layers]`: the base of each layer's rotation, 0 for none; `None`: no list says so.
+/// `[num_layers]`: the base of each layer's rotation, 0 for none, 1 for that of all; `None`: no list says so.
 pub(super) fn layer_thetas(
     fields: &Fields<'_>,
     traits: &Traits,
     num_layers: usize,
 ) -> Result<Option<Vec<f64>>, LoadError> {
     const NAME: &str = "layer_rope_theta";
-    match traits.layer_thetas && fields.get(NAME).is_some() {
-        true => fields.floats(NAME, num_layers, 0.0..=*THETA.end()).map(Some),
-        false => Ok(None),
+    let listed = || match fields.get(NAME) {
+        Some(_) => fields.floats(NAME, num_layers, 0.0..=*THETA.end()).map(Some),
+        None => Ok(None),
+    };
+    match traits.layer_thetas {
+        LayerThetas::Unread => Ok(None),
+        LayerThetas::Bases => listed(),
+        LayerThetas::ZeroOrNot { pattern } => {
+            let is_turned = |layer: usize| f64::from(!(num_layers - 1 - layer).is_multiple_of(pattern));
+            let listed = listed()?.map(|thetas| thetas.into_iter().map(|theta| f64::from(theta != 0.0)).collect());
+            Ok(Some(listed.unwrap_or_else(|| (0..num_layers).map(is_turned).collect())))
+        }
     }
 }
 
 /// The bases in such a list, each once.
-fn bases(thetas: &[f64]) -> Vec<f64> {
+fn bases_of(thetas: &[f64]) -> Vec<f64> {
     let mut bases = Vec::new();
     thetas.iter().filter(|&&theta| theta != 0.0).for_each(|theta| {
         if !bases.contains(theta) {
@@ -135,7 +145,7 @@ fn bases(thetas: &[f64]) -> Vec<f64> {
 
 /// The rotation of a layer whose base is `theta`.
 pub(super) fn index_of(thetas: &[f64], theta: f64) -> Option<usize> {
-    bases(thetas).iter().position(|base| *base == theta)
+    bases_of(thetas).iter().position(|base| *base == theta)
 }
 
 /// A rotation, `rope` holding its own fields, and the positions that make sense with it.
