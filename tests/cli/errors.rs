@@ -21,20 +21,20 @@ fn assert_one_line(ran: &Ran, code: i32, wanted: &str) {
 fn wrong_flags_and_values() {
     let table: &[(&[&str], &str)] = &[
         (&["walk"], "walk"),
-        (&["run", "hi", "--temprature", "1"], "--temperature"),
-        (&["run", "hi", "--temperature", "hot"], "hot"),
-        (&["run", "hi", "--temperature", "-1"], "temperature"),
-        (&["run", "hi", "--temperature", "nan"], "temperature"),
-        (&["run", "hi", "--top-p", "2"], "top_p"),
-        (&["run", "hi", "--top-k", "-5"], "top_k"),
-        (&["run", "hi", "-n", "0"], "max_tokens"),
-        (&["run", "hi", "-t", "0"], "at least 1"),
-        (&["run", "hi", "-t", "100000"], "100000"),
-        (&["run", "hi", "--max-model-len", "1"], "max-model-len"),
-        (&["run", "hi", "--max-model-len", "1000000000"], "max-model-len"),
-        (&["run", "hi", "--weights", "fp3"], "fp3"),
-        (&["run", "hi", "--stop", ""], "stop"),
-        (&["run", "hi", "--raw", "--system", "x"], "--system"),
+        (&["run", "hi there", "--temprature", "1"], "--temperature"),
+        (&["run", "hi there", "--temperature", "hot"], "hot"),
+        (&["run", "hi there", "--temperature", "-1"], "temperature"),
+        (&["run", "hi there", "--temperature", "nan"], "temperature"),
+        (&["run", "hi there", "--top-p", "2"], "top_p"),
+        (&["run", "hi there", "--top-k", "-5"], "top_k"),
+        (&["run", "hi there", "-n", "0"], "max_tokens"),
+        (&["run", "hi there", "-t", "0"], "at least 1"),
+        (&["run", "hi there", "-t", "100000"], "100000"),
+        (&["run", "hi there", "--max-model-len", "1"], "max-model-len"),
+        (&["run", "hi there", "--max-model-len", "1000000000"], "max-model-len"),
+        (&["run", "hi there", "--weights", "fp3"], "fp3"),
+        (&["run", "hi there", "--stop", ""], "stop"),
+        (&["run", "hi there", "--raw", "--system", "x"], "--system"),
         (&["serve", "--port", "123456"], "123456"),
         (&["serve", "--block-size", "33"], "block-size"),
         (&["serve", "--max-num-seqs", "100000"], "max-num-seqs"),
@@ -49,8 +49,8 @@ fn wrong_flags_and_values() {
         (&["serve", "--lora-modules", "sql=/no/such"], "adapter 'sql' (/no/such): /no/such: no such directory"),
         (&["serve", "--lora-modules", "a=/no/such", "b=/no/such", "--max-loras", "0"], "--max-loras"),
         (&["serve", "--max-lora-rank", "513"], "1 to 512"),
-        (&["run", "hi", "--lora", "/usr"], "--lora: adapter_config.json: absent from /usr"),
-        (&["run", "hi", "--lora", "/no/such"], "--lora: /no/such: no such directory"),
+        (&["run", "hi there", "--lora", "/usr"], "--lora: adapter_config.json: absent from /usr"),
+        (&["run", "hi there", "--lora", "/no/such"], "--lora: /no/such: no such directory"),
         (&["batch", "-i", "/no/such", "-o", "/no/out"], "-i: /no/such: "),
         (&["serve", "--kv-cache-memory-bytes", "much"], "much"),
         (&["serve", "--kv-cache-memory-bytes", "1"], "kv"),
@@ -103,7 +103,7 @@ fn wrong_flags_and_values() {
 fn errors_that_cannot_be_written_keep_their_exit_code() {
     let table: &[(&[&str], i32)] = &[
         (&["run", "--no-such-flag"], 2),
-        (&["run", "hi", "-n", "0"], 2),
+        (&["run", "hi there", "-n", "0"], 2),
         (&["plan", "no", "such"], 2),
         (&["why", "x"], 2),
     ];
@@ -121,18 +121,18 @@ fn models_that_are_not_there() {
         ("/no/such/directory", "/no/such/directory"),
         ("README.md", "is a file"),
         ("docs", "docs"),
-        ("", "no such file or directory"),
+        ("", "\"\" is no model"),
         ("no-such-model.gguf", "no-such-model.gguf: no such file or directory"),
         ("nobody/nothing", "HF_HUB_OFFLINE forbids downloading it; nobody/nothing is no directory here either"),
     ];
     for (model, wanted) in table {
-        for verb in [&["run", "hi"][..], &["serve", "--port", "0"], &["bench", "-p", "1", "-n", "1"]] {
+        for verb in [&["run", "hi there"][..], &["serve", "--port", "0"], &["bench", "-p", "1", "-n", "1"]] {
             let arguments = [verb, &["-m", model]].concat();
             assert_one_line(&run(twostroke(&arguments).current_dir(root())), 2, wanted);
         }
     }
     // It has a folder `bin`, which is no pickle.
-    assert_one_line(&run(&mut twostroke(&["run", "hi", "-m", "/usr"])), 2, "no weights: found neither");
+    assert_one_line(&run(&mut twostroke(&["run", "hi there", "-m", "/usr"])), 2, "no weights: found neither");
 }
 
 /// A copy of the built-in model with one file changed.
@@ -178,7 +178,7 @@ fn models_that_are_broken() {
         ("half a tokenizer", broken("h", "tokenizer.json", cut), "tokenizer.json"),
     ];
     for (what, directory, wanted) in table {
-        let ran = run(&mut twostroke(&["run", "hi", "-m", directory.text()]));
+        let ran = run(&mut twostroke(&["run", "hi there", "-m", directory.text()]));
         assert_one_line(&ran, 2, wanted);
         assert!(ran.stderr.contains(directory.text()), "{what}: the line names the model: {ran:?}");
     }

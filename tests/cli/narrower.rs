@@ -50,7 +50,7 @@ impl Place {
 
     /// Standard error of a short answer but for the line about the phases.
     fn start(&self, flags: &[&str]) -> Vec<String> {
-        let ran = self.call(&[&["run", "Hello", "-n", "1", "--temperature", "0", "-t", "1"], flags].concat());
+        let ran = self.call(&[&["run", "Hello there", "-n", "1", "--temperature", "0", "-t", "1"], flags].concat());
         ran.stderr.lines().filter(|line| !line.starts_with("prefill ")).map(String::from).collect()
     }
 

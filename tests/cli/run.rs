@@ -63,7 +63,7 @@ fn what_is_piped_in_stands_below_the_prompt() {
     let both = prompt_tokens("Tell me a story", b"about a fox and a lantern\n");
     assert_eq!(both, prompt_tokens("Tell me a story\n\nabout a fox and a lantern", b""));
     assert!(both.0 > prompt_tokens("Tell me a story", b"").0, "{both:?}");
-    let wrong = run_with_input(&mut twostroke(&["run", "Summarise", "-q"]), b"\xff\xfe");
+    let wrong = run_with_input(&mut twostroke(&["run", "Summarise this:", "-q"]), b"\xff\xfe");
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.stderr.contains("standard input: not UTF-8"), "{wrong:?}");
 }

@@ -25,22 +25,38 @@ fn first_words_of_other_programs() {
         (&["completion", "zsh"], 0, "#compdef twostroke"),
         (&["completion", "fish"], 0, "complete -c twostroke"),
         // Ollama's.
-        (&["run", "llama3.2"], 2, "names no model here"),
-        (&["run", "llama3.2:1b"], 2, "twostroke run ORG/NAME"),
-        (&["run", "llama3.2:1b", "hi"], 2, "names no model here"),
-        (&["run", "qwen3", "why is the sky blue?"], 2, "names no model here"),
+        (
+            &["run", "llama3.2", "hi"],
+            2,
+            "unsloth/Llama-3.2-3B-Instruct-GGUF: a GGUF file of Q4_K_M is not in the cache",
+        ),
+        (&["run", "llama3.2:1b", "hi"], 2, "Llama-3.2-1B-Instruct-GGUF"),
+        (&["run", "qwen3", "why", "is", "the", "sky", "blue?"], 2, "Qwen/Qwen3-8B-GGUF"),
+        (
+            &["run", "llama3.3"],
+            2,
+            "\"llama3.3\" is no model: it may be a path, org/name of the hub, or a short name (near it: ",
+        ),
+        (&["run", "llama9", "hi"], 2, "To say it to the built-in model: twostroke run lantern llama9 hi"),
+        (&["run", "hi"], 2, "twostroke run lantern hi"),
+        (&["run", "hi there", "you"], 2, "needs quotation marks"),
+        (&["serve", "llama9"], 2, "\"llama9\" is no model"),
+        (&["serve", "llama3.2:1b"], 2, "not in the cache"),
         (&["run", "hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF", "hi"], 2, "not in the cache"),
-        (&["pull", "llama3.2"], 2, "download what -m names"),
+        (&["pull", "llama3.2"], 2, "not in the cache"),
+        (&["pull", "lantern"], 0, "is built in"),
+        (&["pull"], 0, "llama3.2:3b, llama3.2"),
         (&["ps"], 2, "twostroke top"),
         (&["stop", "llama3.2"], 2, "Ctrl-C ends it"),
-        (&["show", "llama3.2"], 2, "llama3.2 is not known"),
+        (&["show", "llama3.2"], 2, "twostroke pull llama3.2"),
+        (&["show", "llama9"], 2, "llama9 is not known"),
         (&["show", "org/name"], 2, "not in the local cache"),
         (&["rm", "llama3.2"], 2, "no such model in the cache"),
         (&["rm", "org/name"], 2, "no such model in the cache"),
         (&["rm", "lantern"], 2, "built in"),
         (&["rm", "/etc/hosts"], 2, "of yours"),
         (&["rm", "../.."], 2, "of yours"),
-        (&["rm"], 2, "HUB_ID"),
+        (&["rm"], 2, "MODEL"),
         (&["cp", "llama3.2", "mine"], 2, "twostroke quantize"),
         (&["create", "mine", "-f", "Modelfile"], 2, "twostroke quantize"),
         (&["push", "mine"], 2, "twostroke quantize"),
@@ -124,4 +140,50 @@ fn models_of_the_cache_are_listed_and_removed() {
     let removed = ask(&["rm", "hf.co/org/one", "org/one"]);
     assert!(removed.code == Some(0) && removed.stdout.starts_with("org/one: 3.0 MiB in 2 files"), "{removed:?}");
     assert!(!cache.join("models--org--one").exists() && cache.join("models--org--two/blobs/abc").exists());
+}
+
+/// A model of the cache is called by its last part too, here and by clients.
+#[test]
+fn a_cached_model_answers_to_its_names() {
+    let cache = Scratch::new("names");
+    let folder = cache.join("models--org--Tiny");
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let snapshot = folder.join("snapshots").join(commit);
+    fs::create_dir_all(folder.join("refs")).expect("made");
+    fs::create_dir_all(&snapshot).expect("made");
+    fs::write(folder.join("refs/main"), commit).expect("written");
+    for file in fs::read_dir(tests::root().join("models/lantern")).expect("it is in the repository").flatten() {
+        fs::copy(file.path(), snapshot.join(file.file_name())).expect("copied");
+    }
+    let ask = |arguments: &[&str]| run(twostroke(arguments).env("HF_HUB_CACHE", cache.as_os_str()));
+    let answer = ["-n", "4", "--temperature", "0", "--quiet", "-t", "1"];
+    let said = |words: &[&str]| {
+        let ran = ask(&[&["run"], words, &answer].concat());
+        assert_eq!(ran.code, Some(0), "{words:?}: {ran:?}");
+        ran.stdout
+    };
+    let plain = said(&["What is 17 + 25?"]);
+    for words in [
+        &["org/Tiny", "What is 17 + 25?"][..],
+        &["tiny", "What", "is", "17", "+", "25?"],
+        &["-m", "Tiny", "What", "is", "17 + 25?"],
+        &["hf.co/org/Tiny", "What is 17 + 25?"],
+        &["lantern", "What is 17 + 25?"],
+    ] {
+        assert_eq!(said(words), plain, "{words:?}");
+    }
+    let batch = cache.join("in.jsonl");
+    let line = |model: &str| {
+        let body = serde_json::json!({"model": model, "prompt": "a", "max_tokens": 1});
+        serde_json::json!({"custom_id": model, "url": "/v1/completions", "body": body}).to_string()
+    };
+    fs::write(&batch, [line("tiny"), line("org/Tiny"), line("other")].join("\n")).expect("written");
+    let output = cache.join("out.jsonl");
+    let ran = ask(&["batch", "-m", "tiny", "-i", batch.to_str().expect("text"), "-o", output.to_str().expect("text")]);
+    let told = fs::read_to_string(&output).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let status = |model: &str| {
+        let line = told.lines().find(|line| line.contains(&format!("\"custom_id\":\"{model}\""))).expect(model);
+        serde_json::from_str::<serde_json::Value>(line).expect("JSON")["response"]["status_code"].clone()
+    };
+    assert_eq!([status("tiny"), status("org/Tiny"), status("other")], [200, 200, 404], "{told}");
 }

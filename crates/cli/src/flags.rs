@@ -33,7 +33,7 @@ pub(crate) use self::batch::BatchFlags;
 pub(crate) use self::bench::{BenchFlags, Output};
 pub(crate) use self::bench_serve::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
 pub(crate) use self::doctor::DoctorFlags;
-pub(crate) use self::kept::{CompletionFlags, ListFlags, RmFlags, ShowFlags};
+pub(crate) use self::kept::{CompletionFlags, ListFlags, PullFlags, RmFlags, ShowFlags};
 pub(crate) use self::lab::LabFlags;
 pub(crate) use self::others::{HINTED, REFUSED, hint, take_hinted};
 pub(crate) use self::plan::PlanFlags;
@@ -146,6 +146,11 @@ pub(crate) enum Command {
     ///
     /// Asks a server of ours, which remembers its last thousand requests and those that run.
     Why(WhyFlags),
+    /// Download models into the hub's cache, after saying what comes.
+    ///
+    /// The cache is that of Python's huggingface_hub: what one has downloaded the other finds. A download that was cut
+    /// resumes. run and serve download what they are asked for too.
+    Pull(PullFlags),
     /// List the models of the hub's cache: name, size, when they were last written.
     #[command(visible_alias = "ls")]
     List(ListFlags),
@@ -183,7 +188,7 @@ pub(crate) fn verb_hint(verb: &str) -> Option<&'static str> {
         "completions" => "twostroke completion bash|zsh|fish prints the script",
         "run-batch" => "twostroke batch answers a file of requests",
         "collect-env" => "twostroke doctor tells what this machine offers",
-        "pull" | "download" => "run, serve and plan download what -m names, once",
+        "download" => "twostroke pull downloads a model",
         "create" | "cp" | "push" => "a model is a directory or a file: twostroke quantize writes one",
         "signin" | "signout" | "login" => "the environment variable HF_TOKEN holds the hub's token",
         "ps" | "stop" | "status" => "a server is one process with one model: twostroke top watches it, Ctrl-C ends it",

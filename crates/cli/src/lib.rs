@@ -118,6 +118,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Whatif(flags) => commands::whatif::ask(flags),
         Command::Top(flags) => commands::top::top(flags),
         Command::Why(flags) => commands::why::why(flags),
+        Command::Pull(flags) => commands::kept::pull(flags),
         Command::List(flags) => commands::kept::list(flags),
         Command::Show(flags) => commands::kept::show(flags),
         Command::Rm(flags) => commands::kept::remove(flags),

@@ -1,16 +1,17 @@
 //! Models for the verbs: what [`launch`] resolves, with progress bars for people and failures in the words of flags.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, LoadError};
 use engine::{Engine, StartError, Starting};
-use hub::{DownloadProgress, HubError};
+use hub::{DownloadEvent, HubError, Incoming};
 use kernels::CpuError;
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::ThreadError;
 pub(crate) use launch::{Chosen, is_hub_id};
-use launch::{ModelSettings, OpenError, Settings};
+use launch::{ModelSettings, OpenError, SHIPPED_NAME, Settings};
 use model::ModelConfig;
+use plan::units;
 
 use crate::console::{Progress, note};
 use crate::environment;
@@ -26,17 +27,24 @@ pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
     name.map_or_else(shipped, |name| open_for("-m", name))
 }
 
-/// The hub's name of a model without that of the hub, as its pages and other programs write it.
-pub(crate) fn without_site(name: &str) -> &str {
-    let bare = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
-    ["hf.co/", "huggingface.co/"].iter().find_map(|site| bare.strip_prefix(site)).unwrap_or(name)
+/// What clients may call the model by: `asked` if anything was, else as it was named here and by the hub. Empty for what
+/// has a name of its own: a path, or the built-in model.
+pub(crate) fn names_for_clients(asked: &[String], name: Option<&str>) -> Vec<String> {
+    let named = name.filter(|name| asked.is_empty() && !Path::new(name).exists() && *name != SHIPPED_NAME);
+    let Some((name, meant)) =
+        named.and_then(|name| Some((name, hub::canonical(name, &environment::variables().hub).ok()?)))
+    else {
+        return asked.to_vec();
+    };
+    let mut names = vec![if hub::without_site(name) == name { name.to_owned() } else { meant.clone() }];
+    names.extend(Some(meant).filter(|meant| *meant != names[0]));
+    names
 }
 
 /// What `flag` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
 pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
-    let name = without_site(name);
     let bar = Progress::new(name);
-    let opened = launch::open(Some(name), &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
+    let opened = launch::open(Some(name), &environment::variables().hub, &mut |event| downloading(&bar, event));
     drop(bar);
     opened.map_err(|error| match error {
         OpenError::Hub(error) => no_files(flag, name, &error),
@@ -46,16 +54,40 @@ pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
 
 /// The directory of the files that `flag` names, as above.
 pub(crate) fn path_for(flag: &str, name: &str) -> Result<String, Failure> {
-    let name = without_site(name);
     let bar = Progress::new(name);
-    let found = launch::path_of(name, &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
+    let found = launch::path_of(name, &environment::variables().hub, &mut |event| downloading(&bar, event));
     drop(bar);
     found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| no_files(flag, name, &error))
 }
 
-fn downloading(bar: &Progress, progress: &DownloadProgress<'_>) {
-    bar.naming(progress.file.to_string());
-    bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
+fn downloading(bar: &Progress, event: DownloadEvent<'_>) {
+    match event {
+        DownloadEvent::Begins(incoming) => announce(incoming),
+        DownloadEvent::File(progress) => {
+            bar.naming(progress.file.to_string());
+            bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
+        }
+    }
+}
+
+/// What comes, before its first byte does.
+fn announce(incoming: &Incoming) {
+    let Incoming { id, files, bytes, licence, free } = incoming;
+    let what = match &files[..] {
+        [file] => file.clone(),
+        files => format!("{} files", files.len()),
+    };
+    let size = bytes.map_or_else(|| "of a size that the hub does not say".to_owned(), units::bytes);
+    let licence = licence.as_ref().map_or_else(String::new, |licence| format!(", licence {licence}"));
+    let free = free.map_or_else(String::new, |free| format!(" ({} free)", units::bytes(free)));
+    note(&format!("downloading {what} of {id}: {size}{licence}{free}"));
+    let memory = headroom().map(|room| room.bytes);
+    if let (Some(bytes), Some(memory)) = (*bytes, memory)
+        && bytes > memory
+    {
+        let (bytes, memory) = (units::bytes(bytes), units::bytes(memory));
+        note(&format!("note: it has {bytes} and {memory} of memory are free: twostroke plan -m {id} tells what fits"));
+    }
 }
 
 /// Whose path is mistyped may read of a hub that was never meant: where the hub has no such model, both are named.

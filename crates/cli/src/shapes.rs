@@ -50,7 +50,7 @@ pub(crate) fn found(flag: &str, name: &str) -> Result<Option<Found>, Failure> {
     }
     let checkpoint = if is_here || name == SHIPPED_NAME {
         models::open_for(flag, name)?
-    } else if models::is_hub_id(name.split(['@', ':']).next().unwrap_or(name)) {
+    } else if hub::is_name(name, &environment::variables().hub) {
         in_cache(flag, name)?
     } else {
         return Ok(None);
@@ -97,7 +97,7 @@ pub(crate) fn shape(flag: &str, name: &str) -> Result<ModelShape, Failure> {
 
 fn in_cache(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let missing =
-        format!("{flag}: {name} is not in the local cache, and this downloads nothing; twostroke run -m {name} does");
+        format!("{flag}: {name} is not in the local cache, and this downloads nothing; twostroke pull {name} does");
     let hub = HubEnv { offline: true, ..environment::variables().hub };
     let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|error| match error {
         HubError::Broken { .. } => Failure::usage(format!("{flag}: {error}")),

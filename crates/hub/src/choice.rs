@@ -37,7 +37,7 @@ pub(crate) fn choose(files: &[String], quant: Option<&str>) -> Result<Vec<String
         let quant = quant.to_ascii_lowercase();
         let ends = |stem: &&str| {
             let rest = stem.to_ascii_lowercase();
-            rest.strip_suffix(&quant).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
+            rest.strip_suffix(&quant).is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '.', '_', '/']))
         };
         // `UD-Q4_K_XL` ends with `Q4_K_XL` too: the shorter name wins.
         models.keys().copied().filter(ends).min_by_key(|stem| stem.len())

@@ -21,6 +21,7 @@
 
 mod cached;
 mod choice;
+mod names;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -35,6 +36,7 @@ use ureq::{Agent, Body, Proxy};
 
 pub use crate::cached::{Cached, cached, find_cached, remove_cached};
 use crate::choice::{NoChoice, choose};
+pub use crate::names::{ShortName, canonical, is_name, short_names, without_site};
 
 /// The environment variables of `huggingface_hub`, as read by the command line. Empty values count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +64,30 @@ impl HubEnv {
     }
 }
 
+/// What a download has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DownloadEvent<'a> {
+    /// Before the first byte.
+    Begins(&'a Incoming),
+    /// How far a file is.
+    File(DownloadProgress<'a>),
+}
+
+/// What is to be downloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// `org/name`.
+    pub id: String,
+    /// Files that are not in the cache.
+    pub files: Vec<String>,
+    /// Their bytes, if the hub says them.
+    pub bytes: Option<u64>,
+    /// The model's licence, if the hub knows one.
+    pub licence: Option<String>,
+    /// Bytes that are free where they go to.
+    pub free: Option<u64>,
+}
+
 /// Progress of the download of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DownloadProgress<'a> {
@@ -85,6 +111,17 @@ pub enum HubError {
     NotFound {
         /// The model name as given.
         spec: String,
+    },
+    /// One word that is no short name, and of which the cache has none or several.
+    #[error("{spec:?} is no model: it may be a path, org/name of the hub, or a short name ({})", match &.near[..] {
+        [] => "twostroke pull lists them".to_owned(),
+        near => format!("near it: {}", near.join(", ")),
+    })]
+    UnknownName {
+        /// The model name as given.
+        spec: String,
+        /// Names that are known.
+        near: Vec<String>,
     },
     /// The named path, or a file of the model in the cache, exists but is damaged.
     #[error("{spec}: broken: {problem}")]
@@ -200,6 +237,18 @@ pub enum HubError {
         /// The check that failed.
         problem: &'static str,
     },
+    /// What is to come does not fit on the disk. Nothing was downloaded.
+    #[error("{id}: {bytes} bytes to download, and {free} are free at {}", .cache.display())]
+    NoRoom {
+        /// Model id.
+        id: String,
+        /// The directory of the cache.
+        cache: PathBuf,
+        /// Bytes that are missing.
+        bytes: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// The disk is full.
     #[error("{}: no space left for {file} ({bytes} bytes)", .cache.display())]
     DiskFull {
@@ -255,13 +304,14 @@ const MAX_LINE_BYTES: u64 = 4096;
 /// Maximum consecutive download attempts that receive no byte.
 const MAX_IDLE_ATTEMPTS: u32 = 4;
 
-/// Resolves `spec` to a model directory or GGUF file, after downloading missing files. `:Q4_K_M` after the id selects
+/// Resolves a name to a model directory or GGUF file, after downloading missing files. `:Q4_K_M` after the id selects
 /// the GGUF file whose name ends with it; the default in a repository without safetensors is Q4_K_M, or the only GGUF
 /// file.
 ///
-/// An existing directory or file wins over a model id of the same name. `progress` is called at the beginning and end
-/// of each file and about once per MiB.
-pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
+/// `name` may have any form of [`canonical`]; an existing directory or file wins over a model id of the same name.
+/// `progress` is called before the first byte, at the beginning and end of each file and about once per MiB.
+pub fn resolve(name: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadEvent<'_>)) -> Result<PathBuf, HubError> {
+    let spec = &*canonical(name, env)?;
     let path = Path::new(spec);
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
     if let Some(problem) = files::broken_link(path) {
@@ -328,6 +378,9 @@ struct Listing {
     sha: String,
     #[serde(default)]
     siblings: Vec<Sibling>,
+    /// `license:apache-2.0` and others.
+    #[serde(default)]
+    tags: Vec<String>,
 }
 
 impl Listing {
@@ -339,6 +392,8 @@ impl Listing {
 #[derive(Deserialize)]
 struct Sibling {
     rfilename: String,
+    #[serde(default)]
+    size: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -369,7 +424,7 @@ impl<'a> Hub<'a> {
         Ok(Hub { id, revision, quant, offline, endpoint, token, directory, locks, agent })
     }
 
-    fn resolve(&self, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
+    fn resolve(&self, progress: &mut dyn FnMut(DownloadEvent<'_>)) -> Result<PathBuf, HubError> {
         let nothing = || self.quant.map_or(CONFIG.to_string(), |quant| format!("a GGUF file of {quant}"));
         let cached = self.cached_commit().ok_or_else(nothing).and_then(|commit| self.cached(&self.snapshot(&commit)));
         match cached {
@@ -428,13 +483,13 @@ impl<'a> Hub<'a> {
         self.directory.join("snapshots").join(commit)
     }
 
-    fn download(&self, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
+    fn download(&self, progress: &mut dyn FnMut(DownloadEvent<'_>)) -> Result<PathBuf, HubError> {
         let listing = self.listing()?;
         let snapshot = self.snapshot(&listing.sha);
         let has = |name: &str| listing.siblings.iter().any(|sibling| sibling.rfilename == name);
         if self.quant.is_some() || !has(SINGLE) && !has(INDEX) && listing.has_gguf() {
             let files = self.choose(listing.siblings.iter().map(|sibling| sibling.rfilename.clone()).collect())?;
-            self.download_all(&listing.sha, &files, progress)?;
+            self.download_all(&listing, &files, progress)?;
             return Ok(snapshot.join(&files[0]));
         }
         if !has(CONFIG) {
@@ -462,7 +517,7 @@ impl<'a> Hub<'a> {
                 Err(problem) => return Err(self.bad_answer(problem)),
             }
         }
-        self.download_all(&listing.sha, &files, progress)?;
+        self.download_all(&listing, &files, progress)?;
         Ok(snapshot)
     }
 
@@ -485,10 +540,21 @@ impl<'a> Hub<'a> {
     /// incomplete snapshot.
     fn download_all(
         &self,
-        commit: &str,
+        listing: &Listing,
         files: &[String],
-        progress: &mut dyn FnMut(DownloadProgress<'_>),
+        progress: &mut dyn FnMut(DownloadEvent<'_>),
     ) -> Result<(), HubError> {
+        let commit = &listing.sha;
+        let incoming = self.incoming(listing, files);
+        if let (Some(bytes), Some(free)) = (incoming.bytes, incoming.free)
+            && bytes > free
+        {
+            let (id, cache) = (incoming.id, self.directory.clone());
+            return Err(HubError::NoRoom { id, cache, bytes, free });
+        }
+        if !incoming.files.is_empty() {
+            progress(DownloadEvent::Begins(&incoming));
+        }
         for (index, file) in files.iter().enumerate() {
             self.download_file(commit, file, index, files.len(), progress)?;
         }
@@ -499,10 +565,31 @@ impl<'a> Hub<'a> {
         write_atomically(&reference, commit.as_bytes()).map_err(|error| self.io(&reference, error))
     }
 
+    /// What of these files is not in the cache.
+    fn incoming(&self, listing: &Listing, files: &[String]) -> Incoming {
+        let snapshot = self.snapshot(&listing.sha);
+        let files: Vec<String> = files.iter().filter(|file| !snapshot.join(file).exists()).cloned().collect();
+        let size = |file: &String| listing.siblings.iter().find(|sibling| sibling.rfilename == *file)?.size;
+        let licence = listing.tags.iter().find_map(|tag| tag.strip_prefix("license:"));
+        let licence = licence.map(|licence| licence.chars().filter(|c| !c.is_control()).take(60).collect());
+        // What earlier attempts have left is not to come again.
+        let parts = fs::read_dir(self.directory.join("blobs")).into_iter().flatten().flatten();
+        let parts = parts.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "incomplete"));
+        let here: u64 = parts.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum();
+        let free = self.directory.ancestors().find_map(|place| nix::sys::statvfs::statvfs(place).ok());
+        Incoming {
+            id: self.id.to_owned(),
+            bytes: files.iter().map(size).sum::<Option<u64>>().map(|bytes| bytes.saturating_sub(here)),
+            licence,
+            free: free.map(|found| found.blocks_available() * found.fragment_size()),
+            files,
+        }
+    }
+
     /// The commit and the files of the revision.
     fn listing(&self) -> Result<Listing, HubError> {
         let revision = self.revision.replace('/', "%2F");
-        let url = format!("{}/api/models/{}/revision/{revision}", self.endpoint, self.id);
+        let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, self.id);
         let mut response = self.request("GET", &url, 0, "the list of files")?;
         let body = response.body_mut().with_config().limit(MAX_JSON_BYTES).read_to_vec();
         let body = body.map_err(|error| self.network("the list of files", error))?;
@@ -521,7 +608,7 @@ impl<'a> Hub<'a> {
         file: &str,
         index: usize,
         num_files: usize,
-        progress: &mut dyn FnMut(DownloadProgress<'_>),
+        progress: &mut dyn FnMut(DownloadEvent<'_>),
     ) -> Result<(), HubError> {
         let pointer = self.snapshot(commit).join(file);
         if pointer.exists() {
@@ -541,7 +628,8 @@ impl<'a> Hub<'a> {
         if !blob.exists() {
             let partial = blobs.join(format!("{}.incomplete", metadata.etag));
             let mut report = |bytes_done| {
-                progress(DownloadProgress { file, index, num_files, bytes_done, bytes_total: metadata.size });
+                let bytes_total = metadata.size;
+                progress(DownloadEvent::File(DownloadProgress { file, index, num_files, bytes_done, bytes_total }));
             };
             self.download_blob(&url, file, &metadata, &partial, &mut report)?;
             fs::rename(&partial, &blob).map_err(|error| self.io(&blob, error))?;

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use hub::{HubEnv, HubError, resolve};
+use hub::{DownloadEvent, HubEnv, HubError, canonical, is_name, resolve, short_names};
 use sha2::{Digest, Sha256};
 use testing::Scratch;
 
@@ -142,7 +142,8 @@ fn serve(stream: TcpStream, answers: &Mutex<HashMap<String, Vec<Answer>>>, seen:
             let (name, value) = line.split_once(':').expect("a header");
             headers.insert(name.trim().to_lowercase(), value.trim().to_string());
         }
-        let line = first.trim().trim_end_matches(" HTTP/1.1").to_string();
+        // Sizes are asked for along with the list.
+        let line = first.trim().trim_end_matches(" HTTP/1.1").trim_end_matches("?blobs=true").to_string();
         let range = headers.get("range").cloned();
         seen.lock().expect("not poisoned").push(Seen {
             line: line.clone(),
@@ -209,7 +210,8 @@ fn message(result: Result<PathBuf, HubError>) -> String {
 fn a_model_is_downloaded_into_the_layout_that_python_uses() {
     let (scratch, (hub, storage)) = (Scratch::new("fresh"), model());
     let mut reports = Vec::new();
-    let snapshot = resolve("org/tiny", &hub.env(&scratch), &mut |p| {
+    let snapshot = resolve("org/tiny", &hub.env(&scratch), &mut |event| {
+        let DownloadEvent::File(p) = event else { return };
         reports.push((p.file.to_string(), p.index, p.num_files, p.bytes_done, p.bytes_total));
     });
     let repo = scratch.join("hub/models--org--tiny");
@@ -626,6 +628,107 @@ fn a_redirect_on_the_same_host_keeps_the_token() {
 // ---------------------------------------------------------------------------------------------- names
 
 #[test]
+fn names_are_what_people_write() {
+    let scratch = Scratch::new("forms");
+    let env = HubEnv { hf_home: Some(scratch.to_path_buf()), offline: true, ..HubEnv::default() };
+    for folder in ["models--Qwen--Qwen3-0.6B", "models--a--twin", "models--b--twin"] {
+        fs::create_dir_all(scratch.join("hub").join(folder)).expect("a directory");
+    }
+    let llama = "unsloth/Llama-3.2-1B-Instruct-GGUF";
+    let table = [
+        ("org/name", "org/name".to_owned()),
+        ("org/name@main:Q8_0", "org/name@main:Q8_0".to_owned()),
+        ("hf.co/org/name:Q4_K_M", "org/name:Q4_K_M".to_owned()),
+        ("https://huggingface.co/org/name", "org/name".to_owned()),
+        ("https://www.huggingface.co/org/name/", "org/name".to_owned()),
+        ("https://huggingface.co/org/name/tree/main", "org/name".to_owned()),
+        ("https://huggingface.co/org/name/blob/main/Name-Q8_0.gguf", "org/name:Name-Q8_0".to_owned()),
+        (
+            "https://huggingface.co/org/name/resolve/v2/Q8_0/Name-00001-of-00002.gguf?download=true",
+            "org/name@v2:Name".to_owned(),
+        ),
+        ("llama3.2:1b", format!("{llama}:Q4_K_M")),
+        ("Llama3.2:1B", format!("{llama}:Q4_K_M")),
+        ("llama3.2:1b-instruct-q8_0", format!("{llama}:Q8_0")),
+        ("llama3.2:1b-fp16", format!("{llama}:F16")),
+        ("llama3.2", "unsloth/Llama-3.2-3B-Instruct-GGUF:Q4_K_M".to_owned()),
+        ("llama3.2:latest", "unsloth/Llama-3.2-3B-Instruct-GGUF:Q4_K_M".to_owned()),
+        ("qwen3:0.6b", "Qwen/Qwen3-0.6B-GGUF:Q8_0".to_owned()),
+        ("gpt-oss", "ggml-org/gpt-oss-20b-GGUF:MXFP4".to_owned()),
+        ("Qwen3-0.6B", "Qwen/Qwen3-0.6B".to_owned()),
+        ("qwen3-0.6b:Q8_0", "Qwen/Qwen3-0.6B:Q8_0".to_owned()),
+        ("./x", "./x".to_owned()),
+        ("x.gguf", "x.gguf".to_owned()),
+    ];
+    for (name, meant) in table {
+        assert_eq!(canonical(name, &env).expect(name), meant, "{name}");
+        assert!(is_name(name, &env), "{name}");
+    }
+    for (name, near) in [
+        ("llama3.3", "llama3.2"),
+        ("llama3.2:70b", "llama3.2:3b"),
+        ("qwen3-embedding", "qwen3"),
+        ("twin", "/twin"),
+        ("qwne3", "qwen3"),
+        ("hi", "twostroke pull lists them"),
+        ("llama3.2:1b-large", "llama3.2:1b"),
+    ] {
+        let error = canonical(name, &env).expect_err(name).to_string();
+        assert!(error.starts_with(&format!("{name:?} is no model")) && error.contains(near), "{error}");
+        assert!(!is_name(name, &env), "{name}");
+    }
+    assert!(!is_name("two words", &env) && !is_name("", &env));
+}
+
+#[test]
+fn every_short_name_is_of_a_class_that_loads_and_stands_for_itself() {
+    let env = HubEnv { offline: true, ..HubEnv::default() };
+    let mut seen = Vec::new();
+    for row in short_names() {
+        assert!(row.gigabytes > 0.0 && !row.licence.is_empty(), "{row:?}");
+        for name in row.names.split(' ') {
+            assert_eq!(canonical(name, &env).expect(name), format!("{}:{}", row.repository, row.quant), "{name}");
+            assert!(!seen.contains(&name), "{name} stands twice");
+            seen.push(name);
+        }
+    }
+    assert!(seen.len() > 20);
+}
+
+#[test]
+fn what_comes_is_said_before_its_first_byte() {
+    let (scratch, hub) = (Scratch::new("announced"), FakeHub::start());
+    let list = |size: u64| {
+        let siblings = [("t-Q8_0.gguf", size), ("t-Q4_0.gguf", 7)]
+            .map(|(file, size)| serde_json::json!({"rfilename": file, "size": size}));
+        let body = serde_json::json!({"sha": COMMIT, "siblings": siblings, "tags": ["gguf", "license:apache-2.0"]});
+        hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, body.to_string())]);
+    };
+    list(5);
+    hub.small("t-Q8_0.gguf", "eight");
+    let told = |hub: &FakeHub| {
+        let mut told = Vec::new();
+        let found = resolve("org/tiny:Q8_0", &hub.env(&scratch), &mut |event| {
+            if let DownloadEvent::Begins(incoming) = event {
+                told.push((incoming.files.clone(), incoming.bytes, incoming.licence.clone(), incoming.free.is_some()));
+            }
+        });
+        (told, found)
+    };
+    let (first, _) = told(&hub);
+    assert_eq!(first, [(vec!["t-Q8_0.gguf".to_owned()], Some(5), Some("apache-2.0".to_owned()), true)]);
+    assert_eq!(told(&hub).0, [], "it is here");
+    // What no disk holds is refused, and nothing is asked for.
+    fs::remove_dir_all(scratch.join("hub")).expect("it was there");
+    list(u64::MAX);
+    let before = hub.lines().len();
+    let (nothing, refused) = told(&hub);
+    let error = message(refused);
+    assert!(nothing.is_empty() && error.contains("bytes to download") && error.contains("are free"), "{error}");
+    assert_eq!(hub.lines().len(), before + 1, "the list alone");
+}
+
+#[test]
 fn a_directory_wins_over_a_model_id() {
     let scratch = Scratch::new("directory");
     let directory = scratch.join("org/tiny");
@@ -669,7 +772,8 @@ fn what_is_not_a_model_id_is_refused_before_any_request() {
         &format!("org/{}", "x".repeat(100)),
     ] {
         let error = message(resolve(spec, &hub.env(&scratch), &mut |_| {}));
-        assert!(error.contains("no such file or directory"), "{spec:?}: {error}");
+        let known = error.contains("no such file or directory") || error.contains("is no model");
+        assert!(known, "{spec:?}: {error}");
     }
     assert_eq!(hub.lines(), [""; 0]);
 }

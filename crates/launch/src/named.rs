@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use checkpoint::{Checkpoint, LoadError, Source};
-use hub::{DownloadProgress, HubEnv, HubError};
+use hub::{DownloadEvent, HubEnv, HubError};
 
 /// The built-in model's name.
 pub const SHIPPED_NAME: &str = "lantern";
@@ -35,12 +35,12 @@ pub fn shipped() -> Result<Checkpoint, LoadError> {
     Checkpoint::open(Source::Embedded { name: SHIPPED_NAME, files: SHIPPED_FILES })
 }
 
-/// What `name` names; `None` is the built-in model, and so is its name where no file is called so. A hub id that is not
-/// in the cache is downloaded, unless `hub` says offline. `progress` is called for each file.
+/// What `name` names, in any form of [`hub::canonical`]; `None` is the built-in model, and so is its name where no file is
+/// called so. What is not in the cache is downloaded, unless `hub` says offline. `progress` is told of it.
 pub fn open(
     name: Option<&str>,
     hub: &HubEnv,
-    progress: &mut dyn FnMut(DownloadProgress<'_>),
+    progress: &mut dyn FnMut(DownloadEvent<'_>),
 ) -> Result<Checkpoint, OpenError> {
     let is_shipped = |name: &str| name == SHIPPED_NAME && !Path::new(name).exists();
     let Some(name) = name.filter(|name| !is_shipped(name)) else { return Ok(shipped()?) };
@@ -52,7 +52,7 @@ pub fn open(
 pub fn path_of(
     name: &str,
     hub: &HubEnv,
-    progress: &mut dyn FnMut(DownloadProgress<'_>),
+    progress: &mut dyn FnMut(DownloadEvent<'_>),
 ) -> Result<std::path::PathBuf, HubError> {
     hub::resolve(name, hub, progress)
 }

@@ -33,7 +33,7 @@ pub(crate) fn batch(flags: &BatchFlags) -> Result<(), Failure> {
 
 fn finish(flags: &BatchFlags, engine: Engine, input: &BatchInput, output: BatchOutput) -> Result<Counts, Failure> {
     let options = ServerOptions {
-        served_model_names: flags.served_model_name.clone(),
+        served_model_names: models::names_for_clients(&flags.served_model_name, flags.model.model.as_deref()),
         parsers: ParserOptions {
             tool_call_parser: flags.tool_call_parser.clone(),
             reasoning_parser: flags.reasoning_parser.clone(),

@@ -1,5 +1,6 @@
 //! `twostroke list`, `show`, `rm`: the models on this disk. `twostroke completion`: a script for a shell.
 
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use clap::CommandFactory;
@@ -10,7 +11,7 @@ use serde_json::json;
 
 use crate::console::{put, put_line};
 use crate::failure::Failure;
-use crate::flags::{Cli, CompletionFlags, ListFlags, RmFlags, ShowFlags};
+use crate::flags::{Cli, CompletionFlags, ListFlags, PullFlags, RmFlags, ShowFlags};
 use crate::{environment, models, shapes};
 
 pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
@@ -33,9 +34,31 @@ pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Downloads what is not in the cache; without a name tells which short names there are.
+pub(crate) fn pull(flags: &PullFlags) -> Result<(), Failure> {
+    if flags.models.is_empty() {
+        put_line(&format!("{:<26}  {:>8}  {:<12}  REPOSITORY", "NAME", "SIZE", "LICENCE"))?;
+        for row in hub::short_names() {
+            let names = row.names.replace(' ', ", ");
+            let size = format!("{:.2} GB", row.gigabytes);
+            put_line(&format!("{names:<26}  {size:>8}  {:<12}  {}:{}", row.licence, row.repository, row.quant))?;
+        }
+        return Ok(());
+    }
+    for name in &flags.models {
+        if name == SHIPPED_NAME {
+            put_line(&format!("{name}: is built in"))?;
+            continue;
+        }
+        let path = models::path_for("pull", name)?;
+        put_line(&format!("{name}: {path}"))?;
+    }
+    Ok(())
+}
+
 /// What `plan` knows of a model, without a machine.
 pub(crate) fn show(flags: &ShowFlags) -> Result<(), Failure> {
-    let name = models::without_site(flags.model.as_deref().unwrap_or(SHIPPED_NAME));
+    let name = flags.model.as_deref().unwrap_or(SHIPPED_NAME);
     let found = shapes::found("show", name)?;
     let (shape, stored, layers) = match &found {
         Some(found) => (found.config.shape(), found.stored, Some((found.config.num_layers, found.config.hidden_size))),
@@ -100,8 +123,7 @@ fn count(parameters: u64) -> String {
 pub(crate) fn remove(flags: &RmFlags) -> Result<(), Failure> {
     let env = environment::variables().hub;
     let find = |name: &String| {
-        let bare = models::without_site(name);
-        if bare == SHIPPED_NAME {
+        if name == SHIPPED_NAME {
             return Err(Failure::usage(format!("{name}: is built in")));
         }
         // A path that exists is the user's own file and no name of the cache.
@@ -110,7 +132,9 @@ pub(crate) fn remove(flags: &RmFlags) -> Result<(), Failure> {
                 "{name}: is a file or directory of yours; rm removes models of the cache"
             )));
         }
-        hub::find_cached(bare, &env).map_err(Failure::usage)
+        let found = hub::canonical(name, &env).map_err(Failure::usage)?;
+        let id = found.split(['@', ':']).next().unwrap_or_default();
+        hub::find_cached(id, &env).map_err(Failure::usage)
     };
     let mut models: Vec<hub::Cached> = flags.models.iter().map(find).collect::<Result<_, _>>()?;
     // A model that is named twice goes once.
@@ -119,9 +143,23 @@ pub(crate) fn remove(flags: &RmFlags) -> Result<(), Failure> {
     for model in models {
         let hub::Cached { id, path, files, .. } = &model;
         put_line(&format!("{id}: {} in {files} files, {}", bytes(model.bytes), path.display()))?;
+        if !flags.yes && !agrees(id)? {
+            continue;
+        }
         hub::remove_cached(&model).map_err(Failure::failed)?;
     }
     Ok(())
+}
+
+/// Asks at a terminal; where there is none, the command is the answer.
+fn agrees(id: &str) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Ok(true);
+    }
+    put(&format!("remove {id}? [y/N] "))?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 /// The script.

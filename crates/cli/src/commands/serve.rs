@@ -226,11 +226,15 @@ fn handoff(flags: &ServeFlags) -> Result<Option<HandoffOptions>, Failure> {
     }))
 }
 
-/// The model that is asked for, at the revision that is.
+/// The model that is asked for, as it is.
+fn name(flags: &ServeFlags) -> Option<&str> {
+    flags.model_argument.as_deref().or(flags.model.model.as_deref())
+}
+
+/// The same at the revision that is asked for.
 fn named(flags: &ServeFlags) -> Result<Option<String>, Failure> {
-    let name = flags.model_argument.as_ref().or(flags.model.model.as_ref());
-    match (name, &flags.revision) {
-        (name, None) => Ok(name.cloned()),
+    match (name(flags), &flags.revision) {
+        (name, None) => Ok(name.map(str::to_owned)),
         (Some(name), Some(revision)) if models::is_hub_id(name) && !name.contains('@') => {
             Ok(Some(format!("{name}@{revision}")))
         }
@@ -268,7 +272,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         api_keys,
         allowed_hosts: flags.allowed_host.clone(),
         allowed_origins: flags.allowed_origin.clone(),
-        served_model_names: flags.served_model_name.clone(),
+        served_model_names: models::names_for_clients(&flags.served_model_name, name(flags)),
         cut_max_tokens: flags.max_tokens_beyond == Beyond::Cut,
         max_logprobs: flags.max_logprobs,
         trust_request_chat_template: flags.trust_request_chat_template,

@@ -10,6 +10,15 @@ pub(crate) struct ListFlags {
     pub(crate) json: bool,
 }
 
+/// Flags of `pull`.
+#[derive(Args, Debug)]
+pub(crate) struct PullFlags {
+    /// Models: ORG/NAME of the hub, with :QUANT for one GGUF file, or short names such as llama3.2:1b. Without one, the
+    /// short names are listed.
+    #[arg(value_name = "MODEL")]
+    pub(crate) models: Vec<String>,
+}
+
 /// Flags of `show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowFlags {
@@ -24,9 +33,12 @@ pub(crate) struct ShowFlags {
 /// Flags of `rm`.
 #[derive(Args, Debug)]
 pub(crate) struct RmFlags {
-    /// Models by the hub's names, as `list` has them.
-    #[arg(value_name = "HUB_ID", required = true)]
+    /// Models as `list` has them, or by their short names.
+    #[arg(value_name = "MODEL", required = true)]
     pub(crate) models: Vec<String>,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub(crate) yes: bool,
 }
 
 /// Flags of `completion`.

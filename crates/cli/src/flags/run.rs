@@ -11,12 +11,10 @@ use super::values::{count, rows, size};
 /// Flags of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunFlags {
-    /// What to ask. Text piped into standard input is added below it. A first word that is the name of a model (a path,
-    /// ORG/NAME) is the model, as with --model, and what to ask comes behind it.
-    pub(crate) prompt: Option<String>,
-    /// What to ask of a model that is named before it.
-    #[arg(hide = true, requires = "prompt", conflicts_with = "model")]
-    pub(crate) prompt_behind: Option<String>,
+    /// The model (a path, ORG/NAME of the hub, a short name such as llama3.2:1b), then what to ask. Without a model the
+    /// built-in one is asked, and the prompt needs quotation marks. Text piped into standard input is added below it.
+    #[arg(value_name = "MODEL|PROMPT")]
+    pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     /// Most tokens of an answer. Default, and -1: what the context has left.
@@ -39,7 +37,7 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<i64>,
     /// What to ask, from a file; - is standard input.
-    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "prompt")]
+    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "words")]
     pub(crate) file: Option<PathBuf>,
     /// Text that ends the answer; may be repeated.
     #[arg(long, value_name = "TEXT")]

@@ -4,6 +4,7 @@
 //! argument   standard input           asked
 //! none       terminal                 nothing: a chat
 //! none, -    file or pipe             its text; so with --file -
+//! MODEL ...  (a first word that names one) what stands behind it, as below
 //! PROMPT     terminal, empty          PROMPT
 //! PROMPT     file or pipe with text   PROMPT, an empty line, the text
 //! PROMPT     pipe that says nothing   PROMPT, after a while, and one line about it
@@ -17,10 +18,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use hub::HubEnv;
+
 use crate::console::note;
+use crate::environment;
 use crate::failure::Failure;
 use crate::flags::RunFlags;
-use crate::models;
 
 /// Longest text taken from standard input or from a file: far above any context, far below any memory.
 pub(super) const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -31,68 +34,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Prompt,
-    /// A path, a hub id or the built-in model.
+    /// A path, a hub id, a short name or the built-in model.
     Model,
-    /// A name of Ollama's library.
-    Ollamas,
+    /// One word that may be the name of a model that is not known here: it is never answered as a prompt.
+    Unknown,
 }
 
-/// Model families that are named in one word, without their organisation.
-const FAMILIES: [&str; 26] = [
-    "llama",
-    "qwen",
-    "qwq",
-    "mistral",
-    "mixtral",
-    "ministral",
-    "gemma",
-    "phi",
-    "deepseek",
-    "smollm",
-    "tinyllama",
-    "codellama",
-    "codegemma",
-    "granite",
-    "falcon",
-    "gpt-oss",
-    "olmo",
-    "starcoder",
-    "command-r",
-    "glm",
-    "yi",
-    "nemotron",
-    "devstral",
-    "magistral",
-    "dolphin",
-    "hermes",
-];
-
 impl Word {
-    fn of(word: &str) -> Word {
-        let is_one = !word.is_empty() && !word.contains(char::is_whitespace);
-        if !is_one || word == "-" {
-            return Word::Prompt;
+    fn of(word: &str, hub: &HubEnv) -> Word {
+        match word {
+            _ if word.trim().is_empty() || word == "-" || word.contains(char::is_whitespace) => Word::Prompt,
+            _ if word == launch::SHIPPED_NAME || hub::is_name(word, hub) => Word::Model,
+            _ => Word::Unknown,
         }
-        let bare = models::without_site(word);
-        let is_path = ["./", "../", "/", "~/"].iter().any(|start| word.starts_with(start)) || word.ends_with(".gguf");
-        if is_path
-            || word == launch::SHIPPED_NAME
-            || bare != word
-            || models::is_hub_id(bare.split([':', '@']).next().unwrap_or_default())
-        {
-            return Word::Model;
-        }
-        let plain =
-            |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-        let is_tagged = word.split_once(':').is_some_and(|(name, tag)| {
-            plain(name) && plain(tag) && name.starts_with(|c: char| c.is_ascii_alphabetic())
-        });
-        let lower = word.to_ascii_lowercase();
-        let rest = FAMILIES.iter().find_map(|family| lower.strip_prefix(family));
-        // `phi`, `llama3.2`, `qwen2.5-coder`; and not `philosophy`.
-        let is_family = plain(word)
-            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(|c: char| !c.is_ascii_alphabetic()));
-        if is_tagged || is_family { Word::Ollamas } else { Word::Prompt }
     }
 }
 
@@ -107,18 +61,30 @@ pub(super) fn question(flags: &RunFlags) -> Result<(Option<String>, Option<Strin
             text => Ok((model, Some(text.to_owned()))),
         };
     }
-    let first = flags.file.as_ref().map_or(flags.prompt.as_deref(), |_| Some("-"));
-    let word = if model.is_some() { Word::Prompt } else { first.map_or(Word::Prompt, Word::of) };
-    match (word, first, flags.prompt_behind.as_deref()) {
-        (Word::Model, name, behind) => Ok((name.map(str::to_owned), asked(behind)?)),
-        (Word::Ollamas, Some(name), _) => Err(Failure::usage(format!(
-            "{name:?} names no model here: a model is a file, or one of the Hugging Face hub by its whole name, twostroke \
-             run ORG/NAME \"...\" (a prompt of one word that looks like a name comes behind -m or through standard input)"
+    let words: Vec<&str> = match flags.file {
+        Some(_) => vec!["-"],
+        None => flags.words.iter().map(String::as_str).collect(),
+    };
+    let Some((&first, behind)) = words.split_first() else { return Ok((model, asked(None)?)) };
+    if model.is_some() {
+        return Ok((model, asked(Some(&words.join(" ")))?));
+    }
+    let hub = environment::variables().hub;
+    match Word::of(first, &hub) {
+        Word::Model => {
+            let prompt = (!behind.is_empty()).then(|| behind.join(" "));
+            Ok((Some(first.to_owned()), asked(prompt.as_deref())?))
+        }
+        Word::Unknown => {
+            let near = hub::canonical(first, &hub).err().map_or_else(String::new, |error| error.to_string());
+            let said = words.join(" ");
+            Err(Failure::usage(format!("{near}. To say it to the built-in model: twostroke run lantern {said}")))
+        }
+        Word::Prompt if behind.is_empty() => Ok((None, asked(Some(first))?)),
+        Word::Prompt => Err(Failure::usage(format!(
+            "{first:?} is no model and {:?} stands behind it: a prompt of several words needs quotation marks",
+            behind[0]
         ))),
-        (_, Some(first), Some(behind)) => Err(Failure::usage(format!(
-            "{first:?} is no model and {behind:?} stands behind it: a prompt of several words needs quotation marks"
-        ))),
-        (_, first, _) => Ok((model, asked(first)?)),
     }
 }
 
@@ -214,32 +180,32 @@ mod tests {
     #[test]
     fn what_people_type_first_is_a_model_or_a_prompt() {
         let table = [
-            ("llama3.2", Word::Ollamas),
-            ("llama3.2:1b", Word::Ollamas),
-            ("qwen2.5-coder:7b-instruct-q4_K_M", Word::Ollamas),
-            ("Phi", Word::Ollamas),
-            ("gpt-oss:20b", Word::Ollamas),
-            ("deepseek-r1", Word::Ollamas),
-            ("smollm2", Word::Ollamas),
+            ("llama3.2", Word::Model),
+            ("Llama3.2:1B", Word::Model),
+            ("qwen3:4b-instruct-q8_0", Word::Model),
+            ("gpt-oss:20b", Word::Model),
+            ("lantern", Word::Model),
             ("hf.co/org/name-GGUF", Word::Model),
             ("https://huggingface.co/org/name", Word::Model),
+            ("https://huggingface.co/org/name/blob/main/name-Q8_0.gguf", Word::Model),
             ("Qwen/Qwen2.5-0.5B-Instruct", Word::Model),
             ("org/name:Q4_K_M", Word::Model),
             ("org/name@main", Word::Model),
             ("./model", Word::Model),
             ("/models/x", Word::Model),
             ("model.gguf", Word::Model),
-            ("hi", Word::Prompt),
-            ("philosophy", Word::Prompt),
-            ("Hello!", Word::Prompt),
+            ("llama9", Word::Unknown),
+            ("hi", Word::Unknown),
+            ("philosophy", Word::Unknown),
+            ("Hello!", Word::Unknown),
+            ("1:1", Word::Unknown),
             ("What is llama3.2?", Word::Prompt),
             ("a/b or c?", Word::Prompt),
             ("-", Word::Prompt),
             ("", Word::Prompt),
-            ("1:1", Word::Prompt),
         ];
         for (word, wanted) in table {
-            assert_eq!(Word::of(word), wanted, "{word:?}");
+            assert_eq!(Word::of(word, &HubEnv::default()), wanted, "{word:?}");
         }
     }
 }
