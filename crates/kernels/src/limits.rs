@@ -29,12 +29,49 @@ use std::time::{Duration, Instant};
 /// Rounds of a loop's first sample.
 const FIRST_ROUNDS: usize = 1 << 10;
 
+/// A pool that measures, and whether it goes on: asked between the regions of a measurement, which take milliseconds,
+/// and never true again once it was false.
+#[derive(Clone, Copy)]
+struct Measuring<'a> {
+    pool: &'a Pool,
+    goes_on: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl<'a> Measuring<'a> {
+    /// To the end.
+    fn whole(pool: &'a Pool) -> Measuring<'a> {
+        Measuring { pool, goes_on: &|| true }
+    }
+}
+
 /// Measures for about `seconds`, half of it reading; up to four times as long if other processes use the machine.
 pub fn measure(pool: &Pool, isa: Isa, arithmetic: AccumulationOrder, seconds: f64) -> Result<Limits, OutOfMemory> {
+    measure_all(Measuring::whole(pool), isa, arithmetic, seconds)
+}
+
+/// [`measure`] as long as `goes_on`, which stays false once it was: then it returns `None` within some milliseconds, and
+/// what was measured so far is lost.
+pub fn measure_while(
+    pool: &Pool,
+    isa: Isa,
+    arithmetic: AccumulationOrder,
+    seconds: f64,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<Limits>, OutOfMemory> {
+    let limits = measure_all(Measuring { pool, goes_on }, isa, arithmetic, seconds)?;
+    Ok(goes_on().then_some(limits))
+}
+
+fn measure_all(
+    measuring: Measuring<'_>,
+    isa: Isa,
+    arithmetic: AccumulationOrder,
+    seconds: f64,
+) -> Result<Limits, OutOfMemory> {
     let loops = Loop::available();
     let usable = |class: Class| loops.iter().enumerate().filter(move |(_, l)| l.class == class);
     let share = Duration::from_secs_f64(seconds / 2.0 / loops.len() as f64);
-    let figures: Vec<Figure> = loops.iter().map(|l| operations(pool, l, share)).collect();
+    let figures: Vec<Figure> = loops.iter().map(|l| operations(measuring, l, share)).collect();
     // The kernels use the last loop of a class that the ceiling allows; the CPU's fastest may be another.
     let used = |class| usable(class).filter(|(_, l)| l.serves(isa, arithmetic)).map(|(index, _)| index).next_back();
     let fastest = |classes: &[Class]| {
@@ -44,9 +81,9 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: AccumulationOrder, seconds: f6
     let [int8, float] = [Class::Int8, Class::Float].map(|class| used(class).expect("scalar is always there"));
     let bf16 = used(Class::Bf16).unwrap_or(float);
     let (fastest_int8, fastest_bf16) = (fastest(&[Class::Int8]), fastest(&[Class::Float, Class::Bf16]));
-    let readable = Readable::of(pool)?;
-    let memory = readable.of_memory(pool, Duration::from_secs_f64(seconds * 0.375));
-    let cache = readable.of_last_cache(pool, Duration::from_secs_f64(seconds * 0.125));
+    let readable = Readable::of(measuring)?;
+    let memory = readable.of_memory(measuring, Duration::from_secs_f64(seconds * 0.375));
+    let cache = readable.of_last_cache(measuring, Duration::from_secs_f64(seconds * 0.125));
     Ok(Limits {
         read_bandwidth: memory.rate,
         // A cache measured slower than memory means that another process had the core.
@@ -92,9 +129,10 @@ pub fn measure_nodes(pool: &Pool, seconds: f64) -> Result<Option<NodeLimits>, Ou
     if nodes < 2 {
         return Ok(None);
     }
-    let readable = Readable::of(pool)?;
+    let measuring = Measuring::whole(pool);
+    let readable = Readable::of(measuring)?;
     let budget = Duration::from_secs_f64(seconds / (nodes + 1) as f64);
-    let rate = |readers, memory| readable.of_neighbour(pool, readers, memory, budget).rate;
+    let rate = |readers, memory| readable.of_neighbour(measuring, readers, memory, budget).rate;
     Ok(Some(NodeLimits { alone: (0..nodes).map(|node| rate(node, node)).collect(), neighbour: rate(0, 1) }))
 }
 
@@ -110,11 +148,12 @@ pub enum MeasureError {
 }
 
 /// Operations per second of a loop, on all threads.
-fn operations(pool: &Pool, l: &Loop, budget: Duration) -> Figure {
+fn operations(measuring: Measuring<'_>, l: &Loop, budget: Duration) -> Figure {
+    let pool = measuring.pool;
     let each = l.operations(1);
     // Two hyperthreads of one core share its execution units.
     let threads = if pool.threads() <= default_threads() { Threads::Own } else { Threads::Share };
-    rate(pool, budget, Series::new(threads, FIRST_ROUNDS, usize::MAX), |rounds| {
+    rate(measuring, budget, Series::new(threads, FIRST_ROUNDS, usize::MAX), |rounds| {
         let run = move |_: usize| {
             black_box(l.operations(black_box(rounds)));
         };
@@ -122,9 +161,9 @@ fn operations(pool: &Pool, l: &Loop, budget: Duration) -> Figure {
     })
 }
 
-/// Takes samples until the series is complete. `region`: from a size, the total work and the closure of each thread.
+/// Takes samples until the series is complete, or the measurement ends. `region`: from a size, the total work and the closure of each thread.
 fn rate<'a>(
-    pool: &Pool,
+    Measuring { pool, goes_on }: Measuring<'_>,
     budget: Duration,
     mut series: Series,
     mut region: impl FnMut(usize) -> (f64, Box<dyn Fn(usize) + Sync + 'a>),
@@ -132,7 +171,7 @@ fn rate<'a>(
     let stretches: Vec<_> = (0..pool.threads()).map(|_| Mutex::new(Interval::default())).collect();
     let of = |thread: usize| stretches[thread].lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
-    while let Some(size) = series.next(start.elapsed(), budget) {
+    while let Some(size) = series.next(start.elapsed(), budget).filter(|_| goes_on()) {
         let (work, run) = region(size);
         let begin = Instant::now();
         pool.run(&|thread| {
@@ -161,6 +200,21 @@ mod tests {
         assert!(alone.iter().chain([&neighbour]).all(|rate| rate.is_finite() && *rate > 0.0), "{alone:?} {neighbour}");
         let limits = measure(&on(2), Isa::best(), AccumulationOrder::best(), 0.05).unwrap();
         assert!(limits.read_bandwidth > 0.0, "{limits:?}");
+    }
+
+    #[test]
+    fn a_measurement_that_is_to_end_leaves_nothing() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let pool = Pool::new(2).unwrap();
+        let (isa, arithmetic) = (Isa::best(), AccumulationOrder::best());
+        // Asked more often than that, it says no.
+        for most in [0, 1, 20, 40] {
+            let asked = AtomicUsize::new(0);
+            let goes_on = || asked.fetch_add(1, Ordering::Relaxed) < most;
+            let limits = measure_while(&pool, isa, arithmetic, 0.02, &goes_on).unwrap();
+            assert!(limits.is_none(), "{most}: {limits:?}");
+        }
+        assert!(measure_while(&pool, isa, arithmetic, 0.02, &|| true).unwrap().is_some());
     }
 
     #[test]

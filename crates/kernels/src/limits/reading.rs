@@ -1,7 +1,7 @@
 //! Read bandwidth on all threads: from memory, and from the last-level cache.
 
-use super::rate;
 use super::series::{Figure, Series, Threads};
+use super::{Measuring, rate};
 use crate::arch::native::prefetch;
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
@@ -22,6 +22,8 @@ const LINE: usize = WORDS * size_of::<u64>();
 
 /// Assumed where the cache size is unknown.
 const UNKNOWN_CACHE: usize = 64 << 20;
+/// Words that a thread writes first, some milliseconds of it, before it asks whether the measurement goes on.
+const PIECE: usize = 1 << 20;
 /// Minimum memory of a measurement.
 const SMALLEST: usize = 1 << 20;
 /// Lines of the first pass over memory, and of the longest over a cache.
@@ -40,7 +42,7 @@ pub(super) struct Readable {
 
 impl Readable {
     /// A buffer much larger than the caches of the pool's cores, or as large as memory allows.
-    pub(super) fn of(pool: &Pool) -> Result<Readable, OutOfMemory> {
+    pub(super) fn of(Measuring { pool, goes_on }: Measuring<'_>) -> Result<Readable, OutOfMemory> {
         let cache_bytes = last_level_cache(pool.cpus());
         let caches = if cache_bytes > 0 { cache_bytes } else { UNKNOWN_CACHE };
         let most = usize::try_from(available_memory() / 4).unwrap_or(usize::MAX);
@@ -69,7 +71,8 @@ impl Readable {
         }
         pool.run(&|thread| {
             if let Some(share) = &mut *shares[thread].lock().unwrap_or_else(PoisonError::into_inner) {
-                share.iter_mut().step_by(4096 / 8).for_each(|word| *word = 1);
+                let pieces = share.chunks_mut(PIECE).take_while(|_| goes_on());
+                pieces.for_each(|piece| piece.iter_mut().step_by(4096 / 8).for_each(|word| *word = 1));
             }
         });
         drop(shares);
@@ -94,15 +97,22 @@ impl Readable {
     }
 
     /// Memory bandwidth in bytes per second: many short passes, each over the next window, so that no line is still cached.
-    pub(super) fn of_memory(&self, pool: &Pool, budget: Duration) -> Figure {
-        self.in_passes(pool, budget, self.num_lines, |thread, at, size| self.own(pool, thread, at, size))
+    pub(super) fn of_memory(&self, measuring: Measuring<'_>, budget: Duration) -> Figure {
+        let pool = measuring.pool;
+        self.in_passes(measuring, budget, self.num_lines, |thread, at, size| self.own(pool, thread, at, size))
     }
 
     /// The same for the threads of node `readers` reading the memory of node `memory`, which may be the same.
-    pub(super) fn of_neighbour(&self, pool: &Pool, readers: usize, memory: usize, budget: Duration) -> Figure {
-        let nodes = pool.nodes();
+    pub(super) fn of_neighbour(
+        &self,
+        measuring: Measuring<'_>,
+        readers: usize,
+        memory: usize,
+        budget: Duration,
+    ) -> Figure {
+        let nodes = measuring.pool.nodes();
         let (threads, lines) = (nodes.threads_of(readers), self.parts[memory].len() / WORDS);
-        self.in_passes(pool, budget, lines, |thread, at, size| match threads.contains(&thread) {
+        self.in_passes(measuring, budget, lines, |thread, at, size| match threads.contains(&thread) {
             true => {
                 let lines = &self.parts[memory].as_chunks::<WORDS>().0[at..at + size];
                 &lines[share(size, threads.len(), thread - threads.start)]
@@ -114,13 +124,13 @@ impl Readable {
     /// Passes over a window that moves through `num_lines`; `part`: a thread's lines of a window.
     fn in_passes<'a>(
         &'a self,
-        pool: &Pool,
+        measuring: Measuring<'_>,
         budget: Duration,
         num_lines: usize,
         part: impl Fn(usize, usize, usize) -> &'a [[u64; WORDS]] + Copy + Sync + 'a,
     ) -> Figure {
         let (mut pass, mut window) = (0, 0);
-        rate(pool, budget, Series::new(Threads::Share, FIRST_LINES.min(num_lines / 2), num_lines / 2), |size| {
+        rate(measuring, budget, Series::new(Threads::Share, FIRST_LINES.min(num_lines / 2), num_lines / 2), |size| {
             if window + size > num_lines {
                 window = 0;
             }
@@ -135,13 +145,14 @@ impl Readable {
 
     /// Cache bandwidth in bytes per second: repeated passes over half of the cache. `None` if its size is unknown, or not
     /// below the buffer's.
-    pub(super) fn of_last_cache(&self, pool: &Pool, budget: Duration) -> Option<Figure> {
+    pub(super) fn of_last_cache(&self, measuring: Measuring<'_>, budget: Duration) -> Option<Figure> {
+        let pool = measuring.pool;
         let half = self.cache_bytes / 2 / LINE;
         if half == 0 || half > self.num_lines {
             return None;
         }
         let mut pass = 0;
-        Some(rate(pool, budget, Series::new(Threads::Share, 1, MOST_ROUNDS), |rounds| {
+        Some(rate(measuring, budget, Series::new(Threads::Share, 1, MOST_ROUNDS), |rounds| {
             let way = WAYS[pass % WAYS.len()];
             pass += 1;
             let run = move |thread: usize| {
