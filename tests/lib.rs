@@ -60,7 +60,7 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     // Nothing here may depend on what a developer has downloaded, or reach for a network.
     command.env("HF_HOME", std::env::temp_dir().join("twostroke-no-such-cache")).env("HF_HUB_OFFLINE", "1");
     // What one server has measured of the machine serves the next.
-    command.env("XDG_CACHE_HOME", cache());
+    command.env("XDG_CACHE_HOME", cache()).env("XDG_STATE_HOME", cache().join("state"));
     command
 }
 

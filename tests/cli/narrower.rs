@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -18,18 +18,6 @@ struct Place {
 impl Place {
     fn new(name: &str) -> Place {
         Place { own: Scratch::new(name), copy: Scratch::copy_of(&lantern(), "a model") }
-    }
-
-    /// With the limits that earlier starts have measured, for tests that are not about them.
-    fn with_limits(name: &str) -> Place {
-        let scratch = Place::new(name);
-        let place = scratch.own.join("cache/twostroke/packed");
-        fs::create_dir_all(&place).expect("the temporary directory can be written to");
-        let kept = tests::cache().join("twostroke/packed").read_dir().into_iter().flatten().flatten();
-        for file in kept.filter(|file| file.path().extension().is_some_and(|extension| extension == "limits")) {
-            fs::copy(file.path(), place.join(file.file_name())).expect("it can be written to");
-        }
-        scratch
     }
 
     fn model(&self) -> String {
@@ -60,15 +48,9 @@ impl Place {
         lines[1].strip_prefix("int8 would bring: ").unwrap_or_else(|| panic!("{lines:?}")).to_string()
     }
 
-    /// Replaces the limits that were kept by some that no measurement exceeds.
+    /// See [`keep_limits`].
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
-        let file = self.kept(".limits").remove(0);
-        let mut kept = rates::kept::KeptResult::<Value>::read(&file).expect("it is there, and whole");
-        let rates = [1e12, 1e12, int8_ops, bf16_flops, 1e18];
-        let samples = rates.map(|rate| vec![json!({"rate": rate, "unix_s": 0}); 3]);
-        kept.found["samples"] = json!(samples);
-        kept.found["cache_bytes"] = json!(0);
-        kept.write(&file).expect("it can be written to");
+        keep_limits(&self.own.join("cache"), int8_ops, bf16_flops);
     }
 
     /// On a short text of that name.
@@ -80,11 +62,29 @@ impl Place {
     }
 }
 
+/// Replaces the limits that `doctor` keeps in a cache, for one thread, by some that no measurement exceeds.
+pub(crate) fn keep_limits(cache: &Path, int8_ops: f64, bf16_flops: f64) {
+    let kept = || {
+        let mut files = cache.join("twostroke/packed").read_dir().ok()?.flatten().map(|entry| entry.path());
+        files.find(|path| path.extension().is_some_and(|extension| extension == "limits"))
+    };
+    if kept().is_none() {
+        run(twostroke(&["doctor", "-t", "1"]).env("XDG_CACHE_HOME", cache));
+    }
+    let file = kept().expect("doctor has kept what it has measured");
+    let mut kept = rates::kept::KeptResult::<Value>::read(&file).expect("it is there, and whole");
+    let rates = [1e12, 1e12, int8_ops, bf16_flops, 1e18];
+    let samples = rates.map(|rate| vec![json!({"rate": rate, "unix_s": 0}); 3]);
+    kept.found["samples"] = json!(samples);
+    kept.found["cache_bytes"] = json!(0);
+    kept.write(&file).expect("it can be written to");
+}
+
 #[test]
 fn what_is_not_known_is_left_out() {
     let scratch = Place::new("unknown");
     let rest = "0.51 of the memory; quality: twostroke quality --weights int8 tells";
-    // Nothing is measured for the line; the answer measures the limits, and the next start knows them.
+    // Nothing is measured for the line, nor for the answer; what `doctor` has measured, the next start knows.
     assert_eq!(scratch.brings(&[]), rest);
     scratch.keep_limits(4e18, 2e18);
     let brings = scratch.brings(&[]);
@@ -101,7 +101,7 @@ fn what_is_not_known_is_left_out() {
 
 #[test]
 fn the_command_measures_what_was_asked_for() {
-    let scratch = Place::with_limits("command");
+    let scratch = Place::new("command");
     let model = scratch.model();
     let brings = scratch.brings(&["-m", &model, "--kv-dtype", "int8", "--arithmetic", "tiles"]);
     let command = format!("twostroke quality -m '{model}' --weights int8 --kv-dtype int8 --arithmetic tiles");
@@ -110,7 +110,7 @@ fn the_command_measures_what_was_asked_for() {
 
 #[test]
 fn only_who_chose_nothing_and_listens_is_told() {
-    let scratch = Place::with_limits("chosen");
+    let scratch = Place::new("chosen");
     for flags in [&["--weights", "bf16"][..], &["--weights", "int8"], &["-q"], &["--json"]] {
         assert_eq!(scratch.start(flags), [""; 0], "{flags:?}");
     }
@@ -121,7 +121,7 @@ fn only_who_chose_nothing_and_listens_is_told() {
 
 #[test]
 fn the_figure_of_quality_is_named_as_long_as_it_holds() {
-    let scratch = Place::with_limits("figure");
+    let scratch = Place::new("figure");
     let model = scratch.model();
     let of_model = ["-m", model.as_str()];
     let has_figure = |flags: &[&str]| scratch.brings(&[&of_model, flags].concat()).contains("; KL 0.0");
@@ -162,7 +162,7 @@ fn the_figure_of_quality_is_named_as_long_as_it_holds() {
 
 #[test]
 fn the_built_in_model_has_a_figure_too() {
-    let scratch = Place::with_limits("built-in");
+    let scratch = Place::new("built-in");
     scratch.measure("notes.txt", &["--weights", "int8"]);
     let brings = scratch.brings(&[]);
     assert!(brings.contains("; KL 0.0") && brings.ends_with(" tokens of notes.txt)"), "{brings}");
@@ -177,7 +177,6 @@ fn the_built_in_model_has_a_figure_too() {
 #[test]
 fn a_server_says_it_beside_its_lines() {
     let scratch = Place::new("server");
-    scratch.start(&[]);
     scratch.keep_limits(4e18, 2e18);
     for (flags, told) in [(&[][..], true), (&["--json"][..], false)] {
         let mut command = twostroke(&[&["serve", "--port", "0", "-t", "1"], flags].concat());

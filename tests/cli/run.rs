@@ -4,7 +4,10 @@ use std::io::Read;
 use std::process::Stdio;
 
 use serde_json::Value;
+use testing::Scratch;
 use tests::{run, run_with_input, signal, twostroke};
+
+use crate::narrower::keep_limits;
 
 const QUESTION: &str = "What is 7 + 5?";
 
@@ -16,9 +19,42 @@ fn an_argument_is_answered_on_standard_output_and_the_phases_on_standard_error()
     let lines: Vec<&str> = ran.stderr.lines().collect();
     assert_eq!(lines.len(), 3, "two lines about the weights, one about the phases: {ran:?}");
     assert!(lines[0].starts_with("weights: bf16") && lines[1].starts_with("int8 would bring: "), "{lines:?}");
-    for part in ["prefill ", " tok in ", " tok/s, ", " % of limit", " · decode ", " · bound by "] {
+    for part in ["prefill ", " tok in ", " tok/s", " · decode "] {
         assert!(lines[2].contains(part), "{part:?} in {:?}", lines[2]);
     }
+}
+
+/// One answer is not worth two seconds of measuring: what an earlier start has left is used.
+#[test]
+fn shares_of_limits_are_those_that_are_known() {
+    let cache = Scratch::new("shares");
+    let ask = |arguments: &[&str]| {
+        let asked = [&["run", QUESTION, "--temperature", "0", "-n", "4", "-t", "1"], arguments].concat();
+        let ran = run(twostroke(&asked).env("XDG_CACHE_HOME", &*cache));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    };
+    let kept = |ending: &str| {
+        let files = cache.join("twostroke/packed").read_dir().into_iter().flatten().flatten();
+        files.filter(|file| file.path().to_string_lossy().ends_with(ending)).count()
+    };
+    let line = ask(&[]).stderr;
+    assert!(line.contains(" · decode ") && !line.contains("limit") && !line.contains("bound by"), "{line}");
+    let object = ask(&["--json"]).json();
+    assert!(object["prefill"]["flops"].as_f64() > Some(0.0) && object["prefill"].get("limit_percent").is_none());
+    assert!(object.get("limits").is_none() && object.get("bound_by").is_none(), "{object}");
+    assert_eq!(kept(".limits"), 0, "nothing was measured");
+    keep_limits(&cache, 4e12, 2e12);
+    let line = ask(&[]).stderr;
+    assert!(line.contains(" % of limit") && line.contains(" · bound by "), "{line}");
+    let object = ask(&["--json"]).json();
+    for phase in ["prefill", "decode"] {
+        for name in ["limit_percent", "compute_percent", "memory_percent"] {
+            assert!(object[phase][name].as_f64() > Some(0.0), "{phase}.{name} in {object}");
+        }
+    }
+    assert!(object["bound_by"].is_string(), "{object}");
+    assert!(object["limits"]["read_bandwidth_bytes_s"].as_f64() > Some(0.0), "{object}");
 }
 
 /// Thoughts are not written to pipes: without a word the answer would be an empty line.
@@ -69,23 +105,18 @@ fn what_is_piped_in_stands_below_the_prompt() {
 }
 
 #[test]
-fn json_holds_answer_usage_timings_and_limits() {
+fn json_holds_answer_usage_and_timings() {
     let object = run(&mut twostroke(&["run", QUESTION, "--json", "--seed", "1", "-n", "8"])).json();
     for phase in ["prefill", "decode"] {
-        for name in ["flops", "bytes", "intensity", "limit_percent", "compute_percent", "memory_percent"] {
+        for name in ["tokens", "ms", "tok_s", "flops", "bytes", "intensity"] {
             assert!(object[phase][name].as_f64() > Some(0.0), "{phase}.{name} in {object}");
         }
     }
-    for name in ["model", "backend", "text", "finish_reason", "bound_by"] {
+    for name in ["model", "backend", "text", "finish_reason"] {
         assert!(object[name].is_string(), "{name} in {object}");
     }
     assert!(object["usage"]["prompt_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{object}");
     assert!(object["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| (1..=8).contains(&tokens)), "{object}");
-    for (phase, name) in
-        [("prefill", "tokens"), ("prefill", "limit_percent"), ("decode", "tok_s"), ("limits", "read_bandwidth_bytes_s")]
-    {
-        assert!(object[phase][name].as_f64().is_some_and(|number| number > 0.0), "{phase}.{name} in {object}");
-    }
     let timings = &object["timings"];
     let number = |name: &str| timings[name].as_f64().unwrap_or_else(|| panic!("{name} in {timings}"));
     assert!((number("queue_ms") + number("prefill_ms") - number("ttft_ms")).abs() < 0.01, "{timings}");

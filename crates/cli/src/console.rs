@@ -37,6 +37,11 @@ impl Progress {
         Progress::drawn(what, &format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {things} {{eta}} left"))
     }
 
+    /// Over the tokens of a prompt: `reading 1,240 of 4,096 tokens`.
+    pub(crate) fn reading() -> Progress {
+        Progress::drawn("reading", "{msg} {human_pos} of {human_len} tokens {bar:30}")
+    }
+
     fn drawn(what: &str, template: &str) -> Progress {
         if !io::stderr().is_terminal() {
             return Progress(ProgressBar::hidden());

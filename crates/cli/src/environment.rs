@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,6 +17,25 @@ use crate::log::Lines;
 /// What the variables say about models.
 pub(crate) fn variables() -> Variables {
     Variables::read(text, std::env::home_dir())
+}
+
+/// Where what the user did is kept, as the XDG base directories say; `None` where there is not even a home directory.
+pub(crate) fn state_file(name: &str) -> Option<PathBuf> {
+    // A relative path counts as none.
+    let set = text("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = set.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?;
+    Some(state.join("twostroke").join(name))
+}
+
+/// A path as it is typed where no shell replaces `~/`.
+pub(crate) fn at_home(path: &str) -> PathBuf {
+    let below = path.strip_prefix("~/").and_then(|below| Some(std::env::home_dir()?.join(below)));
+    below.unwrap_or_else(|| path.into())
+}
+
+/// Whether the terminal does more than show lines: it has a name, and none of those that cannot.
+pub(crate) fn terminal_has_clipboard() -> bool {
+    text("TERM").is_some_and(|name| !["dumb", "linux", "cons25", "vt100", "vt220"].contains(&name.as_str()))
 }
 
 /// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`. A

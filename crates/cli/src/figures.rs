@@ -1,14 +1,14 @@
 //! What both phases cost beside what the machine allows, as people read it. The arithmetic is [`roofline`]; limits
-//! are measured on this machine, moments before or after the work or, where that went well, within the hour.
+//! are measured on this machine: at a start, within the hour before where that went well, or while a chat waits.
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bench::LIMITS_SECONDS;
 pub(crate) use bench::{limits_json, not_sure};
-use kernels::limits::{Doubt, Limits, MeasureError};
+use kernels::limits::{Doubt, Limits, MeasureError, measure_while};
 use kernels::memory_limits::Limit;
 use kernels::threads::{Pool, ThreadError};
 use kernels::{AccumulationOrder, Isa};
@@ -27,6 +27,16 @@ pub(crate) enum Measure {
     IfOld,
 }
 
+/// Of which threads and arithmetic.
+type Key = (usize, AccumulationOrder);
+
+/// Those that were measured in the life of the process, at most once.
+static MEASURED: Mutex<Option<(Key, Limits)>> = Mutex::new(None);
+
+fn measured() -> MutexGuard<'static, Option<(Key, Limits)>> {
+    MEASURED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The limits of this machine with `threads` threads: measured once in the life of the process at most, and the highest
 /// that was measured well, now or at an earlier start. `arithmetic`: what is computed; `None`: what is fastest here.
 /// `directory`: where measurements are kept; `None`: nowhere.
@@ -36,12 +46,24 @@ pub(crate) fn limits(
     arithmetic: Option<AccumulationOrder>,
     directory: Option<&Path>,
 ) -> Result<Limits, Failure> {
-    static MEASURED: Mutex<Option<((usize, AccumulationOrder), Limits)>> = Mutex::new(None);
+    let limits = limits_while(measure, threads, arithmetic, directory, &|| true)?;
+    Ok(limits.expect("measured to its end"))
+}
+
+/// As [`limits`], as long as `goes_on`, which stays false once it was: `None` if that ends the measurement, and then nothing
+/// is kept of it.
+fn limits_while(
+    measure: Measure,
+    threads: Option<usize>,
+    arithmetic: Option<AccumulationOrder>,
+    directory: Option<&Path>,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<Limits>, Failure> {
     let threads = threads.unwrap_or_else(kernels::threads::default_threads);
     let key = (threads, arithmetic.unwrap_or_else(AccumulationOrder::best));
-    let mut measured = MEASURED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut measured = measured();
     if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == key) {
-        return Ok(*limits);
+        return Ok(Some(*limits));
     }
     let on = kept::On { threads, arithmetic: key.1 };
     // A clock before 1970 is one that was not set.
@@ -50,17 +72,34 @@ pub(crate) fn limits(
     let limits = match recent.and_then(|directory| kept::recent_limits(directory, on, unix_s)) {
         Some(limits) => limits,
         None => {
-            let now = measure_now(threads, Isa::best(), key.1)?;
+            let Some(now) = measure_now(threads, Isa::best(), key.1, goes_on)? else { return Ok(None) };
             directory.map_or(now, |directory| kept::keep_limits(directory, on, &now, unix_s))
         }
     };
     *measured = Some((key, limits));
-    Ok(limits)
+    Ok(Some(limits))
 }
 
 /// As [`limits`], of what these flags say.
 pub(crate) fn limits_of(flags: &ModelFlags) -> Result<Limits, Failure> {
     limits(Measure::IfOld, flags.threads, flags.arithmetic.arithmetic(), models::packed_cache(flags).as_deref())
+}
+
+/// The same while nothing else is to be done: see [`limits_while`].
+pub(crate) fn limits_in_peace(
+    flags: &ModelFlags,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<Limits>, Failure> {
+    let (arithmetic, directory) = (flags.arithmetic.arithmetic(), models::packed_cache(flags));
+    limits_while(Measure::IfOld, flags.threads, arithmetic, directory.as_deref(), goes_on)
+}
+
+/// Those that are known without a measurement: of this process, or what earlier starts have measured well, however long
+/// ago. Waits while they are measured.
+pub(crate) fn known_limits(flags: &ModelFlags) -> Option<Limits> {
+    let on = kept::On::of(flags);
+    let measured = measured().filter(|(key, _)| *key == (on.threads, on.arithmetic)).map(|(_, limits)| limits);
+    measured.or_else(|| kept::limits(&models::packed_cache(flags)?, on))
 }
 
 /// What earlier starts have measured counts no more.
@@ -71,9 +110,15 @@ pub(crate) fn forget_limits(flags: &ModelFlags) {
 }
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
-fn measure_now(threads: usize, isa: Isa, arithmetic: AccumulationOrder) -> Result<Limits, Failure> {
+fn measure_now(
+    threads: usize,
+    isa: Isa,
+    arithmetic: AccumulationOrder,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<Limits>, Failure> {
+    let measure = |pool: Pool| measure_while(&pool, isa, arithmetic, LIMITS_SECONDS, goes_on);
     let pool = Pool::new(threads).map_err(MeasureError::from);
-    pool.and_then(|pool| Ok(kernels::limits::measure(&pool, isa, arithmetic, LIMITS_SECONDS)?)).map_err(unmeasured)
+    pool.and_then(|pool| Ok(measure(pool)?)).map_err(unmeasured)
 }
 
 /// A measurement that found no threads, or no memory.
@@ -107,7 +152,8 @@ pub(crate) struct Phase {
     pub(crate) tokens: usize,
     pub(crate) seconds: f64,
     pub(crate) work: PassWork,
-    pub(crate) shares: LimitShares,
+    /// Where limits are known.
+    pub(crate) shares: Option<LimitShares>,
 }
 
 impl Phase {
@@ -116,22 +162,25 @@ impl Phase {
     }
 
     pub(crate) fn json(&self) -> Value {
-        json!({
+        let mut phase = json!({
             "tokens": self.tokens,
             "ms": rounded(self.seconds * 1e3),
             "tok_s": rounded(self.rate()),
             "flops": self.work.flops().round(),
             "bytes": self.work.bytes.round(),
             "intensity": rounded(self.work.intensity()),
-            "limit_percent": rounded(self.shares.of_limit() * 100.0),
-            "compute_percent": rounded(self.shares.compute * 100.0),
-            "memory_percent": rounded(self.shares.memory * 100.0),
-            "bound_by": self.shares.bound().to_string(),
-        })
+        });
+        if let Some(shares) = &self.shares {
+            phase["limit_percent"] = rounded(shares.of_limit() * 100.0).into();
+            phase["compute_percent"] = rounded(shares.compute * 100.0).into();
+            phase["memory_percent"] = rounded(shares.memory * 100.0).into();
+            phase["bound_by"] = shares.bound().to_string().into();
+        }
+        phase
     }
 }
 
-/// Both phases of an answer: the line under it.
+/// Both phases of an answer: the line under it, with shares of limits where those are known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) prefill: Phase,
@@ -145,14 +194,18 @@ pub(crate) struct Figures {
 
 impl Figures {
     /// What the phase that took longer was bound by.
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> Option<Bound> {
         let longer = if self.prefill.seconds > self.decode.seconds { &self.prefill } else { &self.decode };
-        longer.shares.bound()
+        longer.shares.as_ref().map(LimitShares::bound)
     }
 
-    fn share(&self, shares: &LimitShares) -> String {
-        let cache = if self.in_cache && shares.bound() == Bound::Memory { ", read from cache" } else { "" };
-        format!("{} of limit{cache}", percent(shares.of_limit()))
+    /// Tokens a second, and of the limit.
+    fn speed(&self, phase: &Phase) -> [String; 2] {
+        let share = phase.shares.as_ref().map_or_else(String::new, |shares| {
+            let cache = if self.in_cache && shares.bound() == Bound::Memory { ", read from cache" } else { "" };
+            format!("{} of limit{cache}", percent(shares.of_limit()))
+        });
+        [rate(phase.rate()), share]
     }
 }
 
@@ -163,12 +216,18 @@ impl fmt::Display for Figures {
         if *cached_tokens > 0 {
             write!(f, " (+ {cached_tokens} cached)")?;
         }
-        let (rate, share) = (rate(prefill.rate()), self.share(&prefill.shares));
-        write!(f, " in {} ({rate}, {share})", duration(prefill.seconds))?;
+        let [rate, share] = self.speed(prefill);
+        let comma = if share.is_empty() { "" } else { ", " };
+        write!(f, " in {} ({rate}{comma}{share})", duration(prefill.seconds))?;
         if decode.tokens > 0 {
-            write!(f, " · decode {} ({})", self::rate(decode.rate()), self.share(&decode.shares))?;
+            let [rate, share] = self.speed(decode);
+            let share = if share.is_empty() { share } else { format!(" ({share})") };
+            write!(f, " · decode {rate}{share}")?;
         }
-        write!(f, " · bound by {}{}", self.bound(), not_sure(self.doubt))
+        match self.bound() {
+            Some(bound) => write!(f, " · bound by {bound}{}", not_sure(self.doubt)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -177,7 +236,7 @@ mod tests {
     use super::*;
 
     fn phase(tokens: usize, seconds: f64, compute: f64, memory: f64) -> Phase {
-        Phase { tokens, seconds, work: PassWork::default(), shares: LimitShares { compute, memory } }
+        Phase { tokens, seconds, work: PassWork::default(), shares: Some(LimitShares { compute, memory }) }
     }
 
     #[test]
@@ -197,6 +256,9 @@ mod tests {
         let small = Figures { decode: phase(1000, 1.0, 0.2, 0.8), in_cache: true, ..figures };
         assert!(small.to_string().contains("decode 1.0k tok/s (80 % of limit, read from cache)"), "{small}");
         let unsure = Figures { doubt: Some(Doubt::Spread(0.5)), ..figures };
+        let unknown = |phase: Phase| Phase { shares: None, ..phase };
+        let plain = Figures { prefill: unknown(figures.prefill), decode: unknown(figures.decode), ..unsure };
+        assert_eq!(plain.to_string(), "prefill 812 tok in 96 ms (8.4k tok/s) · decode 41.3 tok/s");
         let words = "bound by memory; not sure: measurements were 50 % apart, so something else used the machine";
         assert!(unsure.to_string().ends_with(words), "{unsure}");
     }

@@ -52,6 +52,18 @@ pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     })
 }
 
+/// What `flag` names of this machine: where a Ctrl-C stops no download, none is begun.
+pub(crate) fn open_here(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
+    let hub = hub::HubEnv { offline: true, ..environment::variables().hub };
+    launch::open(Some(name), &hub, &mut |_| {}).map_err(|error| match error {
+        OpenError::Hub(HubError::Offline { .. }) => {
+            let how = format!("twostroke run -m {name} downloads one of the hub");
+            Failure::usage(format!("{flag}: {name} is neither a file nor a model in the cache here; {how}"))
+        }
+        error => Failure::usage(format!("{flag}: {error}")),
+    })
+}
+
 /// The directory of the files that `flag` names, as above.
 pub(crate) fn path_for(flag: &str, name: &str) -> Result<String, Failure> {
     let bar = Progress::new(name);

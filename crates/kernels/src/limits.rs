@@ -161,7 +161,8 @@ fn operations(measuring: Measuring<'_>, l: &Loop, budget: Duration) -> Figure {
     })
 }
 
-/// Takes samples until the series is complete, or the measurement ends. `region`: from a size, the total work and the closure of each thread.
+/// Takes samples until the series is complete, or the measurement ends. `region`: from a size, the total work and the
+/// closure of each thread.
 fn rate<'a>(
     Measuring { pool, goes_on }: Measuring<'_>,
     budget: Duration,

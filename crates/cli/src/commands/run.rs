@@ -3,14 +3,20 @@
 //! Standard output carries the answer and nothing else; the line about the phases goes to standard error.
 
 mod chat;
+mod commands;
+mod editor;
+mod history;
+mod idle;
 mod input;
 pub(crate) mod told;
 
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use checkpoint::Checkpoint;
 use engine::{
-    Chat, ChatMessage, Engine, Event, FinishReason, Prompt, PromptProgress, RawRequest, SamplingParams, Timings, Usage,
+    Chat, ChatMessage, Engine, Event, FinishReason, ModelInfo, Prompt, PromptProgress, RawRequest, Rejection,
+    SamplingParams, Timings, Usage,
 };
 use kernels::limits::Limits;
 use launch::Settings;
@@ -27,28 +33,40 @@ use crate::flags::RunFlags;
 use crate::signals::{self, Ends};
 use crate::{environment, models, narrower};
 
+/// So long a prompt is read without a word about it.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// What the adapter of `--lora` is called.
 const ADAPTER: &str = "lora";
 
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
     let (model, question) = input::question(flags)?;
-    let checkpoint = models::open(model.as_deref())?;
-    models::check_that_it_writes(&checkpoint)?;
-    let choose = if flags.quiet { models::choose } else { models::weights };
-    let chosen = choose(&flags.model, &checkpoint)?;
-    let lines = match flags.quiet || flags.json {
-        true => Vec::new(),
-        false => narrower::start_lines(&flags.model, model.as_deref(), &checkpoint, chosen, None),
-    };
-    let engine = models::start(&checkpoint, &settings(flags)?, chosen)?;
-    let mut session = Session { start_lines: lines, ..Session::new(engine, flags)? };
+    let started = start(flags, model.as_deref(), &models::open(model.as_deref())?)?;
+    let mut session = Session::new(started, flags)?;
     match question {
-        Some(question) => match session.answer(question)? {
+        Some(question) => match session.answer(&question)? {
             Ended::Stopped => Err(Failure::Interrupted),
             Ended::Finished => Ok(()),
         },
         None => chat::chat(&mut session),
     }
+}
+
+/// An engine, and the lines about its weights.
+struct Started {
+    engine: Engine,
+    lines: Vec<String>,
+}
+
+/// Starts a model. `name`: as the user has it.
+fn start(flags: &RunFlags, name: Option<&str>, checkpoint: &Checkpoint) -> Result<Started, Failure> {
+    models::check_that_it_writes(checkpoint)?;
+    let choose = if flags.quiet { models::choose } else { models::weights };
+    let chosen = choose(&flags.model, checkpoint)?;
+    let lines = match flags.quiet || flags.json {
+        true => Vec::new(),
+        false => narrower::start_lines(&flags.model, name, checkpoint, chosen, None),
+    };
+    Ok(Started { engine: models::start(checkpoint, &settings(flags)?, chosen)?, lines })
 }
 
 /// One sequence at a time; everything else is the engine's default.
@@ -102,36 +120,105 @@ struct Session<'a> {
     /// The system message of the next conversation.
     system: Option<String>,
     messages: Vec<ChatMessage>,
+    /// The oldest messages behind the system message that the model's context has no room for.
+    left_out: usize,
+    /// Texts of files that belong to the next question, each behind an empty line.
+    attached: String,
     /// Start lines not printed yet: a usage error is reported alone.
     start_lines: Vec<String>,
 }
 
 impl Session<'_> {
-    fn new(engine: Engine, flags: &RunFlags) -> Result<Session<'_>, Failure> {
-        let model = engine.model();
-        let demands = model.demands();
-        let voice = if flags.raw { Voice::default() } else { Voice::of(model) };
-        if model.chat_template.is_none() && !flags.raw {
-            if flags.system.is_some() {
-                return Err(Failure::usage("--system: this model has no chat template"));
-            }
-            note("this model has no chat template: the prompt is continued as plain text");
+    fn new(Started { engine, lines }: Started, flags: &RunFlags) -> Result<Session<'_>, Failure> {
+        if engine.model().chat_template.is_none() && !flags.raw && flags.system.is_some() {
+            return Err(Failure::usage("--system: this model has no chat template"));
         }
-        model.notices.iter().for_each(|notice| note(&format!("note: {notice}")));
+        tell_about(engine.model(), flags);
         let runtime = signals::runtime(0)?;
         let interrupts = runtime.block_on(async { Ends::listen() })?;
-        let sampling = Sampling { max_tokens: flags.max_tokens, params: flags.sampling(), seed: flags.seed };
-        let system = flags.system.clone();
-        let (messages, start_lines) = (Vec::new(), Vec::new());
-        let mut session =
-            Session { engine, flags, runtime, interrupts, demands, voice, sampling, system, messages, start_lines };
+        let mut session = Session {
+            demands: engine.model().demands(),
+            voice: Voice::of(engine.model(), flags),
+            engine,
+            flags,
+            runtime,
+            interrupts,
+            sampling: Sampling { max_tokens: flags.max_tokens, params: flags.sampling(), seed: flags.seed },
+            system: flags.system.clone(),
+            messages: Vec::new(),
+            left_out: 0,
+            attached: String::new(),
+            start_lines: lines,
+        };
         session.clear();
         Ok(session)
     }
 
     /// Forgets everything but the system message.
     fn clear(&mut self) {
-        self.messages = self.system.iter().map(|text| ChatMessage::new("system", text)).collect();
+        self.attached.clear();
+        self.go_on_with(self.system.iter().map(|text| ChatMessage::new("system", text)).collect());
+    }
+
+    /// Another conversation.
+    fn go_on_with(&mut self, messages: Vec<ChatMessage>) {
+        (self.messages, self.left_out) = (messages, 0);
+    }
+
+    /// Another model answers from now on; says how much of the conversation it reads. Where it does not start, nothing
+    /// changes: for as long as it starts, both are in memory.
+    fn change_model(&mut self, name: &str) -> Result<String, Failure> {
+        if self.flags.lora.is_some() {
+            return Err(Failure::usage("/model: the adapter of --lora is one of the model that it was started with"));
+        }
+        let started = start(self.flags, Some(name), &models::open_here("/model", name)?)?;
+        tell_about(started.engine.model(), self.flags);
+        self.demands = started.engine.model().demands();
+        self.voice = Voice::of(started.engine.model(), self.flags);
+        self.engine = started.engine;
+        started.lines.iter().for_each(|line| note(line));
+        self.leave_out().map_err(Failure::usage)
+    }
+
+    /// Leaves out the oldest turns until a quarter of the context is free for what comes.
+    fn leave_out(&mut self) -> Result<String, Rejection> {
+        let model = self.engine.model();
+        let (name, context) = (model.name.clone(), model.max_model_len);
+        self.left_out = 0;
+        let first = usize::from(self.has_system());
+        let starts = self.messages.iter().enumerate().skip(first).filter(|(_, message)| message.role == "user");
+        let starts: Vec<usize> = starts.map(|(at, _)| at - first).collect();
+        if starts.is_empty() || !self.is_chat() {
+            return Ok(format!("{name} answers; {context} tokens of context"));
+        }
+        let tokens = |left_out| {
+            let mut messages = self.sent(left_out);
+            messages.push(ChatMessage::new("user", "?"));
+            let prompt = self.request(Prompt::Chat(Chat::new(messages)), None);
+            model.encode(&prompt).map(|tokens| tokens.len())
+        };
+        let whole = tokens(0)?;
+        if whole <= context / 4 * 3 {
+            return Ok(format!("{name} answers; the conversation takes {whole} of {context} tokens"));
+        }
+        let fits = |&start: &usize| tokens(start).is_ok_and(|tokens| tokens <= context / 4 * 3);
+        let all = self.messages.len() - first;
+        self.left_out = starts.get(starts.partition_point(|start| !fits(start))).copied().unwrap_or(all);
+        let newest = all - self.left_out;
+        Ok(format!(
+            "{name} answers; the conversation has {whole} tokens and this model reads {context}: the newest {newest} of \
+             {all} messages are sent, and all are kept"
+        ))
+    }
+
+    fn has_system(&self) -> bool {
+        self.messages.first().is_some_and(|message| message.role == "system")
+    }
+
+    /// The conversation but for the oldest messages behind the system message.
+    fn sent(&self, left_out: usize) -> Vec<ChatMessage> {
+        let (system, rest) = self.messages.split_at(usize::from(self.has_system()));
+        [system, &rest[left_out..]].concat()
     }
 
     /// The system message of the next conversation; none if it is empty. An error if the model cannot have one.
@@ -151,33 +238,46 @@ impl Session<'_> {
         !self.flags.raw && self.engine.model().chat_template.is_some()
     }
 
-    /// Asks one question within the conversation and prints the answer as it comes.
-    fn answer(&mut self, question: String) -> Result<Ended, Failure> {
-        let prompt = if self.is_chat() {
-            self.messages.push(ChatMessage::new("user", question));
-            Prompt::Chat(Chat::new(self.messages.clone()))
-        } else {
-            Prompt::Text(question)
-        };
-        let answer = match self.ask(prompt) {
+    /// Asks one question within the conversation, with the files that belong to it, and prints the answer as it comes.
+    fn answer(&mut self, question: &str) -> Result<Ended, Failure> {
+        let ended = self.answer_by(format!("{question}{}", self.attached), self.sampling.seed)?;
+        self.attached.clear();
+        Ok(ended)
+    }
+
+    /// Asks the last question again: the new answer, drawn by a new seed, takes the place of the old one.
+    fn retry(&mut self) -> Result<Ended, Failure> {
+        let asked = self.messages.iter().rposition(|message| message.role == "user");
+        let asked = asked.ok_or_else(|| Failure::usage("/retry: nothing was asked yet"))?;
+        let earlier = self.messages.split_off(asked);
+        let ended = self.answer_by(earlier[0].content.clone().unwrap_or_default(), None);
+        if ended.is_err() {
+            self.messages.extend(earlier);
+        }
+        ended
+    }
+
+    /// A question and its answer become part of the conversation. `seed`: `None` for a new one.
+    fn answer_by(&mut self, question: String, seed: Option<i64>) -> Result<Ended, Failure> {
+        let is_chat = self.is_chat();
+        let text = (!is_chat).then(|| question.clone());
+        self.messages.push(ChatMessage::new("user", question));
+        let prompt = text.map_or_else(|| Prompt::Chat(Chat::new(self.sent(self.left_out))), Prompt::Text);
+        let answer = match self.ask(prompt, seed) {
             Ok(answer) => answer,
             Err(failure) => {
                 // A question that could not be asked is not part of the conversation.
-                if self.is_chat() {
-                    self.messages.pop();
-                }
+                self.messages.pop();
                 return Err(failure);
             }
         };
-        if self.is_chat() {
-            self.messages.push(ChatMessage::new("assistant", answer.text.clone()));
-        }
+        self.messages.push(ChatMessage::new("assistant", answer.text.clone()));
         self.report(&answer)?;
         Ok(answer.ended)
     }
 
-    fn request(&self, prompt: Prompt) -> RawRequest {
-        let Sampling { max_tokens, params, seed } = self.sampling;
+    fn request(&self, prompt: Prompt, seed: Option<i64>) -> RawRequest {
+        let Sampling { max_tokens, params, .. } = self.sampling;
         RawRequest {
             max_tokens,
             sampling: params,
@@ -197,14 +297,14 @@ impl Session<'_> {
     }
 
     /// Streams one answer to standard output (or collects it for `--json`).
-    fn ask(&mut self, prompt: Prompt) -> Result<Answer, Failure> {
-        let request = self.engine.validate(self.request(prompt)).map_err(Failure::usage)?;
+    fn ask(&mut self, prompt: Prompt, seed: Option<i64>) -> Result<Answer, Failure> {
+        let request = self.engine.validate(self.request(prompt, seed)).map_err(Failure::usage)?;
         let mut telling = self.voice.telling(self.engine.model(), request.prompt(), !self.flags.json);
         let mut stream = self.engine.submit(request).map_err(Failure::failed)?;
         self.tell_start();
         let mut answer = Answer::default();
         let Session { runtime, interrupts, .. } = self;
-        let mut reading = None;
+        let (begun, mut reading) = (Instant::now(), None);
         runtime.block_on(async {
             loop {
                 let output = tokio::select! {
@@ -217,9 +317,9 @@ impl Session<'_> {
                 match output {
                     // A prompt that is read at once needs no bar.
                     Some(Event::Progress(PromptProgress { total, cached, processed, .. }))
-                        if cached < processed && processed < total =>
+                        if cached < processed && processed < total && begun.elapsed() > AT_ONCE =>
                     {
-                        let bar = reading.get_or_insert_with(|| Progress::counting("reading the prompt", "tokens"));
+                        let bar = reading.get_or_insert_with(Progress::reading);
                         bar.at(processed as u64, total as u64);
                     }
                     Some(Event::Progress(_)) => {}
@@ -251,14 +351,11 @@ impl Session<'_> {
         runtime.block_on(async { while tokio::time::timeout(Duration::ZERO, interrupts.recv()).await.is_ok() {} });
     }
 
-    /// The line under an answer, or its JSON object.
+    /// The line under an answer, or its JSON object. Nothing is measured for it: see [`idle`].
     fn report(&self, answer: &Answer) -> Result<(), Failure> {
-        let limits = match self.flags.quiet || answer.ended == Ended::Stopped {
-            true => None,
-            false => Some(figures::limits_of(&self.flags.model)?),
-        };
+        let is_told = !self.flags.quiet && answer.ended == Ended::Finished;
         if self.flags.json {
-            return put_line(&self.json(answer, limits.as_ref()).to_string());
+            return put_line(&self.json(answer, is_told).to_string());
         }
         if !answer.text.ends_with('\n') {
             put("\n")?;
@@ -267,35 +364,39 @@ impl Session<'_> {
         if was_cut && answer.text.is_empty() && !answer.thought.is_empty() && !self.flags.quiet {
             note("the answer was cut within its thought: -n allows more tokens");
         }
-        if let Some(limits) = &limits {
-            note(&self.figures(answer, limits).to_string());
+        if is_told {
+            note(&self.figures(answer, figures::known_limits(&self.flags.model).as_ref()).to_string());
         }
         Ok(())
     }
 
-    fn figures(&self, answer: &Answer, limits: &Limits) -> Figures {
+    fn figures(&self, answer: &Answer, limits: Option<&Limits>) -> Figures {
         let (demands, timings) = (&self.demands, &answer.timings);
         let chunk = self.engine.model().max_num_batched_tokens;
         let prefill = demands.prefill(timings.cached_tokens, timings.prefill_tokens, chunk);
         let context = timings.decode_context_tokens as f64;
         let decode = demands.decode(timings.decode_steps, timings.decode_tokens, context);
         // What was reached is possible, whatever was measured.
-        let peaks = Peaks::of(limits, demands).raised_by(&prefill, timings.prefill_ms / 1e3);
-        let peaks = peaks.raised_by(&decode, timings.decode_ms / 1e3);
+        let peaks = limits.map(|limits| {
+            let peaks = Peaks::of(limits, demands).raised_by(&prefill, timings.prefill_ms / 1e3);
+            peaks.raised_by(&decode, timings.decode_ms / 1e3)
+        });
         let phase = |tokens, ms: f64, work: &PassWork| {
             let seconds = ms / 1e3;
-            Phase { tokens, seconds, work: *work, shares: LimitShares::within(work, seconds, &peaks) }
+            let shares = peaks.as_ref().map(|peaks| LimitShares::within(work, seconds, peaks));
+            Phase { tokens, seconds, work: *work, shares }
         };
         Figures {
             prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),
             decode: phase(timings.decode_tokens, timings.decode_ms, &decode),
             cached_tokens: timings.cached_tokens,
-            in_cache: limits.holds(demands.weight_bytes),
-            doubt: limits.doubt(),
+            in_cache: limits.is_some_and(|limits| limits.holds(demands.weight_bytes)),
+            doubt: limits.and_then(Limits::doubt),
         }
     }
 
-    fn json(&self, answer: &Answer, limits: Option<&Limits>) -> Value {
+    /// `has_figures`: with both phases.
+    fn json(&self, answer: &Answer, has_figures: bool) -> Value {
         let model = self.engine.model();
         let (usage, timings) = (&answer.usage, &answer.timings);
         let mut object = json!({
@@ -322,15 +423,26 @@ impl Session<'_> {
                 "total_ms": rounded(timings.total_ms),
             },
         });
-        if let Some(limits) = limits {
-            let figures = self.figures(answer, limits);
+        if has_figures {
+            let limits = figures::known_limits(&self.flags.model);
+            let figures = self.figures(answer, limits.as_ref());
             object["prefill"] = figures.prefill.json();
             object["decode"] = figures.decode.json();
-            object["bound_by"] = figures.bound().to_string().into();
-            object["limits"] = figures::limits_json(limits);
+            if let (Some(bound), Some(limits)) = (figures.bound(), &limits) {
+                object["bound_by"] = bound.to_string().into();
+                object["limits"] = figures::limits_json(limits);
+            }
         }
         object
     }
+}
+
+/// What is to be known of a model before it is asked.
+fn tell_about(model: &ModelInfo, flags: &RunFlags) {
+    if model.chat_template.is_none() && !flags.raw {
+        note("this model has no chat template: the prompt is continued as plain text");
+    }
+    model.notices.iter().for_each(|notice| note(&format!("note: {notice}")));
 }
 
 /// One answer and what it cost.

@@ -7,32 +7,27 @@
 //! ```
 //! A word with a second slash in it (`/etc/hosts is what?`) is no command, and a space before a slash makes a question.
 
-use std::io::Write;
-use std::path::Path;
+use std::io::{IsTerminal, Write};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use engine::ChatMessage;
 use engine::sampling::FILTERS;
-use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
+use super::commands::help;
+use super::editor::Lines;
 use super::input::MAX_INPUT_BYTES;
-use super::{Sampling, Session};
-use crate::console::note;
+use super::{Sampling, Session, idle};
+use crate::console::{note, put};
+use crate::environment;
 use crate::failure::Failure;
 
-const HELP: &str = "/set NAME VALUE  one of the settings that /show lists; without VALUE the model's own
-/system TEXT     a system message, from the next conversation on; without TEXT none
-/show            settings, system message and the length of the conversation
-/save FILE       write the conversation, as JSON that /load reads
-/load FILE       go on with such a conversation
-/clear           forget the conversation
-/help            this list
-/exit            leave (also Ctrl-D)
-\"\"\"              begins and ends a question of several lines
-Ctrl-C           stop the answer and keep the conversation";
 /// Begins and ends a question of several lines.
 const FENCE: &str = "\"\"\"";
+/// Base64 of OSC 52 beyond this is cut or refused by terminals: xterm takes 100,000 bytes with the rest of the sequence.
+const MAX_CLIPBOARD_BYTES: usize = 99_000;
 
 /// A line, as it is meant.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,8 +38,12 @@ enum Said<'a> {
     Clear,
     Help,
     Show,
+    Retry,
+    Copy,
     System(&'a str),
     Set(&'a str, &'a str),
+    Model(&'a str),
+    File(&'a str),
     Save(&'a str),
     Load(&'a str),
     /// A command that is none, or one that is used wrongly: what to say about it.
@@ -65,12 +64,18 @@ fn read(line: &str) -> Said<'_> {
         "/clear" => Said::Clear,
         "/help" | "/?" => Said::Help,
         "/show" => Said::Show,
+        "/retry" => Said::Retry,
+        "/copy" => Said::Copy,
         "/system" => Said::System(rest),
         "/set" => match rest.split_once(char::is_whitespace) {
             _ if rest.is_empty() => Said::Misused("/set NAME VALUE: a name is missing"),
             Some((name, value)) => Said::Set(name, value.trim()),
             None => Said::Set(rest, ""),
         },
+        "/model" if rest.is_empty() => Said::Misused("/model NAME: a name is missing; /show says which one answers"),
+        "/model" => Said::Model(rest),
+        "/file" if rest.is_empty() => Said::Misused("/file FILE: a file is missing"),
+        "/file" => Said::File(rest),
         "/save" | "/load" if rest.is_empty() => Said::Misused("/save FILE, /load FILE: a file is missing"),
         "/save" => Said::Save(rest),
         "/load" => Said::Load(rest),
@@ -80,7 +85,8 @@ fn read(line: &str) -> Said<'_> {
 
 /// A conversation at the terminal.
 pub(super) fn chat(session: &mut Session<'_>) -> Result<(), Failure> {
-    let mut editor = DefaultEditor::new().map_err(|error| Failure::failed(format!("terminal: {error}")))?;
+    let terminal = |error: &dyn std::fmt::Display| Failure::failed(format!("terminal: {error}"));
+    let mut lines = Lines::new().map_err(|error| terminal(&error))?;
     session.tell_start();
     note(&format!("{} · /help lists commands, Ctrl-D leaves", session.engine.model().backend));
     loop {
@@ -88,67 +94,130 @@ pub(super) fn chat(session: &mut Session<'_>) -> Result<(), Failure> {
         if session.interrupts.hung_up() {
             return Err(Failure::Interrupted);
         }
-        let line = match line(&mut editor) {
-            Ok(line) => line,
+        let typed = match line(session, &mut lines) {
+            Ok(typed) => typed,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => return Ok(()),
-            Err(error) => return Err(Failure::failed(format!("terminal: {error}"))),
+            Err(error) => return Err(terminal(&error)),
         };
-        // Only lines without control characters can fail to be kept, and nothing depends on it.
-        let _ = editor.add_history_entry(line.trim());
-        let told = match read(&line) {
-            Said::Nothing => Ok(None),
-            Said::Exit => return Ok(()),
-            Said::Clear => {
-                session.clear();
-                Ok(None)
-            }
-            Said::Help => Ok(Some(HELP.to_string())),
-            Said::Show => Ok(Some(shown(session))),
-            Said::System(text) => session.set_system(text).map(Some),
-            Said::Set(name, value) => session.sampling.set(name, value).map(Some),
-            Said::Save(path) => save(&session.messages, path).map(Some),
-            Said::Load(path) => load(path).map(|messages| {
-                session.messages = messages;
-                Some(format!("{} messages", session.messages.len()))
-            }),
-            Said::Unknown(word) => {
-                Err(format!("{word}: no such command; /help lists them (a question may begin with a space)"))
-            }
-            Said::Misused(how) => Err(how.to_string()),
-            Said::Question(question) => match session.answer(question.to_string()) {
-                Ok(_) => Ok(None),
-                // The conversation continues: a prompt that is too long can be cleared away.
-                Err(Failure::Usage(message)) => Err(message),
-                Err(failure) => return Err(failure),
-            },
-        };
-        if let Some(text) = told.unwrap_or_else(Some) {
-            note(&text);
+        lines.keep(typed.trim_end());
+        let quoted = quoted(&typed);
+        let said = read(quoted.as_deref().unwrap_or(&typed));
+        if said == Said::Exit {
+            return Ok(());
+        }
+        match turn(session, said) {
+            Ok(None) => {}
+            // The conversation continues: a prompt that is too long can be cleared away.
+            Ok(Some(text)) | Err(Failure::Usage(text)) => note(&text),
+            Err(failure) => return Err(failure),
         }
     }
 }
 
-/// A line, or several between fences.
-fn line(editor: &mut DefaultEditor) -> Result<String, ReadlineError> {
-    let first = editor.readline(">>> ")?;
-    let Some(begun) = first.trim_start().strip_prefix(FENCE) else { return Ok(first) };
-    let mut text = begun.to_string();
-    loop {
-        // A space before it: what is quoted is no command.
-        if let Some(all) = text.trim_end().strip_suffix(FENCE) {
-            return Ok(format!(" {}", all.trim()));
+/// Does what was said, and returns what there is to say about it. A usage error is one of this line and not of the chat.
+fn turn(session: &mut Session<'_>, said: Said<'_>) -> Result<Option<String>, Failure> {
+    let told = match said {
+        Said::Nothing | Said::Exit => Ok(None),
+        Said::Question(question) => return session.answer(question).map(|_| None),
+        Said::Retry => return session.retry().map(|_| None),
+        Said::Clear => {
+            session.clear();
+            Ok(None)
         }
+        Said::Help => Ok(Some(help())),
+        Said::Show => Ok(Some(shown(session))),
+        Said::Copy => copy(session).map(Some),
+        Said::System(text) => session.set_system(text).map(Some),
+        Said::Set(name, value) => session.sampling.set(name, value).map(Some),
+        Said::Model(name) => match session.change_model(name) {
+            Ok(told) => Ok(Some(told)),
+            Err(Failure::Usage(problem) | Failure::Failed(problem)) => {
+                Err(format!("{problem}; {} answers as before", session.engine.model().name))
+            }
+            Err(failure) => return Err(failure),
+        },
+        Said::File(path) => attach(&mut session.attached, path).map(Some),
+        Said::Save(path) => save(&session.messages, path).map(Some),
+        Said::Load(path) => load(path).map(|messages| {
+            session.go_on_with(messages);
+            Some(format!("{} messages", session.messages.len()))
+        }),
+        Said::Unknown(word) => {
+            Err(format!("{word}: no such command; /help lists them (a question may begin with a space)"))
+        }
+        Said::Misused(how) => Err(how.to_string()),
+    };
+    told.map_err(Failure::Usage)
+}
+
+/// What is typed until it is a line, or several between fences.
+fn line(session: &Session<'_>, lines: &mut Lines) -> Result<String, ReadlineError> {
+    let is_typed = std::sync::Arc::clone(&lines.is_typed);
+    let mut text = match session.flags.quiet {
+        true => lines.read(">>> ")?,
+        false => idle::beside(&session.flags.model, &is_typed, || lines.read(">>> "))?,
+    };
+    while begins_quoted(&text) && quoted(&text).is_none() {
         text.push('\n');
-        text.push_str(&editor.readline("... ")?);
+        text.push_str(&lines.read("... ")?);
     }
+    Ok(text)
+}
+
+fn begins_quoted(text: &str) -> bool {
+    text.trim_start().starts_with(FENCE)
+}
+
+/// What stands between fences, with a space before it: what is quoted is no command. `None` where it has no end, or no
+/// beginning.
+fn quoted(text: &str) -> Option<String> {
+    let all = text.trim_start().strip_prefix(FENCE)?.trim_end().strip_suffix(FENCE)?;
+    Some(format!(" {}", all.trim()))
 }
 
 fn shown(session: &Session<'_>) -> String {
     let system = session.system.as_deref().unwrap_or("none");
     let model = session.engine.model();
     let (name, messages) = (&model.name, session.messages.len());
-    format!("model {name}, {messages} messages\nsystem: {system}\n{}", session.sampling)
+    let left_out = match session.left_out {
+        0 => String::new(),
+        oldest => format!(" (the oldest {oldest} are not sent)"),
+    };
+    let attached = match session.attached.len() {
+        0 => String::new(),
+        bytes => format!(", {bytes} bytes of files with the next question"),
+    };
+    format!("model {name}, {messages} messages{left_out}{attached}\nsystem: {system}\n{}", session.sampling)
+}
+
+/// A file's text behind those that belong to the next question already.
+fn attach(attached: &mut String, path: &str) -> Result<String, String> {
+    let left = MAX_INPUT_BYTES.saturating_sub(attached.len() as u64);
+    let text = files::read_text(&environment::at_home(path), left).map_err(|error| format!("{path}: {error}"))?;
+    let text = text.trim_end();
+    if text.is_empty() {
+        return Err(format!("{path}: there is no text in it"));
+    }
+    attached.push_str("\n\n");
+    attached.push_str(text);
+    Ok(format!("{path}: {} bytes, with the next question", text.len()))
+}
+
+/// The last answer into the terminal's clipboard, by OSC 52: the one way that also works through ssh.
+fn copy(session: &Session<'_>) -> Result<String, String> {
+    let answer = session.messages.iter().rev().find(|message| message.role == "assistant");
+    let answer = answer.and_then(|message| message.content.as_deref()).filter(|text| !text.is_empty());
+    let text = answer.ok_or("/copy: there is no answer yet")?;
+    if !std::io::stdout().is_terminal() || !environment::terminal_has_clipboard() {
+        return Err("/copy: this terminal has no clipboard; /save FILE writes the conversation".into());
+    }
+    let bytes = STANDARD.encode(text);
+    if bytes.len() > MAX_CLIPBOARD_BYTES {
+        return Err("/copy: longer than what terminals take; /save FILE writes the conversation".into());
+    }
+    put(&format!("\x1b]52;c;{bytes}\x07")).map_err(|_| "/copy: the terminal is gone".to_string())?;
+    Ok(format!("{} bytes to the terminal's clipboard, if it lets programs write it", text.len()))
 }
 
 /// Into a new file that its owner alone may read.
@@ -158,7 +227,8 @@ fn save(messages: &[ChatMessage], path: &str) -> Result<String, String> {
         .map(|message| json!({"role": message.role, "content": message.content.as_deref().unwrap_or("")}))
         .collect();
     let text = format!("{:#}\n", Value::from(all));
-    let written = files::create_private(Path::new(path)).and_then(|mut file| file.write_all(text.as_bytes()));
+    let written =
+        files::create_private(&environment::at_home(path)).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| format!("{path}: {error}"))?;
     Ok(format!("{} messages in {path}", messages.len()))
 }
@@ -166,7 +236,7 @@ fn save(messages: &[ChatMessage], path: &str) -> Result<String, String> {
 /// What [`save`] wrote, or any list of messages with a role and a text.
 fn load(path: &str) -> Result<Vec<ChatMessage>, String> {
     let of = |error: &dyn std::fmt::Display| format!("{path}: {error}");
-    let text = files::read_text(Path::new(path), MAX_INPUT_BYTES).map_err(|error| of(&error))?;
+    let text = files::read_text(&environment::at_home(path), MAX_INPUT_BYTES).map_err(|error| of(&error))?;
     let all: Value = serde_json::from_str(&text).map_err(|error| of(&error))?;
     let message = |value: &Value| {
         let part = |name: &str| value[name].as_str().map(str::to_owned);
@@ -215,6 +285,7 @@ impl std::fmt::Display for Sampling {
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands::{COMMANDS, Command};
     use super::*;
 
     #[test]
@@ -235,10 +306,56 @@ mod tests {
             ("/fly to the moon", Said::Unknown("/fly")),
             ("/clear everything", Said::Clear),
             ("/bye", Said::Exit),
+            ("/model org/name", Said::Model("org/name")),
+            ("/model", Said::Misused("/model NAME: a name is missing; /show says which one answers")),
+            ("/file  my notes.txt ", Said::File("my notes.txt")),
+            ("/file", Said::Misused("/file FILE: a file is missing")),
+            ("/retry", Said::Retry),
+            ("/copy", Said::Copy),
         ];
         for (line, wanted) in table {
             assert_eq!(read(line), wanted, "{line:?}");
         }
+    }
+
+    #[test]
+    fn a_question_between_fences_is_whole_and_no_command() {
+        let table = [
+            ("\"\"\"two\nlines\"\"\"", Some(" two\nlines")),
+            (" \"\"\"/set\"\"\" ", Some(" /set")),
+            ("\"\"\"\"\"\"", Some(" ")),
+            ("\"\"\"begun", None),
+            ("\"\"\"\"", None),
+            ("said \"\"\"so\"\"\"", None),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(quoted(text).as_deref(), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn each_command_is_known() {
+        for Command { name, .. } in COMMANDS {
+            assert!(!matches!(read(name), Said::Unknown(_) | Said::Question(_)), "{name}");
+        }
+    }
+
+    #[test]
+    fn files_belong_to_the_next_question_as_far_as_there_is_room() {
+        let scratch =
+            testing::Scratch::with("attached", &[("a", b"one\n\n"), ("b", b"two"), ("c", b" \n"), ("d", b"\xff")]);
+        let mut attached = String::new();
+        for name in ["a", "b"] {
+            assert!(attach(&mut attached, &scratch.file(name)).is_ok());
+        }
+        assert_eq!(attached, "\n\none\n\ntwo");
+        for (name, problem) in [("c", "no text"), ("d", "UTF-8"), ("e", "No such file"), ("", "directory")] {
+            let said = attach(&mut attached, &scratch.file(name));
+            assert!(said.as_ref().is_err_and(|said| said.contains(problem)), "{name:?}: {said:?}");
+        }
+        attached = "x".repeat(MAX_INPUT_BYTES as usize - 4);
+        assert!(attach(&mut attached, &scratch.file("a")).is_err(), "five bytes where four are left");
+        assert!(attach(&mut attached, &scratch.file("b")).is_ok());
     }
 
     #[test]

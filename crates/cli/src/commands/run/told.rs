@@ -11,6 +11,7 @@ use super::Answer;
 use crate::console::put;
 use crate::environment;
 use crate::failure::Failure;
+use crate::flags::RunFlags;
 
 /// Tokens at the end of a prompt that are looked at for a thought that has begun.
 const PROMPT_END_TOKENS: usize = 256;
@@ -24,8 +25,9 @@ pub(super) struct Voice {
 }
 
 impl Voice {
-    pub(super) fn of(model: &ModelInfo) -> Voice {
-        let (Some(template), Some(tokenizer)) = (&model.chat_template, &model.tokenizer) else {
+    /// Of a model that is asked so.
+    pub(super) fn of(model: &ModelInfo, flags: &RunFlags) -> Voice {
+        let (Some(template), Some(tokenizer), false) = (&model.chat_template, &model.tokenizer, flags.raw) else {
             return Voice::default();
         };
         let mut dialect = Dialect::of_template(&template.source(), &tokenizer.added_tokens());
@@ -39,10 +41,11 @@ impl Voice {
     pub(super) fn telling(&self, model: &ModelInfo, prompt: &[u32], prints: bool) -> Telling {
         let end = &prompt[prompt.len().saturating_sub(PROMPT_END_TOKENS)..];
         let end = model.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(end, false)).unwrap_or_default();
+        let on_terminal = prints && std::io::stdout().is_terminal();
         Telling {
             listener: AnswerParser::new(&self.dialect, Arc::default(), &end),
             prints,
-            shows_thoughts: prints && std::io::stdout().is_terminal(),
+            shows_thoughts: on_terminal,
             is_quiet: false,
             parts: Vec::new(),
         }
