@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 use testing::{Scratch, lantern};
-use tests::{binary, wait};
+use tests::{binary, run, twostroke, wait};
 
 use crate::terminal::Terminal;
 
@@ -272,4 +272,21 @@ fn limits_are_measured_while_the_chat_waits() {
     terminal.wait_for(" of limit");
     say(&mut terminal, "/exit", "");
     assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn words_are_whole_at_the_edge_of_the_terminal() {
+    let arguments = ["run", "Tell me a story about a fox and a lantern", "-q", "--temperature", "0", "-n", "150"];
+    let piped = run(&mut twostroke(&arguments)).stdout;
+    let widest = |text: &str| text.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or(0);
+    assert!(widest(&piped) > 100, "pipes have the text as it is: {piped:?}");
+    for columns in [100, 40, 20] {
+        let command = format!("{} run '{}' -q --temperature 0 -n 150", binary().display(), arguments[1]);
+        let mut terminal =
+            Terminal::start(&format!("stty rows 40 cols {columns}; {command} 2> /dev/null; echo the end"));
+        let shown = terminal.wait_for("the end");
+        assert!(widest(&shown) <= columns, "{columns}: {shown:?}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&shown), words(&piped), "{columns}");
+    }
 }

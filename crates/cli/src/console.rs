@@ -23,6 +23,11 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}"); // a closed standard error is no failure
 }
 
+/// Columns of the terminal that standard output is now; 0 if it has none.
+pub(crate) fn columns() -> usize {
+    console::Term::stdout().size_checked().map_or(0, |(_, columns)| columns.into())
+}
+
 /// A progress bar on standard error; nothing at all where that is not a terminal.
 pub(crate) struct Progress(ProgressBar);
 

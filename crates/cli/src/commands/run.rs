@@ -9,6 +9,7 @@ mod history;
 mod idle;
 mod input;
 pub(crate) mod told;
+mod wrap;
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! An answer as a terminal shows it: thoughts are dimmed, and not written to pipes.
+//! An answer as a terminal shows it: words are whole, thoughts are dimmed, and not written to pipes.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use engine::ModelInfo;
 use text::tokenizer::Tokenizer;
 
 use super::Answer;
-use crate::console::put;
+use super::wrap::Wrap;
+use crate::console::{self, put};
 use crate::environment;
 use crate::failure::Failure;
 use crate::flags::RunFlags;
@@ -45,6 +46,7 @@ impl Voice {
         Telling {
             listener: AnswerParser::new(&self.dialect, Arc::default(), &end),
             prints,
+            wrap: on_terminal.then(Wrap::default),
             shows_thoughts: on_terminal,
             is_quiet: false,
             parts: Vec::new(),
@@ -62,6 +64,8 @@ pub(crate) fn marks(dialect: &Dialect, tokenizer: &Tokenizer) -> Arc<[u32]> {
 pub(super) struct Telling {
     listener: AnswerParser,
     prints: bool,
+    /// On a terminal.
+    wrap: Option<Wrap>,
     shows_thoughts: bool,
     /// The terminal writes thoughts.
     is_quiet: bool,
@@ -78,7 +82,24 @@ impl Telling {
     pub(super) fn end(&mut self, answer: &mut Answer) -> Result<(), Failure> {
         self.listener.finish(&mut self.parts);
         self.tell(answer)?;
+        self.write_held()?;
         self.quiet(false)
+    }
+
+    /// To standard output, in lines where that is a terminal.
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
+        match &mut self.wrap {
+            None => put(text),
+            Some(wrap) => put(&wrap.push(text, console::columns())),
+        }
+    }
+
+    /// What waits for the end of its word.
+    fn write_held(&mut self) -> Result<(), Failure> {
+        match &mut self.wrap {
+            None => Ok(()),
+            Some(wrap) => put(&wrap.end(console::columns())),
+        }
     }
 
     fn tell(&mut self, answer: &mut Answer) -> Result<(), Failure> {
@@ -87,7 +108,7 @@ impl Telling {
                 AnswerPart::Thought(text) => {
                     if self.shows_thoughts {
                         self.quiet(true)?;
-                        put(&text)?;
+                        self.write(&text)?;
                     }
                     answer.thought.push_str(&text);
                 }
@@ -99,11 +120,13 @@ impl Telling {
                         continue;
                     }
                     if self.is_quiet {
+                        self.write_held()?;
                         self.quiet(false)?;
                         put("\n\n")?;
+                        self.wrap = self.wrap.take().map(|_| Wrap::default());
                     }
                     if self.prints {
-                        put(text)?;
+                        self.write(text)?;
                     }
                     answer.text.push_str(text);
                 }
