@@ -1,21 +1,24 @@
-// One page, one script, one style sheet, under fixed names: the server embeds these files and nothing else.
+// One page, a script, a second one that is fetched when an answer has code, one style sheet, and the licences of what is in the
+// scripts, under fixed names: the server embeds these files and nothing else.
 import { defineConfig } from "vite";
+import { licences } from "./licences.mjs";
 
 const server = "http://127.0.0.1:8000";
 
 export default defineConfig({
+  plugins: [licences()],
   build: {
     outDir: "../crates/server/ui",
     emptyOutDir: true,
     target: "es2022",
     assetsInlineLimit: 0,
     cssCodeSplit: false,
-    modulePreload: { polyfill: false },
+    modulePreload: false,
     reportCompressedSize: true,
     rollupOptions: {
       output: {
-        inlineDynamicImports: true,
         entryFileNames: "app.js",
+        chunkFileNames: "[name].js",
         assetFileNames: "app[extname]",
       },
     },

@@ -45,6 +45,15 @@ test("there are at least sixty hostile texts, all different", async () => {
   assert.equal(new Set(PAYLOADS).size, PAYLOADS.length);
 });
 
+/** Of an answer, texts that are Markdown: emphasis, code, and characters by their numbers and names. */
+const AS_MARKDOWN = new Map([
+  ["__proto__", "proto"],
+  ["*/pwn()/*", "/pwn()/"],
+  ["`;pwn();`", ";pwn();"],
+  ["&lt;img src=x onerror=pwn()&gt;", "<img src=x onerror=pwn()>"],
+  ["&#60;img src=x onerror=pwn()&#62;", "<img src=x onerror=pwn()>"],
+]);
+
 test("hostile questions, answers, ids and errors in the chat stay text", async (context) => {
   const server = await context.server();
   let payload = "";
@@ -67,7 +76,7 @@ test("hostile questions, answers, ids and errors in the chat stay text", async (
     await page.getByRole("button", { name: "Send" }).click();
     const shown = page.locator(".turn.assistant").last();
     await shown.locator(".phase-line").waitFor();
-    assert.equal(await shown.locator(".text").textContent(), payload);
+    assert.equal(await shown.locator(".text").textContent(), AS_MARKDOWN.get(payload) ?? payload);
     assert.equal(await page.locator(".turn.user").last().locator(".text").textContent(), payload);
     assert.equal(await shown.getByRole("link").getAttribute("href"), `#/live?request=${encodeURIComponent(payload)}`);
   }

@@ -1,7 +1,7 @@
 //! The engine as it runs, for people who look: the embedded page, and the routes that it is made of.
 //!
 //! ```text
-//! GET /, /app.js, /app.css, /favicon.svg    the page (live/page.rs): holds no data, so it asks for no key
+//! GET /, /app.js, /app.css and others        the page (live/page.rs): holds no data, so it asks for no key
 //! GET /live/info                            what is served, and the limits of the machine
 //! GET /live/feed?after=STEP&kv=1                server-sent events, without end (live/feed.rs, live/events.rs, live/wire.rs)
 //! POST /live/pause, /live/step, /live/resume   hold the engine, one step, let go of it (live/hold.rs)

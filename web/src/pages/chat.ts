@@ -2,8 +2,10 @@
 
 import type { App } from "../app";
 import { type Answer, ask, longPrompt, longestGap, type Progress } from "../ask";
-import { add, el, fill, say, show } from "../dom";
+import { copyButton } from "../copy";
+import { add, el, say, show } from "../dom";
 import { labelled } from "../form";
+import { Markdown } from "../markdown";
 import { phaseFooter } from "../phases";
 import { type Change, Talk, type Turn } from "../talk";
 import { count, ms } from "../units";
@@ -55,12 +57,21 @@ export function mount(root: HTMLElement, app: App): () => void {
   const beside = el("button", { type: "button" }, "Inject a long prompt");
   const besideResults = el("ul", { class: "beside-results", "aria-label": "Long prompts sent" }, ...disturbed.map((text) => el("li", {}, text)));
   const articles = new Map<Turn, HTMLElement>();
+  const texts = new Map<Turn, Markdown>();
 
   const answer = (): void => {
     stuck = true;
     const filled = inputs.filter(({ input }) => input.value !== "");
     const sampling = Object.fromEntries(filled.map(({ control, input }) => [control.field, input.valueAsNumber]));
     void talk.answer(app, system.value.trim(), sampling);
+  };
+
+  /** A question stays as it was written; an answer is Markdown, of which only the end is made anew while it streams. */
+  const grow = (article: HTMLElement, turn: Turn): void => {
+    if (turn.role === "user") return;
+    const text = texts.get(turn) ?? new Markdown(article.querySelector(".text")!);
+    texts.set(turn, text);
+    text.grow(turn.content, turn.answer != null);
   };
 
   const draw = (change: Change): void => {
@@ -70,11 +81,13 @@ export function mount(root: HTMLElement, app: App): () => void {
         if (talk.turns.includes(turn)) continue;
         article.remove();
         articles.delete(turn);
+        texts.delete(turn);
       }
       for (const turn of talk.turns) {
         const article = articles.get(turn) ?? log.appendChild(articleOf(turn));
         articles.set(turn, article);
         think(article, turn);
+        grow(article, turn);
         if (turn.answer && !article.querySelector(".actions")) finish(app, article, turn.answer, turn.content);
         const again = article.querySelector<HTMLButtonElement>("button.again");
         if (again) show(again, turn === last);
@@ -87,7 +100,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     if (article) {
       read(article, talk.progress);
       think(article, last);
-      grow(article, last.content);
+      grow(article, last);
     }
     stickToEnd();
   };
@@ -192,7 +205,7 @@ function remembered<E extends HTMLInputElement | HTMLTextAreaElement>(name: stri
 
 function articleOf({ role, content }: Turn): HTMLElement {
   const who = role === "user" ? "You" : "Model";
-  return el("article", { class: `turn ${role}`, "aria-label": who }, el("h2", {}, who), el("div", { class: "text" }, document.createTextNode(content)));
+  return el("article", { class: `turn ${role}`, "aria-label": who }, el("h2", {}, who), el("div", { class: "text" }, role === "user" && content));
 }
 
 /** What was thought, folded, above what was said. */
@@ -208,12 +221,6 @@ function think(article: HTMLElement, { thought, content, answer }: Turn): void {
   if (text.length < thought.length) text.appendData(thought.slice(text.length));
 }
 
-/** Text is only ever appended: a long answer is not laid out anew with every token. */
-function grow(article: HTMLElement, content: string): void {
-  const text = article.querySelector(".text")!.firstChild as Text;
-  if (text.length < content.length) text.appendData(content.slice(text.length));
-}
-
 const NOTES: Record<string, string> = {
   cancelled: "Stopped. Its cache blocks are free again.",
   length: "Ended by the limit of tokens.",
@@ -222,7 +229,7 @@ const NOTES: Record<string, string> = {
 
 function finish(app: App, article: HTMLElement, answer: Answer, text: string): void {
   const note = NOTES[answer.finish];
-  const copy = el("button", { type: "button", onclick: () => void copyText(text, copy) }, "Copy");
+  const copy = copyButton(() => text);
   const again = el("button", { type: "button", class: "again" }, "Regenerate");
   add(
     article,
@@ -250,17 +257,6 @@ function defaultLength(app: App): number {
 
 function wide(): boolean {
   return window.matchMedia("(min-width: 60rem)").matches;
-}
-
-/** Says on the button whether it worked: a page without a secure origin may not write to the clipboard. */
-async function copyText(text: string, button: HTMLButtonElement): Promise<void> {
-  try {
-    await navigator.clipboard.writeText(text);
-    fill(button, "Copied");
-  } catch {
-    fill(button, "Not allowed");
-  }
-  setTimeout(() => fill(button, "Copy"), 1500);
 }
 
 /** How far the prompt is read, over an answer that has not begun: only where reading takes several steps. */

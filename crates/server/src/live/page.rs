@@ -1,4 +1,4 @@
-//! The embedded page: three files that `cargo xtask web` builds and one picture, part of the program.
+//! The embedded page: the files that `cargo xtask web` builds, part of the program.
 //!
 //! They hold no data and are the same for all readers, so they need no key; what the page shows it gets from the
 //! other routes, with the reader's key. Scripts and styles come from this origin only and are never inline, no page may
@@ -14,11 +14,13 @@ use transport::error::ApiError;
 
 use crate::app::App;
 
-const FILES: [(&str, &str, &[u8]); 4] = [
+const FILES: [(&str, &str, &[u8]); 6] = [
     ("/", "text/html; charset=utf-8", include_bytes!("../../ui/index.html")),
     ("/app.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/app.js")),
+    ("/highlight.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/highlight.js")),
     ("/app.css", "text/css; charset=utf-8", include_bytes!("../../ui/app.css")),
     ("/favicon.svg", "image/svg+xml", include_bytes!("../../ui/favicon.svg")),
+    ("/licences.txt", "text/plain; charset=utf-8", include_bytes!("../../ui/licences.txt")),
 ];
 
 /// What the page may load, run and ask: its own origin, and pictures that it draws itself.
@@ -56,8 +58,8 @@ pub(crate) async fn file(State(_): State<Arc<App>>, uri: Uri, headers: HeaderMap
 }
 
 /// A name for each content.
-fn tags() -> &'static [HeaderValue; 4] {
-    static TAGS: OnceLock<[HeaderValue; 4]> = OnceLock::new();
+fn tags() -> &'static [HeaderValue; 6] {
+    static TAGS: OnceLock<[HeaderValue; 6]> = OnceLock::new();
     TAGS.get_or_init(|| {
         FILES.map(|(_, _, content)| {
             let digest = Sha256::digest(content);
