@@ -41,6 +41,17 @@ export interface Answer {
   error: string;
   /** When each piece of text came, in ms of the page's clock. */
   moments: number[];
+  /** Tokens of the answer, of its thought among them, and of the prompt; 0 where the server did not say. */
+  tokens: number;
+  thoughtTokens: number;
+  promptTokens: number;
+  /** From the thought's first token to its last. */
+  thoughtMs: number;
+}
+
+/** Before anything has come. */
+export function noAnswer(): Answer {
+  return { id: "", text: "", thought: "", finish: "", timings: null, error: "", moments: [], tokens: 0, thoughtTokens: 0, promptTokens: 0, thoughtMs: 0 };
 }
 
 /** How far a prompt is read, in tokens; `cache` of them had been read before. */
@@ -50,19 +61,18 @@ export interface Progress {
   processed: number;
 }
 
-/**
- * Sends `body` to `path` as a stream; `onText` hears each piece of the answer, thought or text, as it comes and with what
- * it added to, `onProgress` each piece of the prompt that is read before that. Never throws.
- */
-export async function ask(
-  app: App,
-  path: string,
-  body: Record<string, unknown>,
-  signal: AbortSignal | null = null,
-  onText: (piece: string, answer: Answer) => void = () => {},
-  onProgress: ((progress: Progress) => void) | null = null,
-): Promise<Answer> {
-  const answer: Answer = { id: "", text: "", thought: "", finish: "", timings: null, error: "", moments: [] };
+/** What is heard of an answer while it comes. */
+export interface Hooks {
+  signal?: AbortSignal | null;
+  /** Each piece of the answer, thought or text, as it comes and with what it added to. */
+  onText?: (piece: string, answer: Answer) => void;
+  /** Each piece of the prompt that is read before that. */
+  onProgress?: ((progress: Progress) => void) | null;
+}
+
+/** Sends `body` to `path` as a stream. Never throws. */
+export async function ask(app: App, path: string, body: Record<string, unknown>, { signal = null, onText = () => {}, onProgress = null }: Hooks = {}): Promise<Answer> {
+  const answer = noAnswer();
   try {
     const response = await app.api(path, {
       method: "POST",
@@ -108,6 +118,7 @@ function take(answer: Answer, event: any, onText: (piece: string, answer: Answer
   }
   if (typeof event?.id === "string") answer.id = event.id;
   if (event?.timings) answer.timings = event.timings;
+  if (Array.isArray(event?.prompt_token_ids)) answer.promptTokens = event.prompt_token_ids.length;
   const choice = event?.choices?.[0];
   if (!choice) return;
   if (typeof choice.finish_reason === "string") answer.finish = choice.finish_reason;
@@ -115,9 +126,16 @@ function take(answer: Answer, event: any, onText: (piece: string, answer: Answer
   const piece = choice.delta?.content ?? choice.text;
   const isThought = typeof thought === "string" && thought !== "";
   const isText = typeof piece === "string" && piece !== "";
+  // Without ids a piece is a token: there is an event for each.
+  answer.tokens += Array.isArray(choice.token_ids) ? choice.token_ids.length : isThought || isText ? 1 : 0;
   if (!isThought && !isText) return;
-  answer.moments.push(performance.now());
-  if (isThought) answer.thought += thought;
+  const now = performance.now();
+  answer.moments.push(now);
+  if (isThought) {
+    answer.thought += thought;
+    answer.thoughtTokens = answer.tokens;
+    answer.thoughtMs = now - answer.moments[0];
+  }
   if (isText) answer.text += piece;
   onText(isText ? piece : "", answer);
 }

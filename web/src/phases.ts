@@ -98,21 +98,24 @@ export function rate(perSecond: number): string {
 /** The feed is behind the answer by a step or two; it never takes this long. */
 const FEED_PATIENCE_MS = 3000;
 
-/**
- * A finished answer's two phases: the bar, the line, the delays and the way to its lane. The shares of the limit follow
- * when the feed has told of the answer's last step.
- */
-export function phaseFooter(app: App, answer: Answer): HTMLElement {
-  const footer = el("footer", { class: "phases" });
-  const { timings } = answer;
+/** The line of a finished answer; the shares of the limit follow when the feed has told of the answer's last step. */
+export function phaseLineOf(app: App, answer: Answer, timings: Timings): HTMLElement {
+  const line = el("p", { class: "phase-line" }, phaseLine(timings, { prefill: null, decode: null }));
+  void told(app, answer.id).then(() => say(line, phaseLine(timings, sharesOf(answer.id, app.feed.log.steps, app.info.limits))));
+  return line;
+}
+
+/** What is behind the line: both phases to scale, the delays, what the cache had of the prompt, and the way to the answer's lane. */
+export function phaseDetails({ id, timings, tokens }: Answer): HTMLElement {
+  const details = el("div", { class: "phases" });
   if (timings) {
-    const line = el("p", { class: "phase-line" }, phaseLine(timings, { prefill: null, decode: null }));
     const late = delays(timings);
-    add(footer, phaseBar(timings), line, late && el("p", { class: "delays" }, late));
-    void told(app, answer.id).then(() => say(line, phaseLine(timings, sharesOf(answer.id, app.feed.log.steps, app.info.limits))));
+    const prompt = `Of the prompt ${count(timings.cached_tokens, "token")} came from the prefix cache and ${timings.prefill_tokens.toLocaleString("en")} were read`;
+    const written = tokens > 0 ? `; ${count(tokens, "token")} came in ${ms(timings.total_ms)}.` : ".";
+    add(details, phaseBar(timings), late && el("p", { class: "delays" }, late), el("p", {}, prompt + written));
   }
-  if (answer.id) add(footer, el("a", { href: `#/live?request=${encodeURIComponent(answer.id)}` }, "Its lane on Live"));
-  return footer;
+  if (id) add(details, el("a", { href: `#/live?request=${encodeURIComponent(id)}` }, "Its lane on Live"));
+  return details;
 }
 
 /** Resolves when the feed has told how `request` ended, or will not. */

@@ -27,7 +27,7 @@ test("a chat: the answer streams, its phases are told, and the conversation goes
   const line = /^prefill \d+ tok( \(\+ \d+ cached\))? in [\d.]+ (ms|s) \([\d.]+k? tok\/s, [\d.]+ % of limit\) · decode [\d.]+k? tok\/s \([\d.]+ % of limit\)(, \d+ of \d+ draft tokens? accepted)?$/;
   await until("the share of the limit", async () => line.test(await first.locator(".phase-line").textContent()));
   // The same request gives the same answer.
-  await page.getByRole("button", { name: "Regenerate" }).click();
+  await page.getByRole("button", { name: "Retry" }).click();
   await page.getByText("The answer is complete.").waitFor();
   assert.equal(await page.locator(".turn.assistant .text").last().textContent(), text);
   assert.equal(await page.locator(".turn").count(), 2);

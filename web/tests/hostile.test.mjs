@@ -78,6 +78,7 @@ test("hostile questions, answers, ids and errors in the chat stay text", async (
     await shown.locator(".phase-line").waitFor();
     assert.equal(await shown.locator(".text").textContent(), AS_MARKDOWN.get(payload) ?? payload);
     assert.equal(await page.locator(".turn.user").last().locator(".text").textContent(), payload);
+    await shown.getByRole("button", { name: "Why" }).click();
     assert.equal(await shown.getByRole("link").getAttribute("href"), `#/live?request=${encodeURIComponent(payload)}`);
   }
   await assertClean(page, "after answers");

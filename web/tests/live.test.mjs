@@ -44,6 +44,7 @@ test("the link under an answer leads to its lane", async (context) => {
   const page = await context.open(server, "/#/chat");
   await page.getByLabel("Message", { exact: true }).fill("What is 3 + 4?");
   await page.keyboard.press("Enter");
+  await page.getByRole("button", { name: "Why" }).click();
   await page.getByRole("link", { name: "Its lane on Live" }).click();
   await until("its first token", async () => /token 1/.test((await page.locator(".timeline-box .tip").textContent()) ?? ""));
 });

@@ -233,7 +233,7 @@ export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
     const short = await longPrompt(app, 16);
     // It ends when the prompt has been computed, or at the model's own limit.
     const body = { prompt: short, max_tokens: app.info.max_model_len - 16, ignore_eos: true, temperature: 0, speculate: false };
-    const running = ask(app, "/v1/completions", body, streamEnd.signal, (_, answer) => (stream = answer.id));
+    const running = ask(app, "/v1/completions", body, { signal: streamEnd.signal, onText: (_, answer) => (stream = answer.id) });
     await soon(() => stream !== "" || signal.aborted);
     await pause(300); // some of its tokens undisturbed
     const { pass } = await run("the prompt, beside a stream");
