@@ -1,6 +1,7 @@
 // One streamed request to the engine, and what both phases did in it.
 
 import type { App } from "./app";
+import { isAboutWords, wordFields, type Words } from "./words";
 
 /** The server's `timings`, as they are in the last events of an answer. */
 export interface Timings {
@@ -68,18 +69,23 @@ export interface Hooks {
   onText?: (piece: string, answer: Answer) => void;
   /** Each piece of the prompt that is read before that. */
   onProgress?: ((progress: Progress) => void) | null;
+  /** The answer's tokens and those that were next in line, for the Step page. */
+  words?: Words | null;
 }
 
 /** Sends `body` to `path` as a stream. Never throws. */
-export async function ask(app: App, path: string, body: Record<string, unknown>, { signal = null, onText = () => {}, onProgress = null }: Hooks = {}): Promise<Answer> {
+export async function ask(app: App, path: string, body: Record<string, unknown>, { signal = null, onText = () => {}, onProgress = null, words = null }: Hooks = {}): Promise<Answer> {
   const answer = noAnswer();
-  try {
-    const response = await app.api(path, {
+  const post = (more: Record<string, unknown>): Promise<Response> =>
+    app.api(path, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ ...body, stream: true, timings_detail: true, return_progress: onProgress != null }),
+      body: JSON.stringify({ ...body, ...more, stream: true, timings_detail: true, return_progress: onProgress != null }),
       signal,
     });
+  try {
+    let response = await post(words ? wordFields(path) : {});
+    if (words && response.status === 400 && (await isAboutWords(response.clone()))) response = await post({});
     if (!response.ok || !response.body) {
       answer.error = await told(response);
       return answer;
@@ -87,6 +93,7 @@ export async function ask(app: App, path: string, body: Record<string, unknown>,
     for await (const data of events(response.body)) {
       if (data === "[DONE]") break;
       const event = JSON.parse(data);
+      words?.hear(event);
       if (event?.prompt_progress) onProgress?.(event.prompt_progress);
       take(answer, event, onText);
       if (answer.error) break;

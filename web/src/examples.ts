@@ -3,6 +3,7 @@
 import type { App } from "./app";
 import { ask, longPrompt } from "./ask";
 import { el, say } from "./dom";
+import { words } from "./words";
 
 /** What to send; the parts of a completion's body. */
 export type Example = (app: App) => Promise<Record<string, unknown>>;
@@ -18,7 +19,7 @@ export function exampleButton(app: App, label: string, examples: Example[], done
   const said = el("span", { class: "quiet-text", role: "status" });
   const button = el("button", { type: "button" }, label);
   const send = async (example: Example): Promise<void> => {
-    const answer = await ask(app, "/v1/completions", { model: app.info.name, ...(await example(app)) });
+    const answer = await ask(app, "/v1/completions", { model: app.info.name, ...(await example(app)) }, { words });
     if (answer.error) throw new Error(answer.error);
   };
   button.addEventListener("click", () => {

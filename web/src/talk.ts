@@ -8,6 +8,7 @@ import { fromJson, type Kept } from "./chat/transfer";
 import { asMessage } from "./chat/check";
 import { asSent, type Attachment, type Conversation, type Message, newConversation, newestLeaf, newId, NO_TITLE, pathTo, type Settings, siblings, titleOf } from "./chat/tree";
 import { dropFrame, wantFrame } from "./frames";
+import { words } from "./words";
 
 /** `text`: the answer that is written has grown; `progress`: more of its prompt is read; `turns`: the conversation is another; `list`: another one is. */
 export type Change = "text" | "progress" | "turns" | "list";
@@ -247,7 +248,7 @@ export class Talk {
       run.progress = progress;
       this.tell("progress");
     };
-    const answer = await ask(app, "/v1/chat/completions", body, { signal: run.abort.signal, onText, onProgress });
+    const answer = await ask(app, "/v1/chat/completions", body, { signal: run.abort.signal, onText, onProgress, words });
     dropFrame(tell);
     return answer;
   }

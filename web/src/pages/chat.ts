@@ -59,6 +59,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     for (const [id, turn] of turns) {
       if (ids.has(id)) continue;
       turn.element.remove();
+      sizes.unobserve(turn.element);
       turns.delete(id);
     }
     for (const [place, message] of path.entries()) {
@@ -68,6 +69,7 @@ export function mount(root: HTMLElement, app: App): () => void {
       turns.set(message.id, turn);
       const all = siblings(talk.messages, message);
       turn.draw({ at: all.indexOf(message), of: all.length }, message === path.at(-1) ? talk.sofar : null, talk.isAnswering);
+      sizes.observe(turn.element);
       if (log.children[place] !== turn.element) log.insertBefore(turn.element, log.children[place] ?? null);
     }
     const last = path.at(-1)?.answer;
@@ -93,12 +95,18 @@ export function mount(root: HTMLElement, app: App): () => void {
 
   // A reader who has scrolled up stays there; one at the end stays at the end, however much comes at once.
   let stuck = true;
-  log.addEventListener("scroll", () => (stuck = log.scrollHeight - log.scrollTop - log.clientHeight <= AT_END));
+  let top = 0;
+  log.addEventListener("scroll", () => {
+    if (log.scrollHeight - log.scrollTop - log.clientHeight <= AT_END) stuck = true;
+    else if (log.scrollTop < top) stuck = false; // else what is above has become taller
+    top = log.scrollTop;
+  });
   const stickToEnd = (): void => {
     if (stuck) log.scrollTop = log.scrollHeight;
   };
-  // A line grows when the figures that it lacks have come.
+  // A line grows when the figures that it lacks have come, and a block when it comes into view.
   new MutationObserver(stickToEnd).observe(log, { childList: true, subtree: true, characterData: true });
+  const sizes = new ResizeObserver(stickToEnd);
 
   composer.stop.addEventListener("click", () => talk.stop());
   const keys = (event: KeyboardEvent): void => {
@@ -126,6 +134,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   composer.message.focus();
   return () => {
     end();
+    sizes.disconnect();
     document.removeEventListener("keydown", keys);
   };
 }

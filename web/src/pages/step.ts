@@ -2,7 +2,7 @@
 // did: the tokens in it, the blocks of the KV cache, what it cost, and which limit of the machine bound it.
 
 import type { App } from "../app";
-import { told } from "../ask";
+import { ask, told } from "../ask";
 import { add, el, say, show } from "../dom";
 import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
@@ -12,6 +12,8 @@ import { outputTokens, type Step } from "../log";
 import { PassView } from "../pass";
 import { count, ms, percent, short, shortName } from "../units";
 import { WhatIf } from "../whatif";
+import { WordView } from "../wordview";
+import { words } from "../words";
 
 /** While it follows the engine, the page shows another step at most this often. */
 const REFRESH_MS = 250;
@@ -19,6 +21,7 @@ const REFRESH_MS = 250;
 export function mount(root: HTMLElement, app: App): () => void {
   const { feed } = app;
   const pass = new PassView(app);
+  const wordView = new WordView(app);
   const map = new KvMap(app);
   const costs = new Costs(app);
   const whatIf = new WhatIf(app);
@@ -58,7 +61,7 @@ export function mount(root: HTMLElement, app: App): () => void {
       el("p", { class: "quiet-text" }, "The slider goes back through the step log, with the arrow keys too."),
     ),
     nothing,
-    el("section", { class: "panel" }, el("h2", {}, "What it did"), sentence, pass.element),
+    el("section", { class: "panel" }, el("h2", {}, "What it did"), sentence, pass.element, wordView.element, sender(app)),
     el("div", { class: "two" }, el("section", { class: "panel" }, el("h2", {}, "What it cost"), costs.element), el("section", { class: "panel" }, el("h2", {}, "KV cache after it"), map.element)),
     el(
       "section",
@@ -89,6 +92,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     say(where, `${shown.id.toLocaleString("en")} of ${first.id.toLocaleString("en")}–${last.id.toLocaleString("en")}`);
     say(sentence, story(shown, app.feed.log.wall.clock(shown.at, 3)));
     pass.show(shown);
+    wordView.show(shown);
     costs.show(shown);
     map.show(shown.id);
   };
@@ -107,8 +111,23 @@ export function mount(root: HTMLElement, app: App): () => void {
     stop();
     clearTimeout(timer);
     dropFrame(draw);
-    for (const part of [pass, map, whatIf]) part.end();
+    for (const part of [pass, wordView, map, whatIf]) part.end();
   };
+}
+
+/** A prompt of one's own: its steps are told in words. */
+function sender(app: App): HTMLElement {
+  const prompt = el("input", { type: "text", value: "Once upon a time", maxlength: 2000, "aria-label": "Prompt" });
+  const said = el("span", { class: "quiet-text", role: "status" });
+  const button = el("button", { type: "submit" }, "Send this prompt");
+  const send = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    if (prompt.value === "") return;
+    say(said, "Sent.");
+    const answer = await ask(app, "/v1/completions", { model: app.info.name, prompt: prompt.value, max_tokens: 32, temperature: 0 }, { words });
+    say(said, answer.error || `Answered: ${answer.text.trim().slice(0, 200)}`);
+  };
+  return el("form", { class: "row", onsubmit: (event: Event) => void send(event) }, prompt, button, said);
 }
 
 /** What a step did, as a person would say it. */
