@@ -57,7 +57,7 @@ fn figures() -> Result<Vec<Figure>, String> {
     let rust = tracked("*.rs")?;
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 226_500 },
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 228_000 },
         Figure { name: "code of engine", value: code("engine")?, limit: 8_600 },
         Figure { name: "code of server", value: code("server")?, limit: 12_000 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },

@@ -37,11 +37,11 @@
 //! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
 //! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
 //! are packed unchanged. A scale that is not finite is an error, and in compressed-tensors and FP8 a scale of 0 for
-//! nonzero codes; the groups of 16 of NVFP4 may have one, whose weights were below its least scale; a negative scale flips the signs of its group, as written by quantizers with one more level below zero than
-//! above. The tensors determine which modules are quantized, and their shapes the width of codes; `config.json` names
-//! the method, the inputs of a group (the last may have fewer) and parts that every module has, such as zero points; a
-//! field with an unsupported value is refused by name. Packing a matrix takes memory for its bytes in
-//! the file, once.
+//! nonzero codes; the groups of 16 of NVFP4 may have one, whose weights were below its least scale; a negative scale flips
+//! the signs of its group, as written by quantizers with one more level below zero than above. The tensors determine
+//! which modules are quantized, and their shapes the width of codes; `config.json` names the method, the inputs of a
+//! group (the last may have fewer) and parts that every module has, such as zero points; a field with an unsupported
+//! value is refused by name. Packing a matrix takes memory for its bytes in the file, once.
 
 use super::table::{Entry, Table, Values};
 use crate::blocks::{DOUBLED, e4m3};

@@ -70,7 +70,7 @@ impl Line {
 }
 
 impl Wrap {
-    /// The next piece of a text, on a terminal of so many columns; 0 where it has none.
+    /// The next piece of a text, on a terminal of this width; 0 where it has none.
     pub(super) fn push(&mut self, text: &str, columns: usize) -> String {
         let mut out = String::with_capacity(text.len() + 8);
         for c in text.chars() {
@@ -196,7 +196,7 @@ fn units(word: &str) -> Vec<&str> {
 mod tests {
     use super::*;
 
-    /// In pieces of so many characters.
+    /// In pieces of `piece` characters.
     fn wrapped(text: &str, columns: usize, piece: usize) -> String {
         let chars: Vec<char> = text.chars().collect();
         let mut wrap = Wrap::default();
