@@ -437,11 +437,14 @@ pub(super) fn file_stem(checkpoint: &Checkpoint, purpose: &str) -> String {
     hex(&Sha256::digest(format!("{location} {purpose}")))[..32].to_string()
 }
 
+/// Raised whenever the same files are read as other weights. 2: the last group of quantized inputs may be shorter.
+const READING_VERSION: u32 = 2;
+
 /// The digest of everything that determines results computed from these weights; `None` if a file has no times of
 /// change. Files in the binary are digested whole.
 pub(super) fn cache_key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Option<String> {
     let mut key = Sha256::new();
-    key.update(format!("{LAYOUT_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
+    key.update(format!("{LAYOUT_VERSION} {READING_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
     // It determines how quantized tensors are read.
     key.update(checkpoint.read_text(CONFIG).ok().flatten().unwrap_or_default());
     for file in files {
