@@ -39,6 +39,8 @@ fn first_words_of_other_programs() {
         ),
         (&["run", "llama9", "hi"], 2, "To say it to the built-in model: twostroke run lantern llama9 hi"),
         (&["run", "hi"], 2, "twostroke run lantern hi"),
+        (&["run", "a/b/c"], 2, "\"a/b/c\" is no model: ORG/NAME would be one of the hub"),
+        (&["run", "hf.co/org", "hi"], 2, "\"hf.co/org\" is no model"),
         (&["run", "hi there", "you"], 2, "needs quotation marks"),
         (&["serve", "llama9"], 2, "\"llama9\" is no model"),
         (&["serve", "llama3.2:1b"], 2, "not in the cache"),

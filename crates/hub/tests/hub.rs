@@ -681,7 +681,7 @@ fn names_are_what_people_write() {
 }
 
 #[test]
-fn every_short_name_is_of_a_class_that_loads_and_stands_for_itself() {
+fn every_short_name_stands_for_its_repository() {
     let env = HubEnv { offline: true, ..HubEnv::default() };
     let mut seen = Vec::new();
     for row in short_names() {

@@ -133,9 +133,15 @@ impl fmt::Display for TensorSlice {
 }
 
 impl Weights {
-    /// The first file that was written to since it was opened.
-    pub fn changed_file(&self) -> Option<String> {
-        self.table.files.iter().find(|file| file.is_changed()).map(|file| file.name().to_owned())
+    /// Refuses what was read just now if a file was written to since it was opened: it may be of other weights.
+    fn check_unchanged(&self) -> Result<(), LoadError> {
+        match self.table.files.iter().find(|file| file.is_changed()) {
+            Some(file) => {
+                let problem = "was written to since it was opened: start again with the file as it is";
+                Err(LoadError::broken(file.name(), problem))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Opens every file and checks every header. Reads no tensor.
@@ -201,7 +207,7 @@ impl Weights {
         let tensor = self.tensor(name, &[len])?;
         let mut values = vec![0.0; len]; // no more than the file holds: the shape was checked
         tensor.rows()?.read(0, &mut values)?;
-        Ok(values)
+        self.check_unchanged().map(|()| values)
     }
 
     /// Reads a tensor `[len]` of integers: ids, and distances between ids.
@@ -457,6 +463,7 @@ impl Weights {
         if let Some((_, error)) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
+        self.check_unchanged()?;
         let packed = packed.map_err(|oom| LoadError::OutOfMemory {
             bytes: oom.bytes,
             purpose: format!("weights {}", parts[0].name),

@@ -677,8 +677,8 @@ fn gptq(
         group_of.expect_shape(table, group_shape, &[in_features])?;
     }
     let group_size = rules.group_size(table, &scales, groups, in_features)?;
-    let sorts = groups > 1 || group_of.is_some();
-    rules.check_parts(table, module, (zeros.is_some(), "qzeros"), (group_of.is_some() || !sorts, "g_idx"))?;
+    let is_sorted = group_of.is_some() || groups == 1;
+    rules.check_parts(table, module, (zeros.is_some(), "qzeros"), (is_sorted, "g_idx"))?;
     let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
     let per_tensor = false;
     Ok(Quantized { layout, codes, scales, zeros, group_of, global: None, shape, groups, group_size, per_tensor })
@@ -972,6 +972,7 @@ impl Quantized {
                 return Err(self.codes.wrong_in(files, problem));
             }
             if let Layout::Fp8 { block: [outputs, inputs] } = layout
+                && stored.contains(&0.0)
                 && let Some(at) = (0..codes.len()).find(|at| {
                     let (output, input) = (at / in_features, at % in_features);
                     codes[*at] & 0x7f != 0 && stored[output / outputs * groups + input / inputs] == 0.0

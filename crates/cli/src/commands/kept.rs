@@ -174,6 +174,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_short_name_is_of_a_class_that_loads() {
+        let refusal = |class: &str| {
+            let config = json!({"architectures": [class]}).to_string();
+            model::ModelConfig::parse(&config).err().map_or_else(String::new, |error| error.to_string())
+        };
+        assert!(refusal("NoSuchModel").contains("architectures"), "{}", refusal("NoSuchModel"));
+        for row in hub::short_names() {
+            assert!(!refusal(row.class).contains("architectures"), "{row:?}: {}", refusal(row.class));
+        }
+    }
+
+    #[test]
     fn parameters_are_counted_as_people_say_them() {
         for (parameters, said) in [(999, "999"), (494_032_768, "494.0 M"), (7_615_616_512, "7.62 B")] {
             assert_eq!(count(parameters), said);

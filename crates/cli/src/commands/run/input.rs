@@ -76,9 +76,10 @@ pub(super) fn question(flags: &RunFlags) -> Result<(Option<String>, Option<Strin
             Ok((Some(first.to_owned()), asked(prompt.as_deref())?))
         }
         Word::Unknown => {
-            let near = hub::canonical(first, &hub).err().map_or_else(String::new, |error| error.to_string());
+            let problem = hub::canonical(first, &hub).err().map(|error| error.to_string());
+            let problem = problem.unwrap_or_else(|| format!("{first:?} is no model: ORG/NAME would be one of the hub"));
             let said = words.join(" ");
-            Err(Failure::usage(format!("{near}. To say it to the built-in model: twostroke run lantern {said}")))
+            Err(Failure::usage(format!("{problem}. To say it to the built-in model: twostroke run lantern {said}")))
         }
         Word::Prompt if behind.is_empty() => Ok((None, asked(Some(first))?)),
         Word::Prompt => Err(Failure::usage(format!(
