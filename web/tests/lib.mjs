@@ -4,7 +4,7 @@
 // exception, a dialog, a request to another origin or a violation of the content security policy fails it.
 
 import { spawn } from "node:child_process";
-import { mkdirSync } from "node:fs";
+import { existsSync, mkdirSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
@@ -143,6 +143,8 @@ class Context {
       window.__violations = [];
       document.addEventListener("securitypolicyviolation", (event) => window.__violations.push(`${event.violatedDirective}: ${event.blockedURI}`));
     });
+    // `TWOSTROKE_UI=DIRECTORY`: pages that were just built, before they are in a binary.
+    if (process.env.TWOSTROKE_UI) await page.route("**/*", (route) => fresh(process.env.TWOSTROKE_UI, route));
     if (prepare) await prepare(page);
     await page.goto(server.origin + path);
     // The page is there when the server has said what it is, and knows what has happened when the feed has begun.
@@ -188,6 +190,16 @@ class Context {
     await Promise.allSettled(this.profiles.map((profile) => profile.close()));
     return complaints;
   }
+}
+
+/** A file of the page from `directory`, with the server's own headers; everything else goes to the server. */
+async function fresh(directory, route) {
+  const path = new URL(route.request().url()).pathname;
+  const file = join(directory, path === "/" ? "index.html" : path.slice(1));
+  const isFile = /^\/[a-z]*(\.[a-z]+)?$/.test(path) && (path === "/" || path.includes(".")) && existsSync(file);
+  if (!isFile) return route.fallback();
+  const response = await route.fetch();
+  await route.fulfill({ path: file, headers: response.ok() ? response.headers() : {} });
 }
 
 /** Waits until `probe` gives something true and returns it; its last value is in the error. */
