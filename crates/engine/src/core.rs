@@ -346,6 +346,17 @@ impl EngineCore {
         worked
     }
 
+    /// The next step has waited so long for the cores, and other models' tokens leave it so much time.
+    pub(crate) fn share_cores(&mut self, waited: Nanos, bound: Option<Nanos>) {
+        self.buffers.output.other_model = waited;
+        self.scheduler.set_step_bound(bound);
+    }
+
+    /// When the next token of a stream or the first of a prompt is due, of those that have a target.
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        self.scheduler.next_due()
+    }
+
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
     /// asked for each plan, and for the end of the oldest step in flight. Where a device takes several passes, the next
     /// are planned and launched before that. `recorded`: what a recording says that the machine took, and experts; without

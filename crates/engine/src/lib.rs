@@ -41,6 +41,7 @@ mod states;
 mod stream;
 mod thread;
 mod tiers;
+mod turns;
 mod validate;
 mod verify;
 mod wall_clock;
@@ -103,6 +104,7 @@ pub use text::chat_template::{ChatMessage, MAX_NAME_BYTES};
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
+pub use turns::Turns;
 pub use validate::{
     Chat, MAX_ANSWERS, MAX_BAD_WORD_BYTES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES,
     MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ValidatedRequest,

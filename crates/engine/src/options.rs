@@ -18,6 +18,7 @@ use crate::adapters::AdapterError;
 use crate::handoff::HandoffOptions;
 use crate::recording::RecordError;
 use crate::tiers::{Store, SwapDisk};
+use crate::turns::Turns;
 use crate::verify::OriginError;
 
 /// Rows of logits that are computed together.
@@ -102,6 +103,8 @@ pub struct EngineOptions {
     /// Hears after each step what the prefix cache finds and finds no more. It has to keep up: what it does not read
     /// waits in memory.
     pub cache_listener: Option<CacheListener>,
+    /// How it shares the cores with the engines of other models in this process.
+    pub turns: Turns,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
     /// What the machine can do at most, for watchers; `None`: not measured.
@@ -152,6 +155,7 @@ impl Default for EngineOptions {
             adapter_room: AdapterRoom::default(),
             handoff: None,
             cache_listener: None,
+            turns: Turns::default(),
             spot_check: 0.0,
             limits: None,
             template: TemplateSettings::default(),

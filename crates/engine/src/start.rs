@@ -293,9 +293,10 @@ impl Engine {
         found.iter().for_each(|found| core.add_feature(Box::new(found.clone())));
         options.cache_listener.iter().for_each(|listener| core.add_feature(Box::new(listener.clone())));
         let (thread_status, thread_clock) = (status.clone(), clock.clone());
+        let seat = options.turns.seat();
         std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || run(core, receiver, thread_status, thread_clock))
+            .spawn(move || run(core, receiver, thread_status, thread_clock, seat))
             .map_err(StartError::Thread)?;
         let engine = Engine(Arc::new(Inner {
             model,

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use observe::{KvMap, RequestSnapshot};
 use protocol::Nanos;
@@ -15,6 +16,10 @@ use crate::command::{Command, NewRequest, PauseCommand};
 use crate::core::EngineCore;
 use crate::output::{Event, RequestError};
 use crate::queue_permit::QueueCounts;
+use crate::turns::{Seat, Turn};
+
+/// What a step may take however late the others on its cores are: their prompts go on too.
+const LEAST_STEP: Duration = Duration::from_millis(10);
 
 /// Whether steps are made.
 #[derive(Debug, Default)]
@@ -82,9 +87,15 @@ impl EngineStatus {
 }
 
 /// Runs until a stop command, or until every handle is gone.
-pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, status: Arc<EngineStatus>, clock: Clock) {
+pub(crate) fn run(
+    core: EngineCore,
+    mut commands: UnboundedReceiver<Command>,
+    status: Arc<EngineStatus>,
+    clock: Clock,
+    seat: Option<Seat>,
+) {
     core.set_compute_thread();
-    let mut driver = Driver::new(core, status, clock);
+    let mut driver = Driver { seat, ..Driver::new(core, status, clock) };
     'serving: loop {
         driver.beat();
         loop {
@@ -114,6 +125,8 @@ pub(crate) struct Driver {
     core: EngineCore,
     status: Arc<EngineStatus>,
     clock: Clock,
+    /// Among engines that share the cores.
+    seat: Option<Seat>,
     gate: PauseGate,
     /// The last step was abandoned.
     has_abandoned: bool,
@@ -128,6 +141,7 @@ impl Driver {
             core,
             status,
             clock,
+            seat: None,
             gate: PauseGate::default(),
             has_abandoned: false,
             #[cfg(test)]
@@ -146,7 +160,16 @@ impl Driver {
             return false;
         }
         self.beat();
-        self.core.run_idle_work()
+        let turn = match &self.seat {
+            Some(seat) => match seat.take_idle() {
+                Some(turn) => Some(turn),
+                None => return false,
+            },
+            None => None,
+        };
+        let worked = self.core.run_idle_work();
+        drop(turn);
+        worked
     }
 
     fn beat(&self) {
@@ -157,6 +180,7 @@ impl Driver {
     pub(crate) fn rest(&mut self) {
         let Driver { core, status, clock, .. } = self;
         status.busy.store(false, Ordering::Relaxed);
+        self.seat.iter().for_each(Seat::rest);
         core.look_ahead(clock.now(), &status.forecast);
         core.show_now(clock.now(), &status.snapshot);
         if status.map_watchers.load(Ordering::Relaxed) > 0 {
@@ -218,16 +242,30 @@ impl Driver {
             self.let_go();
         }
         self.show();
+        let turn = self.take_turn();
         let clock = self.clock.clone();
         let mut made = true;
         if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()), None)) {
             self.has_abandoned = false;
         }
+        drop(turn);
         if self.gate.is_held {
             // A step that waits for a block is still to be made.
             self.gate.steps -= usize::from(made);
             self.clock.hold();
         }
+    }
+
+    /// Waits for the cores, where others have them too, and bounds the step by what these leave it.
+    fn take_turn(&mut self) -> Option<Turn> {
+        let seat = self.seat.as_ref()?;
+        let now = self.clock.now();
+        let turn = seat.take(self.core.next_due().map(|due| Duration::from_nanos(due.since(now).0)));
+        let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
+        self.core.share_cores(nanos(turn.waited), seat.others_due().map(|due| nanos(due.max(LEAST_STEP))));
+        // Others were computing, and that is no sign of a loop that is stuck.
+        self.beat();
+        Some(turn)
     }
 
     /// A panic is a bug, but one that must not take the engine with it. False: there was one.

@@ -47,6 +47,8 @@ pub enum Owner {
     Machine,
     /// Experts that were not in memory were read, in steps that the request had rows in or waited for.
     ExpertReads,
+    /// Another model's steps had the cores.
+    OtherModel,
     /// Between steps: receiving requests, planning, text, delivery.
     Overhead,
     /// Queued on the prefill worker.
@@ -80,6 +82,7 @@ impl Owner {
         Owner::LeftOut,
         Owner::Machine,
         Owner::ExpertReads,
+        Owner::OtherModel,
         Owner::Overhead,
         Owner::RemoteQueue,
         Owner::RemotePrefill,
@@ -88,7 +91,7 @@ impl Owner {
         Owner::Transfer,
     ];
     /// Owners of a time to first token.
-    pub const OF_TTFT: [Owner; 15] = [
+    pub const OF_TTFT: [Owner; 16] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
@@ -98,6 +101,7 @@ impl Owner {
         Owner::OtherDrafts,
         Owner::Machine,
         Owner::ExpertReads,
+        Owner::OtherModel,
         Owner::Overhead,
         Owner::RemoteQueue,
         Owner::RemotePrefill,
@@ -109,7 +113,7 @@ impl Owner {
     pub const REMOTE: [Owner; 4] =
         [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers, Owner::RemoteMachine];
     /// Owners of a gap between two tokens.
-    pub const OF_GAP: [Owner; 11] = [
+    pub const OF_GAP: [Owner; 12] = [
         Owner::OwnDecode,
         Owner::OwnDrafts,
         Owner::Decode,
@@ -120,6 +124,7 @@ impl Owner {
         Owner::LeftOut,
         Owner::Machine,
         Owner::ExpertReads,
+        Owner::OtherModel,
         Owner::Overhead,
     ];
 
@@ -129,7 +134,7 @@ impl Owner {
             Owner::QueueKv | Owner::QueueSeats | Owner::QueueBudget => true,
             Owner::OtherPrefill | Owner::Decode | Owner::OtherDrafts | Owner::Waiting | Owner::LeftOut => true,
             Owner::OwnPrefill | Owner::OwnDecode | Owner::OwnDrafts | Owner::Recompute => false,
-            Owner::Machine | Owner::ExpertReads | Owner::Overhead => false,
+            Owner::Machine | Owner::ExpertReads | Owner::OtherModel | Owner::Overhead => false,
             // Those requests are on another worker.
             Owner::RemoteQueue | Owner::RemotePrefill | Owner::RemoteOthers => false,
             Owner::RemoteMachine | Owner::Transfer => false,
@@ -142,7 +147,7 @@ impl Owner {
         match self {
             Owner::QueueKv | Owner::QueueSeats | Owner::QueueBudget | Owner::RemoteQueue => Owner::RemoteQueue,
             Owner::OtherPrefill | Owner::Decode | Owner::OtherDrafts | Owner::RemoteOthers => Owner::RemoteOthers,
-            Owner::Waiting | Owner::LeftOut => Owner::RemoteOthers,
+            Owner::Waiting | Owner::LeftOut | Owner::OtherModel => Owner::RemoteOthers,
             Owner::Machine | Owner::RemoteMachine => Owner::RemoteMachine,
             Owner::OwnPrefill | Owner::Recompute | Owner::OwnDecode | Owner::OwnDrafts => Owner::RemotePrefill,
             Owner::ExpertReads | Owner::Overhead | Owner::RemotePrefill | Owner::Transfer => Owner::RemotePrefill,
@@ -166,6 +171,7 @@ impl Owner {
             Owner::LeftOut => "left_out",
             Owner::Machine => "machine",
             Owner::ExpertReads => "expert_reads",
+            Owner::OtherModel => "other_model",
             Owner::Overhead => "overhead",
             Owner::RemoteQueue => "remote_queue",
             Owner::RemotePrefill => "remote_prefill",
@@ -627,6 +633,7 @@ impl Meter {
         shares.add(Owner::ExpertReads, clocks.aside.experts - self.at.aside.experts);
         self.pending.merge(&shares);
         self.pending.add(Owner::Machine, clocks.stolen_between - self.at.stolen_between);
+        self.pending.add(Owner::OtherModel, clocks.other_model - self.at.other_model);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
         self.uncertain += clocks.uncertain - self.at.uncertain;
         (self.upto, self.at) = (to, *clocks);
@@ -676,6 +683,8 @@ pub(crate) struct Clocks {
     pub(crate) between: u64,
     /// Steal time between steps.
     pub(crate) stolen_between: u64,
+    /// Time between steps in which another model had the cores.
+    pub(crate) other_model: u64,
 }
 
 impl Clocks {

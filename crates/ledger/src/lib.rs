@@ -17,6 +17,7 @@
 //!
 //! Steal time ([`scheduler::StealTime`]) is subtracted from a step before it is divided, and is [`Owner::Machine`] for
 //! every request that the step carried or kept waiting; so is the time in which experts were read ([`Owner::ExpertReads`]).
+//! Time in which the engine waited for the step of another model on the same cores is [`Owner::OtherModel`].
 //!
 //! A step without rows of a waiting request is queue time, by what the head of the queue waited for; time between steps
 //! is overhead, except while a client has paused the engine. Sums are integers: the parts of a TTFT or of a gap add up
@@ -157,6 +158,8 @@ struct LastStep {
     cause: usize,
     took: u64,
     aside: Aside,
+    /// Another model had the cores until it began.
+    other_model: u64,
 }
 
 /// One row of a record, with its cost.
@@ -260,7 +263,11 @@ impl Ledger {
         let mut meter = Meter { upto: self.now, at: self.clocks, ..Meter::default() };
         // It has waited for the running step; the time outside of that step is overhead.
         let in_step = self.book_under_way(arrived, &mut meter);
-        meter.pending.add(Owner::Overhead, self.now.since(arrived).0 - in_step);
+        let between = self.now.since(arrived).0 - in_step;
+        // What came while another model had the cores hears of it after the step that followed.
+        let other_model = self.last_step.began.since(arrived).0.min(self.last_step.other_model).min(between);
+        meter.pending.add(Owner::OtherModel, other_model);
+        meter.pending.add(Owner::Overhead, between - other_model);
         let mut account = Account {
             request: id,
             tenant,
@@ -330,6 +337,9 @@ impl Ledger {
         let stolen = record.stolen.before.0.min(between);
         self.clocks.between -= stolen;
         self.clocks.stolen_between += stolen;
+        let other_model = record.other_model.0.min(between - stolen);
+        self.clocks.between -= other_model;
+        self.clocks.other_model += other_model;
         let (from, before) = (self.now, self.clocks);
         let took = record.completed_at.since(from).0;
         let stolen = record.stolen.during.0.min(took);
@@ -344,7 +354,7 @@ impl Ledger {
         self.clocks.aside.experts += aside.experts;
         self.clocks.uncertain += record.stolen.uncertain.0.min(stolen);
         self.now = Nanos(from.0 + took);
-        self.last_step = LastStep { began: from, cause, took, aside };
+        self.last_step = LastStep { began: from, cause, took, aside, other_model };
         let prices = Prices::of(cost);
         for miss in &record.misses {
             self.accounts.get_mut(&miss.request).into_iter().for_each(|account| account.bill.miss = Some(*miss));

@@ -39,12 +39,26 @@ const MARGIN: f64 = 0.95;
 /// Time that the step planned at `now` may take for this stream; `None` if it has no target or is not decoding.
 pub(crate) fn allowance(seq: &Sequence, now: Nanos) -> Option<Nanos> {
     let target = seq.request.targets.tpot.filter(|_| seq.phase() == Phase::Decode)?;
-    let due = Nanos(seq.first_token_at.0.saturating_add(target.0.saturating_mul(seq.num_generated() as u64)));
+    let due = next_token_due(seq, target);
     let (left, target) = (due.since(now).0 as f64, target.0 as f64);
     let waited = now.since(seq.last_token_at).0 as f64;
     // The visible gap began at the last token.
     let gap = left.clamp(SHORTEST_GAP * target, (LONGEST_GAP * target - waited).max(SHORTEST_GAP * target));
     Some(Nanos((gap * MARGIN) as u64))
+}
+
+/// When a stream with this target owes its next token.
+fn next_token_due(seq: &Sequence, target: Nanos) -> Nanos {
+    Nanos(seq.first_token_at.0.saturating_add(target.0.saturating_mul(seq.num_generated() as u64)))
+}
+
+/// When the next token is due: one of a stream, or the first; `None` without a target.
+pub(crate) fn due(seq: &Sequence) -> Option<Nanos> {
+    let targets = seq.request.targets;
+    match seq.phase() {
+        Phase::Decode => targets.tpot.map(|target| next_token_due(seq, target)),
+        Phase::Prefill => targets.ttft.map(|target| Nanos(seq.request.arrived.0.saturating_add(target.0))),
+    }
 }
 
 /// A prompt that needs rows.

@@ -29,6 +29,8 @@ pub(crate) struct Policy {
     pub(crate) transfer_times: TransferTimes,
     pub(crate) starvation_guard: StarvationGuard,
     pub(crate) late: LateShares,
+    /// What others on the same cores leave a step.
+    pub(crate) outer_bound: Option<Nanos>,
 }
 
 impl Policy {
@@ -67,7 +69,8 @@ impl Policy {
     pub(crate) fn step_bound(&self, state: &State, now: Nanos) -> Option<Nanos> {
         self.cost.as_ref()?;
         let computing = state.running().filter(|seq| !seq.is_loading());
-        let bound = computing.filter_map(|seq| pace::allowance(seq, now)).min()?;
+        let allowed = computing.filter_map(|seq| pace::allowance(seq, now));
+        let bound = allowed.chain(self.outer_bound).min()?;
         Some(Nanos((bound.0 as f64 / self.steal.slowdown()) as u64))
     }
 

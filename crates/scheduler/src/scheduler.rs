@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use crate::cost::CostModel;
 use crate::kv::{ChainHasher, Hit, PrefixStats};
-use crate::pace::Candidate;
+use crate::pace::{self, Candidate};
 use crate::policy::{LOOKAHEAD, NEWEST, Policy};
 use crate::sequence::Status;
 use crate::speculate::Speculation;
@@ -30,6 +30,9 @@ use crate::{
     SlotSpill, StateWrite, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenEvent,
 };
 use protocol::{FinishReason, Nanos, RequestId};
+
+/// Waiting sequences of which it is asked when their first token is due.
+const NEXT_WAITING: usize = 16;
 
 /// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +169,18 @@ impl Scheduler {
     /// See [`set_drafting_cost`](Self::set_drafting_cost).
     pub fn drafting_cost(&self) -> Option<&(DraftSource, CostModel)> {
         self.policy.drafting.as_ref()
+    }
+
+    /// Sets the time that others on the same cores leave the next steps; `None`: there are none. Needs a cost model.
+    pub fn set_step_bound(&mut self, bound: Option<Nanos>) {
+        self.policy.outer_bound = bound;
+    }
+
+    /// When the next token of a running sequence, or the first of one of the next that wait, is due: the earliest of
+    /// those that have a target.
+    pub fn next_due(&self) -> Option<Nanos> {
+        let waiting = self.state.queue.firsts_evenly(NEXT_WAITING).map(|id| &self.state.seqs[id]);
+        self.state.running().chain(waiting).filter_map(pace::due).min()
     }
 
     /// Reports the measured drafting time of the newest step in flight.
@@ -370,6 +385,7 @@ impl Scheduler {
         step.record.completed_at = now;
         step.record.stolen = output.stolen;
         step.record.experts = output.experts;
+        step.record.other_model = output.other_model;
         self.policy.learn(&step.record);
         core::mem::swap(record, &mut step.record);
         self.plan.recycle(step);

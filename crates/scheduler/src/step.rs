@@ -223,6 +223,8 @@ pub struct StepOutput {
     pub stolen: StealTime,
     /// Experts read.
     pub experts: ExpertReads,
+    /// How long it waited for the steps of another model.
+    pub other_model: Nanos,
 }
 
 /// An event for a client.
@@ -394,6 +396,8 @@ pub struct StepRecord {
     pub predicted: Nanos,
     /// Steal time before and during the step.
     pub stolen: StealTime,
+    /// How long it waited, before it began, for the steps of another model on the same cores.
+    pub other_model: Nanos,
     /// Experts read during the step. The cost model learns their time as part of the step's: the next step reads some too.
     pub experts: ExpertReads,
 }
@@ -432,6 +436,7 @@ impl StepRecord {
         self.predicted = Nanos::default();
         self.stolen = StealTime::default();
         self.experts = ExpertReads::default();
+        self.other_model = Nanos::default();
     }
 
     /// Sets the number of tokens of a row with drafts. `from`: search start, advanced to the row.

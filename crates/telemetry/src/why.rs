@@ -48,6 +48,7 @@ fn words(owner: &str) -> &str {
         "left_out" => "left out of steps, for others' targets or for lack of a block",
         "machine" => "the cores computed something else",
         "expert_reads" => "reading experts that were not in memory",
+        "other_model" => "another model of this server had the cores",
         "overhead" => "between steps: planning, text, delivery",
         "remote_queue" => "in the queue of the worker that read its prompt",
         "remote_prefill" => "another worker reading its prompt, and between its steps",
@@ -78,6 +79,7 @@ fn advice(owner: &str) -> Option<&'static str> {
         }
         "left_out" => "more KV cache, or a later TPOT target",
         "expert_reads" => "more memory for experts (--expert-memory), or a faster disk",
+        "other_model" => "a server of its own for one of the models, or a tighter TPOT target (--tpot-slo)",
         "machine" => "fewer other programs on these cores, or fewer threads (-t)",
         "remote_queue" => "more workers that read prompts (--prefill-workers)",
         "remote_machine" => "fewer other programs on that worker's cores, or fewer threads there (-t)",

@@ -358,6 +358,8 @@ impl StepEntry {
         if record.experts == ExpertReads::default() {
             record_text = record_text.replace(&format!(", experts: {:?}", record.experts), "");
         }
+        // Nor had they of other models, and a server of several records none.
+        record_text = record_text.replace(", other_model: Nanos(0)", "");
         // They had no reasons of misses, which are no decisions. No bracket is in one.
         if let Some(start) = record_text.find(", misses: [")
             && let Some(len) = record_text[start..].find(']')

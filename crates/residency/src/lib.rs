@@ -1,0 +1,13 @@
+//! Several models in one process, of which those that are asked for are in memory.
+//!
+//! ```text
+//! request --> manager.rs: who waits, who loads --facts, now--> machine.rs: what is to be done --actions--> manager.rs
+//! ```
+
+mod machine;
+mod manager;
+#[cfg(test)]
+mod tests;
+
+pub use machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, Ticket};
+pub use manager::{Entered, Loaded, Manager, Report, Standing};
