@@ -4,8 +4,9 @@
 //! test [--all]                set-up, then what every change must pass, or everything; ends with "N passed, N failed"
 //! oracle                      rebuild the reference logits with transformers and compare
 //! web                         build the pages in web/ into crates/server/ui
+//! book                        build docs/ as a book into target/book (mdBook), each link followed
 //! count                       how large the tree is, and which files lead in circles
-//! reference                   write docs/reference/flags.md from the flags
+//! reference                   write docs/reference/flags.md and api.md from the flags and routes
 //! bits [--write]              what is computed, against the digests and recordings that are committed
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
@@ -25,6 +26,7 @@
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
 //! ```
 
+mod book;
 mod chaos;
 mod checks;
 mod count;
@@ -58,8 +60,9 @@ const HELP: &str = "usage: cargo xtask <command>
                             crosscheck python deny routers dynamo real soak
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
+  book                      build docs/ as a book into target/book (mdBook), and follow each of its links
   count                     size and structure of the tree: a table with limits, and circles of files
-  reference                 write docs/reference/flags.md from the flags
+  reference                 write docs/reference/flags.md and api.md from the flags and routes
   bits [--write]            digests of tokens and logits, and recorded runs, against those that are committed; or write them
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
         ["soak", ref flags @ ..] => hostile::run("soak", flags),
         ["real"] => real::run(None),
         ["real", "--peer", directory] => real::run(Some(directory.as_ref())),
+        ["book"] => book::check().map(|links| println!("target/book: {links} links lead somewhere")),
         ["count"] => count::run(),
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),
         ["help" | "--help" | "-h"] => {

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use crate::book;
 use crate::checks;
 use crate::crosscheck;
 use crate::hostile;
@@ -273,6 +274,7 @@ fn hostile_sample(_: Extent) -> Result<Counts, String> {
 fn docs(_: Extent) -> Result<Counts, String> {
     let doc = ["doc", "--quiet", "--release", "--workspace", "--no-deps", "--document-private-items"];
     show(cargo(&doc).env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))?;
+    println!("book: {} links lead somewhere", book::check()?);
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
@@ -461,9 +463,12 @@ fn deny(_: Extent) -> Result<Counts, String> {
 /// Writes `docs/reference/flags.md` as the binary prints it.
 pub(crate) fn write_reference() -> Result<(), String> {
     build(Extent::Quick)?;
-    let output = Command::new(binary()).arg("flag-reference").output().map_err(|error| error.to_string())?;
-    let path = root().join("docs/reference/flags.md");
-    fs::write(&path, output.stdout).map_err(|error| format!("{}: {error}", path.display()))
+    for (verb, page) in [("flag-reference", "flags.md"), ("api-reference", "api.md")] {
+        let output = Command::new(binary()).arg(verb).output().map_err(|error| error.to_string())?;
+        let path = root().join("docs/reference").join(page);
+        fs::write(&path, output.stdout).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn binary() -> PathBuf {

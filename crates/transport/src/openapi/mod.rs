@@ -8,6 +8,7 @@
 //! The document is OpenAPI 3.1. It speaks of names, types and fixed words.
 
 mod page;
+mod reference;
 mod rendered;
 
 use serde_json::{Map, Value, json};
@@ -16,6 +17,7 @@ use crate::hints::Hint;
 use crate::query::QueryParameter;
 use crate::shape::{Kind, Shape};
 
+pub use self::reference::markdown;
 pub use self::rendered::Rendered;
 
 /// What a route is for, reads and answers.
