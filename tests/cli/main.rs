@@ -23,6 +23,7 @@ mod quantize;
 mod replay;
 mod run;
 mod serve;
+mod several;
 mod sim;
 mod switches;
 mod templates;

@@ -40,7 +40,7 @@ mod target;
 mod turns;
 
 pub use client::{PhaseFigures, RequestOutcome, beside, first_model, probe, run, timeline};
-pub use feed::{Feed, ask};
+pub use feed::{Feed, ask, tell};
 pub use measure::{LoadClient, LoadProgress, Measured};
 pub use phases::{PhaseSummary, phases};
 pub use plan::{Arrivals, Dataset, PlanError, PlannedPrompt, PlannedRequest, Ramp, schedule};

@@ -9,6 +9,7 @@ mod batch;
 mod bench;
 mod bench_serve;
 mod doctor;
+mod entries;
 mod kept;
 mod lab;
 mod others;
@@ -33,7 +34,8 @@ pub(crate) use self::batch::BatchFlags;
 pub(crate) use self::bench::{BenchFlags, Output};
 pub(crate) use self::bench_serve::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
 pub(crate) use self::doctor::DoctorFlags;
-pub(crate) use self::kept::{CompletionFlags, ListFlags, PullFlags, RmFlags, ShowFlags};
+pub(crate) use self::entries::ModelEntry;
+pub(crate) use self::kept::{CompletionFlags, ListFlags, PsFlags, PullFlags, RmFlags, ShowFlags, StopFlags};
 pub(crate) use self::lab::LabFlags;
 pub(crate) use self::others::{HINTED, REFUSED, hint, take_hinted};
 pub(crate) use self::plan::PlanFlags;
@@ -162,11 +164,20 @@ pub(crate) enum Command {
     ///
     /// Files and directories of yours are left alone, and so is a folder of the cache with anything else in it.
     Rm(RmFlags),
+    /// List the models that a server has in memory: size, state, requests, when each leaves.
+    ///
+    /// The server is --url, or else the environment variable TWOSTROKE_HOST. Ollama's own answers too.
+    Ps(PsFlags),
+    /// Have a server unload models. What they answer goes on; a request loads them again.
+    Stop(StopFlags),
     /// Print a script that completes verbs and flags in a shell: source <(twostroke completion bash)
     Completion(CompletionFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
+    /// Print the reference of the HTTP API as Markdown.
+    #[command(hide = true)]
+    ApiReference,
     /// Render chat templates for another process of this program.
     #[command(hide = true)]
     RenderTemplates,
@@ -191,7 +202,7 @@ pub(crate) fn verb_hint(verb: &str) -> Option<&'static str> {
         "download" => "twostroke pull downloads a model",
         "create" | "cp" | "push" => "a model is a directory or a file: twostroke quantize writes one",
         "signin" | "signout" | "login" => "the environment variable HF_TOKEN holds the hub's token",
-        "ps" | "stop" | "status" => "a server is one process with one model: twostroke top watches it, Ctrl-C ends it",
+        "status" => "twostroke ps lists what a server has in memory, twostroke top watches it",
         "perplexity" => "twostroke quality measures perplexity and KL divergence",
         _ => return None,
     })

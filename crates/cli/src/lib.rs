@@ -122,8 +122,11 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::List(flags) => commands::kept::list(flags),
         Command::Show(flags) => commands::kept::show(flags),
         Command::Rm(flags) => commands::kept::remove(flags),
+        Command::Ps(flags) => commands::ps::list(flags),
+        Command::Stop(flags) => commands::ps::stop(flags),
         Command::Completion(flags) => commands::kept::completion(flags),
         Command::FlagReference => commands::reference::print(),
+        Command::ApiReference => console::put(&server::api_reference()),
         Command::RenderTemplates => commands::render_templates::render(),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
@@ -430,7 +430,14 @@ fn calibrated(
     // A separate thread, because the one that computes may be pinned to a core.
     let measure = || {
         forward.set_compute_thread();
-        let mut progress = |done, total| progress(Starting::Calibrating { done, total });
+        // Others on these cores have a turn between two of its steps.
+        let seat = what.options.turns.seat();
+        let mut turn = seat.as_ref().map(|seat| seat.take(Some(Duration::MAX)));
+        let mut progress = |done, total| {
+            progress(Starting::Calibrating { done, total });
+            drop(turn.take());
+            turn = seat.as_ref().map(|seat| seat.take(Some(Duration::MAX)));
+        };
         calibrate::measure(forward, room, sampling, &kept, &mut progress)
     };
     let samples = std::thread::scope(|scope| scope.spawn(measure).join())

@@ -180,7 +180,7 @@ impl Driver {
     pub(crate) fn rest(&mut self) {
         let Driver { core, status, clock, .. } = self;
         status.busy.store(false, Ordering::Relaxed);
-        self.seat.iter().for_each(Seat::rest);
+        self.seat.iter().for_each(|seat| seat.renew(None));
         core.look_ahead(clock.now(), &status.forecast);
         core.show_now(clock.now(), &status.snapshot);
         if status.map_watchers.load(Ordering::Relaxed) > 0 {
@@ -248,6 +248,10 @@ impl Driver {
         if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()), None)) {
             self.has_abandoned = false;
         }
+        if let Some(seat) = &self.seat {
+            // Before the next one plans: what this has just written is due no more.
+            seat.renew(self.due_in());
+        }
         drop(turn);
         if self.gate.is_held {
             // A step that waits for a block is still to be made.
@@ -256,11 +260,16 @@ impl Driver {
         }
     }
 
+    /// In how long its next token is due, if one has a target.
+    fn due_in(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        self.core.next_due().map(|due| Duration::from_nanos(due.since(now).0))
+    }
+
     /// Waits for the cores, where others have them too, and bounds the step by what these leave it.
     fn take_turn(&mut self) -> Option<Turn> {
         let seat = self.seat.as_ref()?;
-        let now = self.clock.now();
-        let turn = seat.take(self.core.next_due().map(|due| Duration::from_nanos(due.since(now).0)));
+        let turn = seat.take(self.due_in());
         let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
         self.core.share_cores(nanos(turn.waited), seat.others_due().map(|due| nanos(due.max(LEAST_STEP))));
         // Others were computing, and that is no sign of a loop that is stuck.

@@ -6,7 +6,7 @@ use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{
     CacheListener, Calibration, DefaultTarget, Engine, EngineOptions, HandoffOptions, Speculation, StartError,
-    Starting, SwapDisk,
+    Starting, SwapDisk, Turns,
 };
 use kernels::threads::NodeChoice;
 use kernels::{AccumulationOrder, DeviceLimits, Isa, KvDtype, WeightClass};
@@ -175,6 +175,8 @@ pub struct Settings {
     pub runtime_adapters: bool,
     /// Prompts are read for other workers, or by them.
     pub handoff: Option<HandoffOptions>,
+    /// How it shares the cores with the engines of other models.
+    pub turns: Turns,
     /// Hears what the prefix cache finds ([`EngineOptions::cache_listener`]).
     pub cache_listener: Option<CacheListener>,
     /// The share of the answers that are computed again.
@@ -223,6 +225,7 @@ impl Default for Settings {
             max_adapter_rank: ADAPTER_RANK,
             runtime_adapters: false,
             handoff: options.handoff,
+            turns: Turns::default(),
             cache_listener: None,
             spot_check: options.spot_check,
             limits: options.limits,
@@ -294,6 +297,7 @@ impl Settings {
             speculation: asked.speculation,
             handoff: asked.handoff,
             cache_listener: asked.cache_listener,
+            turns: asked.turns,
             spot_check: asked.spot_check,
             limits: asked.limits,
             record: asked.record,

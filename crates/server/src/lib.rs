@@ -37,6 +37,7 @@ mod routes;
 mod sampling;
 mod served_model;
 mod settings;
+mod several;
 mod vectors;
 mod without;
 
@@ -55,10 +56,13 @@ use transport::stop::StopStage;
 
 use crate::app::App;
 use crate::responses::Store;
+use crate::several::Several;
 
 pub use conversation::ParserOptions;
 pub use openai::hints::hints;
+pub use openapi::reference as api_reference;
 pub use routes::routes;
+pub use several::{Catalog, KnownModel, OtherModels};
 pub use telemetry::access::SlowOptions;
 pub use telemetry::otel::OtelOptions;
 pub use transport::arriving::Patience;
@@ -246,12 +250,14 @@ pub fn local(engine: impl Observe + 'static, options: &ServerOptions) -> Result<
     }
     let policy = OriginOptions { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false };
     let policy = OriginPolicy::new(&policy).expect("localhost is a name");
-    Ok(routes::local(Arc::new(App::new(Arc::new(engine), options, policy, None, Store::in_memory()))))
+    Ok(routes::local(Arc::new(App::new(Arc::new(engine), options, policy, None, Store::in_memory())), None))
 }
 
 /// A server that listens and does not answer yet.
 pub struct Server {
     app: Arc<App>,
+    /// The models beside the first.
+    several: Option<Arc<Several>>,
     listener: Listener,
     address: Address,
     drain_limit: Duration,
@@ -262,6 +268,15 @@ impl Server {
     ///
     /// Call it inside a tokio runtime with its time and IO drivers on.
     pub async fn bind(engine: impl Observe + 'static, options: ServerOptions) -> Result<Server, ServeError> {
+        Server::bind_with(engine, None, options).await
+    }
+
+    /// The same with other models beside that of `engine`, which stays the first: it answers what names none.
+    pub async fn bind_with(
+        engine: impl Observe + 'static,
+        others: Option<OtherModels>,
+        options: ServerOptions,
+    ) -> Result<Server, ServeError> {
         if options.api_keys.iter().any(|key| key.key.trim_ascii().is_empty()) {
             return Err(ServeError::EmptyApiKey);
         }
@@ -300,13 +315,15 @@ impl Server {
             Store::open(directory).map_err(unusable)
         });
         let store = store.transpose()?.unwrap_or_else(Store::in_memory);
+        let several = others.map(|others| Several::new(others, &options, store.clone()));
         let app = Arc::new(App::new(Arc::new(engine), &options, origin_policy, batch_store.clone(), store));
         let count = app.telemetry.http.connections.clone();
         let listener = Listener::new(socket, options.max_connections, &app.settings.root_path, count);
         if let (Some(batch_store), Some(directory)) = (batch_store, &options.batch_directory) {
-            batches::worker::start(routes::local(app.clone()), batch_store).map_err(unusable(directory))?;
+            batches::worker::start(routes::local(app.clone(), several.clone()), batch_store)
+                .map_err(unusable(directory))?;
         }
-        Ok(Server { app, listener, address, drain_limit: options.drain_limit })
+        Ok(Server { app, several, listener, address, drain_limit: options.drain_limit })
     }
 
     /// The address that clients connect to.
@@ -319,8 +336,9 @@ impl Server {
     ///
     /// Returns when every connection is closed. The engine is stopped.
     pub async fn run(self, mut stop: Stop) {
-        let Server { app, mut listener, drain_limit, .. } = self;
-        let router = routes::router(app.clone());
+        let Server { app, several, mut listener, drain_limit, .. } = self;
+        let router = routes::router(app.clone(), several.clone());
+        let residency = several.clone().map(|several| tokio::spawn(async move { several.run().await }));
         until(stop.reached(StopStage::Draining), listener.accept(&router)).await;
 
         tracing::info!("draining: no new requests are taken");
@@ -335,6 +353,7 @@ impl Server {
             let done = async {
                 app.drain.asking_ended().await;
                 app.engine.drain();
+                several.iter().for_each(|several| several.drain());
                 all_done().await;
             };
             tokio::select! {
@@ -348,6 +367,8 @@ impl Server {
         let drained = until(drained, listener.accept(&router)).await;
 
         app.engine.stop();
+        several.iter().for_each(|several| several.stop());
+        residency.iter().for_each(tokio::task::JoinHandle::abort);
         if !drained {
             let all_told = all_done();
             let last_words = tokio::time::timeout(LAST_WORDS, until(all_told, listener.accept(&router)));

@@ -36,6 +36,7 @@ use crate::ask::{Caller, JsonRequest, UrlRequest, own_id};
 use crate::endpoint::Endpoint;
 use crate::live::page::is_page;
 use crate::openai::{chat, completions, text};
+use crate::several::{self, Several};
 use crate::{adapters, anthropic, batch, live, llama, ollama, openapi, plan, responses, role, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
@@ -146,12 +147,24 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
     TABLE.iter().map(|(method, path, _)| (method.as_str(), *path))
 }
 
-pub(crate) fn router(app: Arc<App>) -> Router {
-    inner(app.clone()).layer(middleware::from_fn_with_state(app, front))
+pub(crate) fn router(app: Arc<App>, several: Option<Arc<Several>>) -> Router {
+    with_models(app.clone(), several).layer(middleware::from_fn_with_state(app, front))
+}
+
+/// The routes of all models, each request taken to the one that it is for.
+fn with_models(app: Arc<App>, several: Option<Arc<Several>>) -> Router {
+    let own = app.clone();
+    let dispatch = move |request: Request, next: Next| several::dispatch(own.clone(), several.clone(), request, next);
+    inner(app).layer(middleware::from_fn(dispatch))
+}
+
+/// The routes of a model beside the first, to which requests are taken.
+pub(crate) fn of_guest(app: Arc<App>) -> Router {
+    inner(app)
 }
 
 /// The routes for clients in this process, which have no network and no name of their own.
-pub(crate) fn local(app: Arc<App>) -> LocalServer {
+pub(crate) fn local(app: Arc<App>, several: Option<Arc<Several>>) -> LocalServer {
     let (fills, drain) = ((2 * app.engine.model().max_num_seqs).min(128), app.drain.clone());
     let routes = move |tenant| {
         let told = app.clone();
@@ -165,7 +178,7 @@ pub(crate) fn local(app: Arc<App>) -> LocalServer {
                 response
             }
         };
-        inner(app.clone()).layer(middleware::from_fn(name))
+        with_models(app.clone(), several.clone()).layer(middleware::from_fn(name))
     };
     LocalServer { routes: Arc::new(routes), fills, drain }
 }

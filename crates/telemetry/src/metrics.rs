@@ -327,6 +327,61 @@ fn promises(page: &mut Page, stats: &Stats) {
 /// What a step may carry, in the order of [`Stats::predictions`].
 const PHASES: [&str; 3] = ["decode", "prefill", "mixed"];
 
+/// Pages of several models as one: each family once. Samples of the first are as they are alone, so that no series changes
+/// its name when another model comes; those of the others have the names of theirs. Families of the HTTP side are those of
+/// the first.
+pub fn merged(pages: &[(String, String)]) -> String {
+    let mut families: Vec<(String, Vec<String>)> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for (at, (model, page)) in pages.iter().enumerate() {
+        let label = format!("model_name=\"{}\"", escaped(model));
+        let mut place = None;
+        for line in page.lines().filter(|line| *line != "# EOF") {
+            if let Some(head) = line.strip_prefix("# HELP ") {
+                let name = head.split(' ').next().unwrap_or_default().to_owned();
+                let is_http = name.starts_with("twostroke_http_");
+                place = (at == 0 || !is_http).then(|| {
+                    *places.entry(name).or_insert_with(|| {
+                        families.push((line.to_owned(), Vec::new()));
+                        families.len() - 1
+                    })
+                });
+            } else if let Some(place) = place {
+                let (head, samples) = &mut families[place];
+                match line.starts_with("# TYPE ") {
+                    true if head.contains('\n') => {}
+                    true => {
+                        head.push('\n');
+                        head.push_str(line);
+                    }
+                    false if at == 0 => samples.push(line.to_owned()),
+                    false => samples.push(labelled(line, &label)),
+                }
+            }
+        }
+    }
+    let mut merged = String::new();
+    for (head, samples) in families {
+        let _ = writeln!(merged, "{head}");
+        samples.iter().for_each(|sample| _ = writeln!(merged, "{sample}"));
+    }
+    if pages.first().is_some_and(|(_, page)| page.ends_with("# EOF\n")) {
+        merged.push_str("# EOF\n");
+    }
+    merged
+}
+
+/// A sample with one more label, unless it has that already.
+fn labelled(sample: &str, label: &str) -> String {
+    // A label's value may hold anything, but no metric's name has a brace or a space.
+    let name = sample.find(['{', ' ']).unwrap_or(sample.len());
+    match sample[name..].strip_prefix('{') {
+        Some(rest) if rest.starts_with("model_name=") || rest.contains(",model_name=") => sample.to_owned(),
+        Some(rest) => format!("{}{{{label},{rest}", &sample[..name]),
+        None => format!("{}{{{label}}}{}", &sample[..name], &sample[name..]),
+    }
+}
+
 /// A number as Prometheus writes it: its infinity has another name than Rust's.
 #[derive(Clone, Copy)]
 struct Prometheus(f64);
@@ -679,6 +734,24 @@ mod tests {
         {
             assert!(!Exposition::is_open_metrics(other), "{other}");
         }
+    }
+
+    #[test]
+    fn pages_of_several_models_have_each_family_once() {
+        let page = |count| {
+            format!(
+                "# HELP a Help.\n# TYPE a counter\na {count}\n# HELP b Help.\n# TYPE b gauge\nb{{x=\"{{y}}\"}} {count}\n\
+                 # HELP vllm:c Help.\n# TYPE vllm:c gauge\nvllm:c{{model_name=\"m{count}\",engine=\"0\"}} 5\n\
+                 # HELP twostroke_http_x Help.\n# TYPE twostroke_http_x gauge\ntwostroke_http_x {count}\n# EOF\n"
+            )
+        };
+        let merged = merged(&[("m1".to_owned(), page(1)), ("m\"2".to_owned(), page(2))]);
+        let expected = "# HELP a Help.\n# TYPE a counter\na 1\na{model_name=\"m\\\"2\"} 2\n\
+             # HELP b Help.\n# TYPE b gauge\nb{x=\"{y}\"} 1\nb{model_name=\"m\\\"2\",x=\"{y}\"} 2\n\
+             # HELP vllm:c Help.\n# TYPE vllm:c gauge\nvllm:c{model_name=\"m1\",engine=\"0\"} 5\n\
+             vllm:c{model_name=\"m2\",engine=\"0\"} 5\n\
+             # HELP twostroke_http_x Help.\n# TYPE twostroke_http_x gauge\ntwostroke_http_x 1\n# EOF\n";
+        assert_eq!(merged, expected);
     }
 
     #[test]

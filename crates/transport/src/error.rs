@@ -263,6 +263,22 @@ impl ApiError {
         ApiError::new(Kind::NotImplemented, Some("models_are_fixed"), message)
     }
 
+    /// 400: a model that there is no room for.
+    pub fn model_too_large(message: String) -> ApiError {
+        ApiError::new(Kind::BadRequest, Some("model_too_large"), message).with_param("model")
+    }
+
+    /// 503: a model that there is, and that cannot be loaded now.
+    pub fn model_failed(message: String) -> ApiError {
+        ApiError::new(Kind::Unavailable { retry_after_s: 30 }, Some("model_failed"), message).with_param("model")
+    }
+
+    /// 404: who looks at a model loads none.
+    pub fn model_not_loaded(name: &str) -> ApiError {
+        let message = format!("{name} is not in memory: a request to it loads it.");
+        ApiError::new(Kind::NotFound, Some("model_not_loaded"), message).with_param("model")
+    }
+
     pub fn shutting_down() -> ApiError {
         let kind = Kind::ShuttingDown { retry_after_s: 5 };
         ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")

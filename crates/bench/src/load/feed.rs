@@ -22,6 +22,12 @@ pub async fn ask(target: &Target, route: &str) -> Result<(u16, Value), TargetErr
     Ok((status.as_u16(), said(&body)))
 }
 
+/// A POST of JSON whose answer is JSON.
+pub async fn tell(target: &Target, route: &str, body: &Value) -> Result<(u16, Value), TargetError> {
+    let (status, body) = target.tell(&target.at_root(route), body.to_string()).await.map_err(TargetError::Answer)?;
+    Ok((status.as_u16(), said(&body)))
+}
+
 /// An open feed.
 pub struct Feed {
     /// Lives as long as the body that comes over it.

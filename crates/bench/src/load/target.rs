@@ -223,9 +223,18 @@ impl Target {
 
     /// Asks a route that needs no model: status and body.
     pub(crate) async fn look_up(&self, path: &str) -> Result<(StatusCode, Bytes), String> {
+        self.exchange(Method::GET, path, String::new()).await
+    }
+
+    /// The same of a POST of JSON.
+    pub(crate) async fn tell(&self, path: &str, body: String) -> Result<(StatusCode, Bytes), String> {
+        self.exchange(Method::POST, path, body).await
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: String) -> Result<(StatusCode, Bytes), String> {
         let mut connection = self.connect().await?;
         let exchange = async {
-            let answer = self.send(&mut connection, Method::GET, path, String::new()).await?;
+            let answer = self.send(&mut connection, method, path, body).await?;
             let (head, body) = answer.into_parts();
             let body = Limited::new(body, LONGEST_LOOKUP).collect().await;
             let body = body.map_err(|error| format!("{path}: {}", chain(error.as_ref())))?;

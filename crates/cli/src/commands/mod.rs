@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod kept;
 pub(crate) mod lab;
 pub(crate) mod plan;
+pub(crate) mod ps;
 pub(crate) mod quality;
 pub(crate) mod quantize;
 pub(crate) mod reference;

@@ -1,4 +1,6 @@
-//! `twostroke serve`: an engine behind the OpenAI API, until a signal says drain.
+//! `twostroke serve`: an engine behind the OpenAI API, and perhaps several, until a signal says drain.
+
+mod catalog;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use checkpoint::Checkpoint;
-use engine::{Engine, HandoffOptions, ModelInfo, Role, Serve, Speculation};
+use engine::{Engine, HandoffOptions, ModelInfo, Role, Serve, Speculation, Turns};
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use kv_events::Publisher;
@@ -21,7 +23,7 @@ use text::chat_template::TemplateSettings;
 use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bytes, operations, peak};
-use crate::flags::{Beyond, KvEvents, ServeFlags, Speculate};
+use crate::flags::{Beyond, KvEvents, ModelEntry, ServeFlags, Speculate};
 use crate::log::Lines;
 use crate::signals;
 use crate::{environment, keys, models, narrower};
@@ -35,12 +37,16 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let api_keys = keys::of(flags)?;
     let token = if flags.allow_pause { Some(hold_token()?) } else { None };
     let asks_for_keys = !api_keys.is_empty();
+    let free = engine::available_memory().unwrap_or(u64::MAX / 2);
     let Started { engine, settings, limits, lines, kv_events } = start(flags, api_keys.len() > 1)?;
+    // A cache that is not written to yet looks free.
+    let room = free.saturating_sub((engine.model().weight_bytes + engine.model().kv_bytes) as u64);
+    let others = catalog::others(flags, &settings, room)?;
     let options = server_options(flags, api_keys, &token);
     let runtime = signals::runtime(IO_THREADS)?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
-        let server = Server::bind(engine.clone(), options).await.map_err(refused)?;
+        let server = Server::bind_with(engine.clone(), others, options).await.map_err(refused)?;
         let address = Found { address: server.address().clone(), token, asks_for_keys, kv_events };
         announce(flags, &settings, (&engine, &limits), &address);
         lines.iter().for_each(|line| note(line));
@@ -82,7 +88,8 @@ pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Fail
     let (listener, events) = channel();
     let cache_listener = publisher.is_some().then_some(listener);
     let kv_events = publisher.as_ref().map_or_else(Vec::new, |publisher| publisher.bound().to_vec());
-    let settings = Settings { limits: Some(limits), cache_listener, ..settings(flags, is_shared)? };
+    let turns = if catalog::wants_several(flags)? { Turns::shared() } else { Turns::default() };
+    let settings = Settings { limits: Some(limits), cache_listener, turns, ..settings(flags, is_shared)? };
     let engine = models::start(&checkpoint, &settings, chosen)?;
     if let Some(publisher) = publisher {
         publisher.spawn(events).map_err(|error| Failure::failed(format!("--kv-events-config: {error}")))?;
@@ -154,7 +161,7 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
     let handoff = handoff(flags)?;
     let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
     Ok(Settings {
-        max_model_len: flags.max_model_len,
+        max_model_len: flags.max_model_len.or(first_entry(flags).and_then(|entry| entry.max_model_len)),
         max_num_seqs: flags.max_num_seqs,
         max_num_batched_tokens: flags.max_num_batched_tokens,
         max_prefill_chunk: Some(flags.max_prefill_chunk).filter(|&rows| rows > 0),
@@ -168,8 +175,8 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         max_queued_tokens: flags.max_queued_tokens,
         is_shared,
         calibrate: if flags.recalibrate { Calibrate::Again } else { Calibrate::Kept },
-        ttft: flags.ttft_slo,
-        tpot: flags.tpot_slo,
+        ttft: flags.ttft_slo.or(first_entry(flags).and_then(|entry| entry.ttft_slo).map(|target| target.0)),
+        tpot: flags.tpot_slo.or(first_entry(flags).and_then(|entry| entry.tpot_slo).map(|target| target.0)),
         refuse_late: flags.refuse_late,
         speculation: speculation(flags)?,
         adapters: flags.lora_modules.iter().map(|module| (module.name.clone(), module.path.clone())).collect(),
@@ -226,9 +233,15 @@ fn handoff(flags: &ServeFlags) -> Result<Option<HandoffOptions>, Failure> {
     }))
 }
 
-/// The model that is asked for, as it is.
+/// The model that is asked for, as it is; of several the first.
 fn name(flags: &ServeFlags) -> Option<&str> {
-    flags.model_argument.as_deref().or(flags.model.model.as_deref())
+    let named = flags.models.first().or(flags.model.model.as_ref());
+    named.or_else(|| Some(&flags.entries.first()?.model)).map(String::as_str)
+}
+
+/// What is the first model's own, where it stands in a list.
+fn first_entry(flags: &ServeFlags) -> Option<&ModelEntry> {
+    flags.entries.first()
 }
 
 /// The same at the revision that is asked for.
@@ -239,6 +252,14 @@ fn named(flags: &ServeFlags) -> Result<Option<String>, Failure> {
             Ok(Some(format!("{name}@{revision}")))
         }
         _ => Err(Failure::usage("--revision: it is of a hub id without one, -m ORG/NAME")),
+    }
+}
+
+/// What drafts for a model beside the first: what needs no files.
+fn plain_speculation(flags: &ServeFlags) -> Speculation {
+    match flags.speculate {
+        Speculate::Auto => Speculation::auto(),
+        Speculate::Off => Speculation::Off,
     }
 }
 
@@ -258,6 +279,14 @@ fn speculation(flags: &ServeFlags) -> Result<Speculation, Failure> {
     Ok(asked)
 }
 
+/// What the first model is to be called.
+fn names_asked(flags: &ServeFlags) -> &[String] {
+    match first_entry(flags) {
+        Some(entry) if flags.served_model_name.is_empty() => &entry.name,
+        _ => &flags.served_model_name,
+    }
+}
+
 fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option<String>) -> ServerOptions {
     ServerOptions {
         host: flags.host.clone(),
@@ -272,7 +301,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         api_keys,
         allowed_hosts: flags.allowed_host.clone(),
         allowed_origins: flags.allowed_origin.clone(),
-        served_model_names: models::names_for_clients(&flags.served_model_name, name(flags)),
+        served_model_names: models::names_for_clients(names_asked(flags), name(flags)),
         cut_max_tokens: flags.max_tokens_beyond == Beyond::Cut,
         max_logprobs: flags.max_logprobs,
         trust_request_chat_template: flags.trust_request_chat_template,

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use super::shared::ServerFlags;
+
 /// Flags of `list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListFlags {
@@ -39,6 +41,26 @@ pub(crate) struct RmFlags {
     /// Do not ask.
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+/// Flags of `ps`.
+#[derive(Args, Debug)]
+pub(crate) struct PsFlags {
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+    /// Print what the server answers, one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Flags of `stop`.
+#[derive(Args, Debug)]
+pub(crate) struct StopFlags {
+    /// Models as `ps` has them.
+    #[arg(value_name = "MODEL", required = true)]
+    pub(crate) models: Vec<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 }
 
 /// Flags of `completion`.

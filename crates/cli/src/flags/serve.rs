@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use engine::SwapDisk;
 use model::GenerationBase;
 
+use super::entries::{KeepAlive, ModelEntry, entry, keep_alive};
 use super::shared::ModelFlags;
 use super::values::{
     LoraModule, adapters, chat_template, count, generation_config, host_and_port, lora_module, many, object, rank,
@@ -35,9 +36,11 @@ pub(crate) enum Beyond {
 /// Flags of `serve`.
 #[derive(Args, Debug)]
 pub(crate) struct ServeFlags {
-    /// The same as --model.
+    /// The same as --model. Of several, the first answers what names none, and all are in memory from the start. Without
+    /// one, and where only this machine can ask, the built-in model is the first, and those of the hub's cache are loaded
+    /// when they are asked for.
     #[arg(value_name = "DIR|GGUF|HUB_ID", conflicts_with = "model")]
-    pub(crate) model_argument: Option<String>,
+    pub(crate) models: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     /// Address to listen on. Anything but loopback is open to the network: set --api-key then.
@@ -50,6 +53,29 @@ pub(crate) struct ServeFlags {
     /// What is on the command line counts.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// One of several models, as JSON: {"model": "qwen3:4b", "name": ["chat"], "pin": true, "keep-alive": "10m", "ttft-slo":
+    /// "1s", "tpot-slo": "50ms", "max-model-len": "8k"}. May be repeated; in a file a list under `models`. The first
+    /// answers what names none, pinned ones are loaded at the start, the others when they are asked for.
+    #[arg(long = "models", value_name = "JSON", value_parser = entry, conflicts_with_all = ["models", "model"])]
+    pub(crate) entries: Vec<ModelEntry>,
+    /// Load the models of the hub's cache when they are asked for, beside those that are named. A request never
+    /// downloads.
+    #[arg(long)]
+    pub(crate) on_demand: bool,
+    /// Memory of all models beside the first: weights and KV caches (20GiB). Where one more does not fit, the one that was
+    /// idle longest leaves. Default: 80 % of what the first leaves.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// How long a model that was loaded on demand stays without requests (5m, 1h, 0: not at all, forever). Requests of
+    /// Ollama's API may say otherwise (keep_alive).
+    #[arg(long, value_name = "TIME", value_parser = keep_alive, default_value = "5m", allow_negative_numbers = true)]
+    pub(crate) keep_alive: KeepAlive,
+    /// How long a request for a model waits at most because another, which has work, is to stay a while.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
+    pub(crate) load_wait: Duration,
+    /// How long a request waits at most for its model to be in memory.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10m")]
+    pub(crate) load_timeout: Duration,
     /// Listen at this Unix socket, not at host and port.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port", "ssl_certfile"])]
     pub(crate) uds: Option<PathBuf>,

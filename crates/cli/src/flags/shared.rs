@@ -123,7 +123,7 @@ impl SumOrder {
 #[derive(Args, Debug)]
 pub(crate) struct ServerFlags {
     /// The server.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000", env = "TWOSTROKE_HOST")]
     pub(crate) url: String,
     /// Key sent as a bearer token. A key sees its own requests alone.
     #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]

@@ -58,6 +58,8 @@ struct World {
     stolen: StealTime,
     /// Experts that the next step reads.
     experts: ExpertReads,
+    /// How long it waits for another model's step.
+    other_model: Nanos,
     /// Drafts available for an answer in the next step, and how many of the verified ones are accepted.
     drafts: BTreeMap<(RequestId, usize), (u16, usize)>,
 }
@@ -78,6 +80,7 @@ impl World {
             away: Vec::new(),
             stolen: StealTime::default(),
             experts: ExpertReads::default(),
+            other_model: Nanos(0),
             drafts: BTreeMap::new(),
         }
     }
@@ -139,8 +142,9 @@ impl World {
                 std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples + held)
             });
             let (stolen, experts) = (std::mem::take(&mut self.stolen), std::mem::take(&mut self.experts));
-            let output =
-                StepOutput { step: step.id, rows: sampled.collect(), stolen, experts, ..StepOutput::default() };
+            let other_model = std::mem::take(&mut self.other_model);
+            let rows = sampled.collect();
+            let output = StepOutput { step: step.id, rows, stolen, experts, other_model, ..StepOutput::default() };
             let completed = self.scheduler.complete(output, self.now);
             self.record = completed.record;
             let cost = self.cost.as_ref().or(self.scheduler.cost_model());
@@ -290,6 +294,9 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         }
         if is_busy && rng.below(3) == 0 {
             world.experts.took = Nanos(rng.below(40 * MS));
+        }
+        if is_busy && rng.below(3) == 0 {
+            world.other_model = Nanos(rng.below(4 * MS));
         }
         world.step(rng.below(30 * MS), after);
     }
@@ -619,6 +626,24 @@ fn experts_that_are_read_have_a_part_of_each_step() {
     assert_eq!([of(&first.ttft), of(&first.gaps)], [[4, 0, 6, 0], [7, 3, 0, 0]]);
     assert_eq!(of(&second.ttft), [2 + 7 + 1, 3, 4, 3]);
     assert_eq!(second.ttft.total(), Nanos(20 * MS));
+}
+
+#[test]
+fn steps_of_another_model_are_its_time_before_a_step_and_for_who_came_meanwhile() {
+    let mut world = World::new(Limits { max_num_seqs: 2, ..limits() }, None);
+    world.admit(request(1, 100, 3, world.now));
+    world.step(10 * MS, 6 * MS);
+    // 6 ms went by, 5 of them with another model; the second came 2 ms before the step, and is told of it behind it.
+    world.other_model = Nanos(5 * MS);
+    let began = world.now;
+    world.step(10 * MS, 0);
+    world.admit(request(2, 10, 1, Nanos(began.0 - 2 * MS)));
+    world.step(10 * MS, 0);
+    let [first, second] = [1, 2].map(|id| world.account(id).bill);
+    let of = |shares: &Shares| [Owner::OtherModel, Owner::Overhead].map(|owner| shares.of(owner).0 / MS);
+    assert_eq!([of(&first.ttft), of(&first.gaps)], [[0, 0], [5, 1]]);
+    assert_eq!(of(&second.ttft), [2, 0]);
+    assert_eq!(second.ttft.total(), Nanos(22 * MS));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use transport::hints::{Hint, Kind, hint};
 
 /// All of them: the list is closed ([`transport::hints`]).
 pub(crate) static HINTS: &[Hint] = &[
-    hint("keep_alive", Kind::Time, "how long a model stays loaded; here until the server ends"),
+    hint("keep_alive", Kind::Time, "how long a model stays loaded, if it is not the first of the server"),
     hint("options.num_keep", Kind::Number, "what stays of a prompt that is cut; here none is"),
     hint("options.num_batch", Kind::Number, "tokens in one step; here the server's flags say so"),
     hint("options.num_gpu", Kind::Number, "layers on a GPU; here the server's flags say what computes"),

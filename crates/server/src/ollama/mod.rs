@@ -22,7 +22,8 @@ mod write;
 use crate::answers::PreparedRequest;
 
 pub(crate) use hints::HINTS;
-pub(crate) use options::{of_vectors, served, uncut};
+pub(crate) use models::{name_digest, short};
+pub(crate) use options::{of_vectors, served, tagged, uncut};
 pub(crate) use routes::{chat, fixed, generate, ps, show, tags, version};
 
 /// What a body asks for.

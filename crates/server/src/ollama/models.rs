@@ -87,7 +87,11 @@ fn weight_bytes(app: &App) -> u64 {
 /// Tells models apart; says nothing of what is in the weights.
 fn digest(app: &App, name: &str) -> String {
     let model = app.engine.model();
-    let told = format!("{name}\n{:?}\n{}\n{}", model.config, model.weights.name(), model.weight_bytes);
+    name_digest(&format!("{name}\n{:?}\n{}\n{}", model.config, model.weights.name(), model.weight_bytes))
+}
+
+/// The digest of what is known of a model that is not in memory: its name.
+pub(crate) fn name_digest(told: &str) -> String {
     Sha256::digest(told).iter().fold(String::new(), |mut hex, byte| {
         _ = write!(hex, "{byte:02x}");
         hex
@@ -108,7 +112,7 @@ fn details(app: &App) -> Value {
 }
 
 /// `8.0B`, `596M`.
-fn short(parameters: u64) -> String {
+pub(crate) fn short(parameters: u64) -> String {
     match parameters as f64 {
         many if many >= 0.9995e9 => format!("{:.1}B", many / 1e9),
         some if some >= 0.9995e6 => format!("{:.0}M", some / 1e6),

@@ -24,7 +24,7 @@ pub(crate) fn served(app: &App, name: &str) -> Option<String> {
 }
 
 /// The name as Ollama lists it.
-pub(super) fn tagged(name: &str) -> String {
+pub(crate) fn tagged(name: &str) -> String {
     let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
     if last.contains(':') { name.to_owned() } else { format!("{name}{TAG}") }
 }

@@ -63,6 +63,8 @@ const INCLUDED: QueryParameter = parameter("include[]", Kind::List(&Text), "the 
 /// Anthropic's clients write it into the URL of whatever is new to them.
 const OF_BETA: QueryParameter = parameter("beta", Text, "changes nothing: every field says itself what it asks for");
 const BETA: &[QueryParameter] = &[OF_BETA];
+/// Of several models in memory, the one that is meant.
+const OF_MODEL: QueryParameter = parameter("model", Text, "of this model; the first one unless said otherwise");
 const MODELS: &[QueryParameter] = &[
     parameter("limit", Integer, "maximum number, Anthropic's form"),
     parameter("after_id", Text, "in Anthropic's words: those behind the one of this name"),
@@ -120,8 +122,8 @@ pub(super) static OPERATIONS: &[Operation] = &[
     post("/completions", LLAMA, "/v1/completions", COMPLETE, Streamed("Completion", EVENTS)),
     post("/chat/completions", LLAMA, "/v1/chat/completions", CONVERSE, Streamed("ChatCompletion", EVENTS)),
     get("/models", LLAMA, "/v1/models", Json("List")).asked(MODELS),
-    get("/props", LLAMA, "About the server", Json("Object")),
-    get("/slots", LLAMA, "Open requests", Json("Objects")),
+    get("/props", LLAMA, "About the server", Json("Object")).asked(&[OF_MODEL]),
+    get("/slots", LLAMA, "Open requests", Json("Objects")).asked(&[OF_MODEL]),
     post("/apply-template", LLAMA, "A conversation as the text that the model reads", TEMPLATE, Json("Prompt")),
     post("/tokenize", LLAMA, "Ids of the tokens of a text or a conversation", TOKENIZE, Json("Tokens")),
     post("/detokenize", LLAMA, "The text of tokens", DETOKENIZE, Json("Prompt")),
@@ -147,6 +149,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
     get("/role", OWN, "Whose requests this worker takes", Json("Object")),
     post("/role", OWN, "Change it, where the server allows that", ROLE, Json("Object")),
     get("/v1/requests", OWN, "The last requests", Json("Object")).asked(&[
+        OF_MODEL,
         parameter("state", Text, "waiting, running, finished, cancelled, failed, with commas between"),
         parameter("min_ttft", Text, "whose first token took as long as this: 500ms, 2s"),
         parameter("min_gap", Text, "with a pause between tokens as long as this"),
@@ -164,17 +167,16 @@ pub(super) static OPERATIONS: &[Operation] = &[
     get("/plan", OWN, "What a deployment would do", Either(PLAN)).asked(&PLANNED),
     post("/plan", OWN, "The same of a model's config.json", Body::AnyJson, Either(PLAN)).asked(&PLANNED_OF_CONFIG),
     get("/plan/presets", OWN, "Models and machines that are known by name", Json("Object")),
-    get("/live/info", WATCH, "What is served, and what the machine can do", Json("Object")),
+    get("/live/info", WATCH, "What is served, and what the machine can do", Json("Object")).asked(&[OF_MODEL]),
     get("/live/feed", WATCH, "Steps as they happen", Other(EVENTS)).asked(&[
+        OF_MODEL,
         parameter("after", Integer, "those behind this step"),
         parameter("kv", Word(&["0", "1"]), "whether the map of the KV cache is told too"),
     ]),
-    get("/live/trace", WATCH, "The last steps as a trace", Json("Object")).asked(&[parameter(
-        "seconds",
-        Integer,
-        "length in seconds",
-    )]),
+    get("/live/trace", WATCH, "The last steps as a trace", Json("Object"))
+        .asked(&[OF_MODEL, parameter("seconds", Integer, "length in seconds")]),
     get("/live/whatif", WATCH, "What other settings would have done", Json("Object")).asked(&[
+        OF_MODEL,
         parameter("minutes", Integer, "length in minutes, up to now"),
         parameter("max_num_batched_tokens", Integer, "rows of one forward pass"),
         parameter("max_prefill_chunk", Integer, "rows of one prompt in one forward pass"),
@@ -185,9 +187,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
         parameter("tpot_slo", Text, "the target from token to token: 50ms, off"),
         parameter("speculate", Word(&["off"]), "without speculation"),
     ]),
-    post("/live/pause", WATCH, "Hold the engine, where the server allows that", Body::None, Json("Object")),
-    post("/live/step", WATCH, "One step of a paused engine", Body::None, Json("Object")),
-    post("/live/resume", WATCH, "Let it go", Body::None, Json("Object")),
+    post("/live/pause", WATCH, "Hold the engine, where the server allows that", Body::None, Json("Object"))
+        .asked(&[OF_MODEL]),
+    post("/live/step", WATCH, "One step of a paused engine", Body::None, Json("Object")).asked(&[OF_MODEL]),
+    post("/live/resume", WATCH, "Let it go", Body::None, Json("Object")).asked(&[OF_MODEL]),
 ];
 
 /// What may be planned, as who reads it knows it.

@@ -1,0 +1,220 @@
+//! The models that a server may load beside its first: those named on the command line or in the file of `--config`, and
+//! those of the cache where they are served on demand. Nothing is downloaded for a request.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use checkpoint::Checkpoint;
+use engine::{Observe, Starting};
+use launch::{Chosen, Settings};
+use model::ModelConfig;
+use protocol::Nanos;
+use residency::{Facts, Report, Rules};
+use server::{Catalog, KnownModel, OtherModels};
+
+use crate::environment;
+use crate::failure::Failure;
+use crate::flags::{ModelEntry, ServeFlags};
+use crate::models;
+
+/// Of the memory that the first model leaves, cache and all, the others get this much unless `--memory` says more.
+const SHARE: f64 = 0.8;
+/// Of the memory for all, the KV cache of one takes no more than this, unless two sequences at full length need more.
+const KV_SHARE: u64 = 8;
+/// Bytes that a disk is thought to bring in a second, before a model has been loaded.
+const BYTES_PER_SECOND: u64 = 500 << 20;
+/// Requests that wait for models in all.
+const MOST_WAITING: usize = 256;
+
+/// Where the others come from.
+struct CatalogOfServe {
+    entries: Vec<ModelEntry>,
+    /// Cached ones too.
+    is_on_demand: bool,
+    /// How each is started, unless its entry says otherwise.
+    settings: Settings,
+    keep_alive: Option<Duration>,
+    memory: u64,
+    /// What is known by name, and how it is started; `None`: it is no model that could be.
+    known: Mutex<BTreeMap<String, Option<Known>>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    model: KnownModel,
+    settings: Settings,
+    chosen: Chosen,
+}
+
+/// The models beside the first, whose settings are these; `None`: there can be none. `room`: bytes that it leaves.
+pub(super) fn others(flags: &ServeFlags, settings: &Settings, room: u64) -> Result<Option<OtherModels>, Failure> {
+    if !wants_several(flags)? {
+        return Ok(None);
+    }
+    let memory = flags.memory.unwrap_or((room as f64 * SHARE) as u64);
+    let settings = Settings {
+        // These are the first one's: its adapters, its shares of other memories, its own text.
+        adapters: Vec::new(),
+        max_adapters: None,
+        runtime_adapters: false,
+        kv_swap_bytes: 0,
+        kv_swap_disk: None,
+        cache_listener: None,
+        max_model_len: None,
+        speculation: super::plain_speculation(flags),
+        template: models::settings(&flags.model).template,
+        ..settings.clone()
+    };
+    let named = flags.models.iter().skip(1).map(|name| ModelEntry { pin: true, ..ModelEntry::of(name) });
+    let skipped = usize::from(flags.models.is_empty());
+    let catalog = CatalogOfServe {
+        entries: named.chain(flags.entries.iter().skip(skipped).cloned()).collect(),
+        is_on_demand: is_on_demand(flags),
+        settings,
+        keep_alive: flags.keep_alive.0,
+        memory,
+        known: Mutex::default(),
+    };
+    for entry in &catalog.entries {
+        // A name that is none is said before anything is served; what is not here is downloaded now.
+        models::open_for("serve", &entry.model)?;
+        catalog.read(entry).map_err(|problem| Failure::usage(format!("{}: {problem}", entry.model)))?;
+    }
+    let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
+    let rules = Rules {
+        memory,
+        load_wait: nanos(flags.load_wait),
+        load_timeout: nanos(flags.load_timeout),
+        most_waiting: MOST_WAITING,
+    };
+    Ok(Some(OtherModels { catalog: Arc::new(catalog), rules }))
+}
+
+/// Whether there is more than one model, or could be.
+pub(super) fn wants_several(flags: &ServeFlags) -> Result<bool, Failure> {
+    let is_asked_for = flags.models.len() + flags.entries.len() > 1 || flags.on_demand;
+    let alone = [("--record", flags.record.is_some()), ("--cluster-key", flags.cluster_key.is_some())];
+    let alone = alone.into_iter().find(|(_, is_set)| *is_set).map(|(flag, _)| flag);
+    match (is_asked_for, alone) {
+        (true, Some(flag)) => Err(Failure::usage(format!("{flag}: it is for a server of one model"))),
+        (true, None) => Ok(true),
+        (false, alone) => Ok(is_on_demand(flags) && alone.is_none()),
+    }
+}
+
+/// Cached models are loaded when they are asked for: where that is said, and where only this machine can ask and no model
+/// was named.
+fn is_on_demand(flags: &ServeFlags) -> bool {
+    let is_local = flags.uds.is_some() || ["127.0.0.1", "localhost", "::1"].contains(&flags.host.as_str());
+    flags.on_demand || is_local && super::name(flags).is_none()
+}
+
+impl CatalogOfServe {
+    fn known(&self, entry: &ModelEntry) -> Option<Known> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // What cannot be read is no model that could be served.
+        let found = known.entry(entry.model.clone()).or_insert_with(|| self.read(entry).ok());
+        found.clone()
+    }
+
+    /// What its headers say. No weight is read.
+    fn read(&self, entry: &ModelEntry) -> Result<Known, String> {
+        let checkpoint = models::open_here("serve", &entry.model).map_err(said)?;
+        let config = ModelConfig::load(&checkpoint).map_err(|error| error.to_string())?;
+        let chosen = self.settings.model.choose(&checkpoint).map_err(|error| error.to_string())?;
+        let context = config.max_position_embeddings.min(entry.max_model_len.unwrap_or(usize::MAX));
+        let mut settings = Settings { max_model_len: entry.max_model_len, ..self.settings.clone() };
+        settings.ttft = entry.ttft_slo.map(|target| target.0).or(settings.ttft);
+        settings.tpot = entry.tpot_slo.map(|target| target.0).or(settings.tpot);
+        let weights = config.weight_bytes_in_memory(chosen.class, settings.model.expert_memory);
+        let is_encoder = config.encoder.is_some();
+        let per_sequence = config.shape().kv_values * 2 * context as u64;
+        let all = per_sequence.saturating_mul(settings.max_num_seqs as u64);
+        let kv = settings.kv_cache_bytes.unwrap_or(all.min((2 * per_sequence).max(self.memory / KV_SHARE)));
+        let kv = if is_encoder { 0 } else { kv };
+        if !is_encoder && settings.kv_cache_bytes.is_none() {
+            settings.kv_cache_bytes = Some(kv);
+        }
+        let bytes = (weights + kv) / 10 * 11;
+        let mut names = models::names_for_clients(&entry.name, Some(&entry.model));
+        if names.is_empty() {
+            names.push(checkpoint.name().to_owned());
+        }
+        let (file_bytes, changed) = on_disk(&checkpoint);
+        let model = KnownModel {
+            names,
+            facts: Facts {
+                bytes,
+                loads_in: Nanos((1 + weights / BYTES_PER_SECOND) * 1_000_000_000),
+                pinned: entry.pin,
+                keep_alive: entry
+                    .keep_alive
+                    .map_or(self.keep_alive, |stays| stays.0)
+                    .map(|time| Nanos(time.as_nanos() as u64)),
+            },
+            file_bytes,
+            changed,
+            family: config.family.name().to_owned(),
+            parameters: config.shape().parameters(),
+            weights: chosen.class.name(),
+            context,
+            is_encoder,
+        };
+        Ok(Known { model, settings, chosen })
+    }
+
+    /// Those that are named, then those of the cache.
+    fn all(&self) -> Vec<ModelEntry> {
+        let cached = match self.is_on_demand {
+            true => hub::cached(&environment::variables().hub).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let cached = cached.iter().map(|model| ModelEntry::of(&model.id));
+        self.entries.iter().cloned().chain(cached).collect()
+    }
+}
+
+impl Catalog for CatalogOfServe {
+    fn models(&self) -> Vec<KnownModel> {
+        self.all().iter().filter_map(|entry| Some(self.known(entry)?.model)).collect()
+    }
+
+    fn start(&self, name: &str, report: &Report) -> Result<Arc<dyn Observe>, String> {
+        let is_it = |known: &Known| known.model.names.iter().any(|own| own == name);
+        let entries = self.all();
+        let found = entries.iter().find_map(|entry| Some((entry, self.known(entry).filter(is_it)?)));
+        let (entry, Known { settings, chosen, .. }) = found.ok_or("it is gone")?;
+        let checkpoint = models::open_here("serve", &entry.model).map_err(said)?;
+        let started = settings.start(&checkpoint, chosen, &mut |starting| {
+            if let Starting::Loading(progress) = starting {
+                report.at(progress.bytes_done, progress.bytes_total);
+            }
+        });
+        let engine = started.map_err(|error| error.to_string())?;
+        Ok(Arc::new(engine))
+    }
+}
+
+/// What a person would be told.
+fn said(failure: Failure) -> String {
+    match failure {
+        Failure::Usage(message) | Failure::Failed(message) => message,
+        Failure::OutputClosed | Failure::Interrupted | Failure::Said(_) => "it was interrupted".to_owned(),
+    }
+}
+
+/// Bytes of a model's files, and when the newest was written: seconds since 1970.
+fn on_disk(checkpoint: &Checkpoint) -> (u64, u64) {
+    let Some(path) = checkpoint.path() else { return (0, 0) };
+    let files = std::fs::read_dir(path).map_or_else(
+        |_| vec![path.to_path_buf()],
+        |entries| entries.take(1000).flatten().map(|entry| entry.path()).collect(),
+    );
+    let details = files.iter().filter_map(|file| std::fs::metadata(file).ok()).filter(std::fs::Metadata::is_file);
+    details.fold((0, 0), |(bytes, newest), file| {
+        let changed =
+            file.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |at| at.as_secs());
+        (bytes + file.len(), newest.max(changed))
+    })
+}
