@@ -79,7 +79,8 @@ pub(super) fn others(flags: &ServeFlags, settings: &Settings, room: u64) -> Resu
     for entry in &catalog.entries {
         // A name that is none is said before anything is served; what is not here is downloaded now.
         models::open_for("serve", &entry.model)?;
-        catalog.read(entry).map_err(|problem| Failure::usage(format!("{}: {problem}", entry.model)))?;
+        let known = catalog.read(entry).map_err(|problem| Failure::usage(format!("{}: {problem}", entry.model)))?;
+        catalog.known.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.model.clone(), Some(known));
     }
     let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
     let rules = Rules {
