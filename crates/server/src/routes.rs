@@ -49,7 +49,7 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 90] = [
+static TABLE: [Route; 91] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -127,6 +127,7 @@ static TABLE: [Route; 90] = [
     (Method::GET, "/", |by| on(by, live::page::file)),
     (Method::GET, "/app.js", |by| on(by, live::page::file)),
     (Method::GET, "/highlight.js", |by| on(by, live::page::file)),
+    (Method::GET, "/tour.js", |by| on(by, live::page::file)),
     (Method::GET, "/app.css", |by| on(by, live::page::file)),
     (Method::GET, "/favicon.svg", |by| on(by, live::page::file)),
     (Method::GET, "/licences.txt", |by| on(by, live::page::file)),

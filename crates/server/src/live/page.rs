@@ -14,10 +14,11 @@ use transport::error::ApiError;
 
 use crate::app::App;
 
-const FILES: [(&str, &str, &[u8]); 6] = [
+const FILES: [(&str, &str, &[u8]); 7] = [
     ("/", "text/html; charset=utf-8", include_bytes!("../../ui/index.html")),
     ("/app.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/app.js")),
     ("/highlight.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/highlight.js")),
+    ("/tour.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/tour.js")),
     ("/app.css", "text/css; charset=utf-8", include_bytes!("../../ui/app.css")),
     ("/favicon.svg", "image/svg+xml", include_bytes!("../../ui/favicon.svg")),
     ("/licences.txt", "text/plain; charset=utf-8", include_bytes!("../../ui/licences.txt")),
@@ -58,8 +59,8 @@ pub(crate) async fn file(State(_): State<Arc<App>>, uri: Uri, headers: HeaderMap
 }
 
 /// A name for each content.
-fn tags() -> &'static [HeaderValue; 6] {
-    static TAGS: OnceLock<[HeaderValue; 6]> = OnceLock::new();
+fn tags() -> &'static [HeaderValue; 7] {
+    static TAGS: OnceLock<[HeaderValue; 7]> = OnceLock::new();
     TAGS.get_or_init(|| {
         FILES.map(|(_, _, content)| {
             let digest = Sha256::digest(content);
