@@ -151,6 +151,8 @@ class Context {
     if (ready) {
       await page.locator("#page h1").waitFor();
       await page.locator(".connection[data-state=open], .connection[data-state=retrying]").waitFor();
+      // The lessons are in a file of their own.
+      if (path.startsWith("/#/learn")) await page.locator(".lesson h2").waitFor();
     }
     return page;
   }

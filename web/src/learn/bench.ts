@@ -13,8 +13,8 @@ import type { Trial } from "./types";
 export interface Row {
   name: string;
   cells: string[];
-  /** Not measured here but computed by `/plan`. */
-  isPlanned?: boolean;
+  /** Not counted here, but computed by `/plan` or by the simulator. */
+  basis?: "planned" | "simulated";
 }
 
 export interface Bench {
@@ -38,9 +38,9 @@ export function counted({ root, app, signal, tried }: Trial, { caption, columns,
   const results = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption, hidden: true }, table);
   const model = (): string => `${app.info.name}, ${app.info.weights}`;
   let shownOf = model();
-  const show = ({ name, cells, isPlanned = false }: Row): HTMLElement => {
+  const show = ({ name, cells, basis }: Row): HTMLElement => {
     results.hidden = false;
-    const row = el("tr", { class: isPlanned ? "planned" : "" }, el("th", { scope: "row" }, name, isPlanned && el("small", {}, " (planned)")), ...cells.map((cell) => el("td", {}, cell)));
+    const row = el("tr", { class: basis }, el("th", { scope: "row" }, name, basis && el("small", {}, ` (${basis})`)), ...cells.map((cell) => el("td", {}, cell)));
     add(body, row);
     return row;
   };
@@ -76,6 +76,8 @@ export interface Contest {
   /** The unit's name, as the head of its column. */
   column: string;
   limit?: string;
+  /** Why this server cannot run it at all; empty: it can. Then there is only the prediction. */
+  cannot?: string;
   a: string;
   b: string;
   run: (which: "a" | "b") => Promise<Sample>;
@@ -106,6 +108,10 @@ export function outcomeOf(agree: boolean[]): Outcome {
 export function compared(trial: Trial, contest: Contest): void {
   const { root } = trial;
   const work = async (show: (row: Row) => HTMLElement): Promise<string> => {
+    if (contest.cannot) {
+      await contest.more?.((row) => show(row));
+      return `${contest.cannot} Predicted instead: ${await contest.predicted()}`;
+    }
     const samples: { a: Sample; b: Sample }[] = [];
     const start = performance.now();
     while (samples.length < MOST_PAIRS && performance.now() - start < MOST_MS && !trial.signal.aborted) samples.push({ a: await contest.run("a"), b: await contest.run("b") });

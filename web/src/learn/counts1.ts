@@ -68,7 +68,7 @@ export const lengths: Experiment = (trial) => {
         show({ name: `${p} + ${n}, sent to this server`, cells: [`${prefill.length} + ${passes}`, "", "", "", ""] });
       }
       const plan = await planned(app, { ...SEVEN, prompt: p, response: n }, signal);
-      show({ name: `${p} + ${n}, 7B on an A100`, isPlanned: true, cells: [`${plan.prefill.passes} + ${plan.decode.passes}`, ms(plan.ttft_ms), ms(plan.tpot_ms), ms(plan.total_ms), percent(plan.prefill.share)] });
+      show({ name: `${p} + ${n}, 7B on an A100`, basis: "planned", cells: [`${plan.prefill.passes} + ${plan.decode.passes}`, ms(plan.ttft_ms), ms(plan.tpot_ms), ms(plan.total_ms), percent(plan.prefill.share)] });
       return `${ms(plan.ttft_ms)} to the first token + ${n - 1} × ${ms(plan.tpot_ms)} = ${ms(plan.total_ms)}; ${(1000 / plan.tpot_ms).toFixed(0)} tokens a second, and people read about 5 words.${p + n > app.info.max_model_len ? ` This server reads at most ${app.info.max_model_len.toLocaleString("en")} tokens, so this is planned and not sent.` : ""}`;
     },
   });
@@ -77,7 +77,7 @@ export const lengths: Experiment = (trial) => {
 /** Forty tokens, each by a request of its own that reads all before it again; and forty of one. */
 export const fortyAnswers: Experiment = (trial) => {
   const { app, signal } = trial;
-  const many = Math.min(40, long(app, 40));
+  const many = long(app, 40, 32);
   counted(trial, {
     caption: "The same words without a KV cache and with it",
     columns: ["requests", "rows computed"],
@@ -95,7 +95,7 @@ export const fortyAnswers: Experiment = (trial) => {
       const kept = whole.timings.prefill_tokens + whole.timings.decode_tokens;
       show({ name: "each word from the start again", cells: [String(many), rows.toLocaleString("en")] });
       show({ name: "with the KV cache", cells: ["1", kept.toLocaleString("en")] });
-      show({ name: "500 words, without a prompt", isPlanned: true, cells: ["500 or 1", `${of("rows500")} or 500`] });
+      show({ name: "500 words, without a prompt", basis: "planned", cells: ["500 or 1", `${of("rows500")} or 500`] });
       return `${rows.toLocaleString("en")} rows against ${kept}, and ${same === many ? "the same" : `${same} of`} ${many} tokens.`;
     },
   });
@@ -114,12 +114,12 @@ export const intensities: Experiment = (trial) => {
     return el("div", { class: "row fill-in" }, labelled(name, input), verdict);
   };
   add(root, fill("1,024 × 14 GFLOP / 312 TFLOP/s, in ms", "prefill1024"), fill("14 GB / 2 TB/s, in ms", "token"));
-  const prompt = long(app, 512);
+  const prompt = long(app, 512, 16);
   counted(trial, {
     caption: "Operations for each byte that is read",
     columns: ["rows", "FLOP a byte"],
     button: "Count both phases",
-    limit: shortContext(app, 512),
+    limit: shortContext(app, 512, 16),
     work: async (show) => {
       const [tokens] = await prompts(app, 1, prompt);
       const { id, timings } = await send(app, tokens!, 16, signal, { cache_salt: salt() });

@@ -1,7 +1,7 @@
 // Trials of part two that count: bytes, chunks, blocks, tokens.
 
 import { add, el } from "../dom";
-import { Log, type Request } from "../log";
+import { Log, type Step } from "../log";
 import { told } from "../ask";
 import { count, ms } from "../units";
 import type { StepEvent } from "../wire";
@@ -28,7 +28,7 @@ export const bytesByClass: Experiment = (trial) => {
     button: "Count the bytes",
     work: async (show) => {
       const { info } = app;
-      const line = (name: string, weights: number, kv: number, isPlanned: boolean) => show({ name, isPlanned, cells: [megabytes(weights), `${number(Math.round(kv))} B`, megabytes(weights + 1000 * kv)] });
+      const line = (name: string, weights: number, kv: number, isPlanned: boolean) => show({ name, ...(isPlanned && { basis: "planned" }), cells: [megabytes(weights), `${number(Math.round(kv))} B`, megabytes(weights + 1000 * kv)] });
       line(`${info.name}, as it is served`, info.weight_bytes, info.kv_bytes_per_token, false);
       const limits: [string, Record<string, string>][] = [
         [`${info.name}, int8`, { model: "here", weights: "int8", kv: "int8" }],
@@ -51,13 +51,13 @@ export const bytesByClass: Experiment = (trial) => {
 /** Bytes of a pass at the beginning of a context, and far in it; and the time of those passes. */
 export const bytesByPosition: Experiment = (trial) => {
   const { app, signal } = trial;
-  const positions = [...new Set([16, long(app, 1000), long(app, 4000)])];
+  const positions = [...new Set([16, long(app, 1000, 32), long(app, 4000, 32)])];
   const far = positions.at(-1)!;
   counted(part(trial), {
     caption: "What one token reads",
     columns: ["bytes", "of them weights"],
     button: "Count at each position",
-    limit: shortContext(app, 4000),
+    limit: shortContext(app, 4000, 32),
     work: async (show) => {
       const bytes: number[] = [];
       for (const position of positions) {
@@ -71,6 +71,8 @@ export const bytesByPosition: Experiment = (trial) => {
       return `The weights stay, keys and values grow: at position ${number(far)} a token reads ${(bytes.at(-1)! / bytes[0]!).toFixed(2)} times what it reads at 16.`;
     },
   });
+  // The same prompts in each pair: with a prefix cache, only the first one waits for them to be read.
+  let asked: Promise<number[][]> | null = null;
   compared(part(trial), {
     caption: "The time of these passes, in turns",
     button: "Compare their times",
@@ -78,8 +80,8 @@ export const bytesByPosition: Experiment = (trial) => {
     a: "position 16",
     b: `position ${number(far)}`,
     run: async (which) => {
-      const [tokens] = await prompts(app, 1, which === "a" ? 16 : far);
-      const { id } = await send(app, tokens!, 16, signal);
+      asked ??= Promise.all([16, far].map(async (length) => (await prompts(app, 1, length))[0]!));
+      const { id } = await send(app, (await asked)[which === "a" ? 0 : 1]!, 32, signal);
       return sampled(app, await decodesOf(app, id, true));
     },
     agrees: (a, b) => b > a,
@@ -95,7 +97,7 @@ export const bytesByPosition: Experiment = (trial) => {
 
 /** The part of `GET /live/whatif` that is read here. */
 interface WhatIf {
-  whatif: { preemptions: number; answers: number; longest_gap_ms?: number; ttft?: { p99: number } };
+  whatif: { preemptions: number; answers: number };
   steps: { whatif: StepEvent[] };
 }
 
@@ -106,21 +108,30 @@ async function whatIf({ app, signal }: Trial, changes: Record<string, string>): 
   return response.json();
 }
 
+/** Times between two tokens of the streams that these passes fell between. */
+function gapsBeside(log: Log, passes: Step[]): number[] {
+  const [first, last] = [passes[0]?.at ?? Infinity, passes.at(-1)?.end ?? -Infinity];
+  const tokens = [...log.requests.values()].flatMap(({ tokens }) => tokens);
+  return tokens.flatMap(({ at, gap }) => (gap != null && at > first && at - gap < last ? [gap] : []));
+}
+
 /** What the simulated minute holds besides the trial's own requests. */
 const besides = (answers: number, own: number): string => (answers > own ? ` The simulated minute has ${count(answers - own, "other request")} in it.` : "");
 
 /** A stream and a long prompt: how they shared passes here, and the same minute in chunks and in one piece. */
 export const chunksBothWays: Experiment = (trial) => {
   const { app, signal } = trial;
-  const length = long(app, 3000);
+  // Both fit into the pool, however small: the newcomer does not wait for blocks.
+  const half = Math.floor((app.info.blocks * app.info.block_size) / 2);
+  const length = Math.min(long(app, 4000, 1), half);
   counted(trial, {
     caption: "A long prompt beside a stream",
     columns: ["passes with the prompt", "of them with the stream's token", "longest gap"],
     button: "Disturb a stream",
-    limit: shortContext(app, 3000),
+    limit: length < long(app, 4000, 1) ? `This server's pool has ${count(app.info.blocks, "block")}, so the prompt has ${number(length)} tokens.` : shortContext(app, 4000, 1),
     work: async (show) => {
       const [quiet, loud] = [await prompts(app, 1, 16), await prompts(app, 1, length)];
-      const tokens = Math.max(16, Math.min(1500, app.info.max_model_len - 32));
+      const tokens = Math.max(16, Math.min(1500, app.info.max_model_len - 32, half - 64));
       const stream = send(app, quiet[0]!, tokens, signal);
       stream.catch(() => undefined); // awaited below
       await new Promise((resolve) => setTimeout(resolve, 60));
@@ -133,15 +144,17 @@ export const chunksBothWays: Experiment = (trial) => {
         const { whatif, steps } = await whatIf(trial, { max_num_batched_tokens: String(rows), max_prefill_chunk: String(rows), tpot_slo: "off", ttft_slo: "off" });
         const log = new Log(Infinity);
         for (const step of steps.whatif) log.step(step);
-        const longest = [...log.requests.values()].reduce((found, request) => (request.promptTokens >= length && request.promptTokens > (found?.promptTokens ?? 0) ? request : found), null as Request | null);
-        const simulated = log.steps.filter((step) => step.prefill.some((row) => row.r === longest?.name));
-        const gap = whatif.longest_gap_ms ?? 0;
-        show({ name, cells: [String(simulated.length), String(simulated.filter(({ decode }) => decode.length > 0).length), ms(gap)], isPlanned: true });
-        return [simulated.length, gap, whatif.answers];
+        // The newest of its length is the trial's own.
+        const newcomer = [...log.requests.values()].filter((request) => request.promptTokens === length).at(-1);
+        const passes = log.steps.filter((step) => step.prefill.some((row) => row.r === newcomer?.name));
+        const gap = Math.max(0, ...gapsBeside(log, passes));
+        show({ name, cells: [String(passes.length), String(passes.filter(({ decode }) => decode.length > 0).length), ms(gap)], basis: "simulated" });
+        return [passes.length, gap, whatif.answers];
       };
       const [pieces, short, answers] = await course("this minute in chunks of 128", 128);
       const [one, hole] = await course("this minute in one piece", app.info.max_model_len);
-      const who = shared > 0 ? `Who delayed the stream: the prompt of ${number(length)} tokens, in ${count(shared, "pass", "passes")} that carried both.` : "The prompt met no token of the stream here: it was over before. The simulated course below does not depend on that moment.";
+      const isAlone = app.info.max_num_seqs < 2 ? "This server computes one request at a time (--max-num-seqs 1): the newcomer waits for all of the stream." : "";
+      const who = isAlone || (shared > 0 ? `Who delayed the stream: the prompt of ${number(length)} tokens, in ${count(shared, "pass", "passes")} that carried both.` : "The prompt met no token of the stream here: it was over before. Press the button again.");
       return `${who} Simulated, ${count(pieces, "piece")} with a longest gap of ${ms(short)}, or ${count(one, "piece")} with ${ms(hole)}.${besides(answers, 2)}`;
     },
   });
@@ -150,12 +163,12 @@ export const chunksBothWays: Experiment = (trial) => {
 /** Three prompts in order: new, the same, and the same behind another first word. */
 export const threePrompts: Experiment = (trial) => {
   const { app, signal } = trial;
-  const length = long(app, 1024);
+  const length = long(app, 1024, 8);
   counted(trial, {
     caption: "Three prompts in order",
     columns: ["computed", "from the cache"],
     button: "Send all three",
-    limit: shortContext(app, 1024),
+    limit: shortContext(app, 1024, 8),
     work: async (show) => {
       const [[prompt], [other]] = [await prompts(app, 1, length), await prompts(app, 1, 16)];
       const own = { cache_salt: salt() };
@@ -168,8 +181,8 @@ export const threePrompts: Experiment = (trial) => {
       await run("new", prompt!);
       await run("the same again", prompt!);
       await run("another first word", [other!.find((token) => token !== prompt![0]) ?? 0, ...prompt!.slice(1)]);
-      show({ name: "20,000 tokens, asked 100 times, no cache", isPlanned: true, cells: ["2,000,000 tokens", "0 tokens"] });
-      show({ name: "the same with a cache", isPlanned: true, cells: ["20,000 tokens", "1,980,000 tokens"] });
+      show({ name: "20,000 tokens, asked 100 times, no cache", basis: "planned", cells: ["2,000,000 tokens", "0 tokens"] });
+      show({ name: "the same with a cache", basis: "planned", cells: ["20,000 tokens", "1,980,000 tokens"] });
       if (found[1] === 0) return "Nothing was found again: this server keeps no prefixes (--no-enable-prefix-caching), so it cannot show this. The scene and the question do.";
       return `Of ${count(length, "token")}, ${number(found[1]!)} were there the second time: whole blocks of ${app.info.block_size}. Behind another first word ${found[2] === 0 ? "none was" : `${number(found[2]!)} were`}.`;
     },
@@ -188,7 +201,7 @@ export const packing: Experiment = (trial) => {
       const lengths = (): number[] => [...app.feed.log.requests.values()].flatMap(({ ended }) => (ended && ended.prompt_tokens > 0 ? [ended.prompt_tokens + ended.generated] : [])).slice(-50);
       if (lengths().length < 6) {
         // Nothing to pack yet: a few of different lengths.
-        const sent = await Promise.all([20, 60, 120, 200, 50, 90].map(async (length) => send(app, (await prompts(app, 1, long(app, length)))[0]!, 8, signal)));
+        const sent = await Promise.all([20, 60, 120, 200, 50, 90].map(async (length) => send(app, (await prompts(app, 1, long(app, length, 8)))[0]!, 8, signal)));
         for (const { id } of sent) await prefillsOf(app, id);
       }
       const known = lengths();
@@ -207,29 +220,29 @@ export const packing: Experiment = (trial) => {
 export const smallPool: Experiment = (trial) => {
   const { app, signal } = trial;
   const { block_size, blocks } = app.info;
-  const [prompt, tokens, many] = [long(app, 512), Math.min(128, long(app, 256)), Math.max(1, Math.min(4, app.info.max_num_seqs))];
+  const [prompt, tokens, many] = [long(app, 512, 128), 128, Math.max(1, Math.min(4, app.info.max_num_seqs))];
   const each = Math.ceil((prompt + tokens) / block_size) + 1;
-  // One fits, two do not grow to their ends.
-  const small = Math.min(blocks, Math.ceil(1.9 * each));
+  // Two prompts fit, and do not grow to their ends.
+  const small = Math.min(blocks, each + Math.ceil(prompt / block_size) + 1);
   counted(trial, {
     caption: "The same requests in this pool and in a small one",
     columns: ["blocks", "steps with requests waiting for blocks", "preemptions"],
     button: `Send ${many} long requests`,
-    limit: shortContext(app, 512),
+    limit: shortContext(app, 512, 128),
     work: async (show) => {
       const before = app.feed.log.lastStep?.id ?? -1;
       const wanted = await prompts(app, many, prompt);
       const answers = await Promise.all(wanted.map((prompt) => send(app, prompt, tokens, signal)));
       for (const { id } of answers) await prefillsOf(app, id);
       const steps = app.feed.log.steps.filter((step) => step.id > before);
-      const line = (name: string, pool: number, steps: StepEvent[], isPlanned: boolean): [number, number] => {
+      const line = (name: string, pool: number, steps: StepEvent[], isSimulated: boolean): [number, number] => {
         const [waited, out] = [steps.filter((step) => step.blocked === "kv").length, sum(steps.map((step) => step.preempted.length))];
-        show({ name, isPlanned, cells: [number(pool), number(waited), String(out)] });
+        show({ name, ...(isSimulated && { basis: "simulated" }), cells: [number(pool), number(waited), String(out)] });
         return [waited, out];
       };
       line("this pool", blocks, steps, false);
       const { whatif, steps: simulated } = await whatIf(trial, { kv_blocks: String(small) });
-      const [waited] = line("a small one, simulated", small, simulated.whatif, true);
+      const [waited] = line("a small one", small, simulated.whatif, true);
       let same = 0;
       for (const [at, prompt] of wanted.entries()) if ((await send(app, prompt, tokens, signal)).text === answers[at]!.text) same += 1;
       const inLittle = small >= blocks ? `This server's pool is as small: ${count(blocks, "block")}.` : `In ${count(small, "block")} requests waited for room in ${count(waited, "step")}, and ${count(whatif.preemptions, "request")} had to leave for a while.`;

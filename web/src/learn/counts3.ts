@@ -13,7 +13,7 @@ const REPEATS = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
 /** The same words without drafts and with them, in passes. */
 export const tokensOfPass: Experiment = (trial) => {
   const { app, signal } = trial;
-  const tokens = long(app, 160);
+  const tokens = long(app, 160, 240);
   counted(trial, {
     caption: "The same words without drafts and with them",
     columns: ["tokens", "passes", "tokens of a pass", "drafted", "accepted"],
@@ -45,7 +45,7 @@ export const thoughtBudget: Experiment = (trial) => {
     button: "Ask with both budgets",
     work: async (show) => {
       const run = async (budget: number): Promise<number> => {
-        const { thought, timings } = await chat(app, "What is 7 + 5?", long(app, 128), signal, { thinking_token_budget: budget });
+        const { thought, timings } = await chat(app, "What is 7 + 5?", long(app, 128, 64), signal, { thinking_token_budget: budget });
         const all = timings.decode_tokens + 1;
         show({ name: `budget ${budget}`, cells: [String(thought), thought === 0 ? "the first" : `after ${count(thought, "token")} and its marks`, String(all)] });
         return thought;
@@ -79,15 +79,15 @@ export const shipping: Experiment = (trial) => {
     button: "Ship it",
     work: async (show) => {
       const [tokens, rate] = [Math.round(positive(prompt.input, "the prompt")), positive(link.input, "the link") * 1.25e8];
-      const line = async (name: string, question: Record<string, string>, isPlanned: boolean): Promise<[number, number]> => {
+      const line = async (name: string, question: Record<string, string>): Promise<[number, number]> => {
         const plan = await planned(app, { ...question, prompt: tokens, response: 2, batch: 1 }, signal);
         const bytes = tokens * plan.memory.kv_per_token;
         const way = (bytes * 1000) / rate;
-        show({ name, isPlanned, cells: [`${short(bytes)}B`, ms(way), ms(plan.ttft_ms)] });
+        show({ name, basis: "planned", cells: [`${short(bytes)}B`, ms(way), ms(plan.ttft_ms)] });
         return [way, plan.ttft_ms];
       };
-      const [way, prefill] = await line("7B on an A100", { model: "7b", machine: "a100" }, true);
-      if (tokens < app.info.max_model_len) await line(`${app.info.name}, here`, { model: "here", machine: "here" }, true);
+      const [way, prefill] = await line("7B on an A100", { model: "7b", machine: "a100" });
+      if (tokens < app.info.max_model_len) await line(`${app.info.name}, here`, { model: "here", machine: "here" });
       return way < prefill ? `The way takes ${((100 * way) / prefill).toFixed(0)} % of the prefill: apart pays where prompts disturb streams for longer than that.` : `The way takes ${(way / prefill).toFixed(1)} times as long as the prefill that it saves: over this link, one pool with chunks is better.`;
     },
   });
@@ -113,7 +113,7 @@ export const ownPrice: Experiment = (trial) => {
         const plan = await planned(app, { model: "7b", machine: "a100", prompt: 1024, response: 256, batch }, signal);
         if (batch === 1) input = (perMs * plan.ttft_ms * 1e6) / 1024;
         const output = (perMs * plan.tpot_ms * 1e6) / batch;
-        show({ name: `batch ${batch}`, isPlanned: true, cells: [money(input), money(output)] });
+        show({ name: `batch ${batch}`, basis: "planned", cells: [money(input), money(output)] });
         prices.push(output);
       }
       return `A million tokens of input cost ${money(input)}, of output ${money(prices[0]!)} alone and ${money(prices[2]!)} in a batch of 64: ${(prices[2]! / input).toFixed(0)} times the input's price even then.`;

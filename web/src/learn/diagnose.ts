@@ -48,7 +48,7 @@ const evidence: Experiment = (trial) => {
     columns: ["evidence", "figure", "for comparison"],
     button: "Make the four complaints",
     work: async (show) => {
-      const [[pdf], [short], [other]] = [await prompts(app, 1, long(app, 2000)), await prompts(app, 1, 16), await prompts(app, 1, long(app, 1000))];
+      const [[pdf], [short], [other]] = [await prompts(app, 1, long(app, 2000, 8)), await prompts(app, 1, 16), await prompts(app, 1, long(app, 1000, 1))];
       const late = await send(app, pdf!, 8, signal, { cache_salt: salt() });
       show({ name: "slow start", cells: ["rows of the prompt", late.timings.prefill_tokens.toLocaleString("en"), `rows of the answer: ${late.timings.decode_tokens}`] });
       const far = (await decodesOf(app, late.id))[0];
@@ -64,7 +64,7 @@ const evidence: Experiment = (trial) => {
       const shared = (await prefillsOf(app, loud.id)).filter(({ decode }) => decode.some((row) => row.r === id));
       show({ name: "stutter", cells: ["rows of another prompt in the stream's passes", sum(shared.map(rowsOf(loud.id))).toLocaleString("en"), `passes: ${shared.length}`] });
       const { blocks, block_size, max_model_len } = app.info;
-      show({ name: "out of memory", cells: ["users that fit by reservation", Math.floor((blocks * block_size) / max_model_len).toLocaleString("en"), `in pages, of ${long(app, 2000).toLocaleString("en")} tokens: ${Math.floor(blocks / Math.ceil(long(app, 2000) / block_size)).toLocaleString("en")}`] });
+      show({ name: "out of memory", cells: ["users that fit by reservation", Math.floor((blocks * block_size) / max_model_len).toLocaleString("en"), `in pages, of ${long(app, 2000, 8).toLocaleString("en")} tokens: ${Math.floor(blocks / Math.ceil(long(app, 2000, 8) / block_size)).toLocaleString("en")}`] });
       return "Four figures, one for each. Now pick for each complaint what to look at, and what to do.";
     },
   });

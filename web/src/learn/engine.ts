@@ -8,15 +8,16 @@ import { told } from "../phases";
 import type { Plan } from "../plan";
 import { median } from "../units";
 
-/** Tokens of a prompt that is long for this model, and leaves room for the answer. */
-export function long(app: App, wanted: number): number {
-  return Math.max(16, Math.min(wanted, Math.floor(app.info.max_model_len / 2)));
+/** Tokens of a prompt: as many as wanted, where this server reads them and an answer of `answer` tokens. */
+export function long(app: App, wanted: number, answer: number): number {
+  return Math.max(16, Math.min(wanted, app.info.max_model_len - answer));
 }
 
 /** Why a trial is smaller here than elsewhere; empty: it is not. */
-export function shortContext(app: App, wanted: number): string {
+export function shortContext(app: App, wanted: number, answer: number): string {
   const { max_model_len } = app.info;
-  return long(app, wanted) === wanted ? "" : `This server reads at most ${max_model_len.toLocaleString("en")} tokens, so the trial takes ${long(app, wanted).toLocaleString("en")} in place of ${wanted.toLocaleString("en")}. The scene and the question hold for any length.`;
+  const here = long(app, wanted, answer);
+  return here === wanted ? "" : `This server reads at most ${max_model_len.toLocaleString("en")} tokens, so the trial takes ${here.toLocaleString("en")} in place of ${wanted.toLocaleString("en")}. The scene and the question hold for any length.`;
 }
 
 /** What came back of a prompt that was sent. */

@@ -1,5 +1,6 @@
 // Trials that compare times, in pairs; everything else counts.
 
+import type { App } from "../app";
 import { add, el, say } from "../dom";
 import { labelled } from "../form";
 import { rate } from "../phases";
@@ -11,16 +12,18 @@ import type { Experiment } from "./types";
 
 const SHORT = 16;
 
+/** Why there is no company to be had. */
+const alone = ({ info }: App): string => (info.max_num_seqs < 2 ? "This server computes one request at a time (--max-num-seqs 1), so there is no batch to try." : "");
+
 /** One stream against several: the time of a token, all streams together. */
 export const streamsAtOnce: Experiment = (trial) => {
   const { app, signal } = trial;
-  const many = Math.min(8, app.info.max_num_seqs);
-  const limit = many < 2 ? "This server computes one request at a time, so there is no batch to try: --max-num-seqs 1." : "";
+  const many = Math.max(2, Math.min(8, app.info.max_num_seqs));
   compared(trial, {
     caption: "One stream and several at once, in turns",
     button: `1 stream, then ${many}, seven times`,
     column: "time for each token, all streams together",
-    limit,
+    cannot: alone(app),
     a: "1 stream",
     b: `${many} streams`,
     run: async (which) => {
@@ -40,8 +43,8 @@ export const streamsAtOnce: Experiment = (trial) => {
     },
     more: async (show) => {
       const plan = await planned(app, { model: "7b", machine: "a100", prompt: 1024, response: 256, batch: 1 }, signal);
-      for (const { batch, tpot_ms, tokens_per_second } of plan.by_batch.filter(({ batch }) => [1, 8, 64, 256].includes(batch))) show({ name: `7B on an A100, ${batch}`, isPlanned: true, cells: [`${ms(1000 / tokens_per_second)} (each waits ${ms(tpot_ms)})`, ""] });
-      show({ name: "7B on an A100, knee", isPlanned: true, cells: [`${plan.knee ?? "–"} rows`, ""] });
+      for (const { batch, tpot_ms, tokens_per_second } of plan.by_batch.filter(({ batch }) => [1, 8, 64, 256].includes(batch))) show({ name: `7B on an A100, ${batch}`, basis: "planned", cells: [`${ms(1000 / tokens_per_second)} (each waits ${ms(tpot_ms)})`, ""] });
+      show({ name: "7B on an A100, knee", basis: "planned", cells: [`${plan.knee ?? "–"} rows`, ""] });
     },
   });
 };
@@ -49,12 +52,12 @@ export const streamsAtOnce: Experiment = (trial) => {
 /** A chat alone, and beside work that can wait; and how many users a machine holds. */
 export const chatBesideFlex: Experiment = (trial) => {
   const { app, signal } = trial;
-  const flex = Math.max(1, Math.min(20, app.info.max_num_seqs - 1));
+  const flex = Math.max(2, Math.min(20, app.info.max_num_seqs - 1));
   compared(part(trial), {
     caption: "A chat alone and beside flex work, in turns",
     button: `Chat alone, then beside ${flex}`,
     column: "time of the chat's token",
-    limit: app.info.max_num_seqs < 2 ? "This server computes one request at a time: a chat is always alone (--max-num-seqs 1)." : "",
+    cannot: alone(app),
     a: "the chat, alone",
     b: `beside ${flex} flex requests`,
     run: async (which) => {
@@ -91,7 +94,7 @@ export const chatBesideFlex: Experiment = (trial) => {
       for (const [name, prompt, response] of kinds) {
         const { fleet } = await planned(app, { model: "7b", machine: "a100", prompt, response, users: users.valueAsNumber, rate: "1/min", batch: 1 }, signal);
         if (!fleet) throw new Error("the server planned no fleet");
-        show({ name, isPlanned: true, cells: [fleet.limiting, `${(100 * fleet.prefill_share).toFixed(0)} %`, String(fleet.machines)] });
+        show({ name, basis: "planned", cells: [fleet.limiting, `${(100 * fleet.prefill_share).toFixed(0)} %`, String(fleet.machines)] });
         limits.push(fleet.limiting);
       }
       return `Chats are limited by ${limits[0]}, documents with short answers by ${limits[1]}.`;
