@@ -257,10 +257,10 @@ test("a scene goes forward and back by keys and by buttons, says each frame, and
   }
 });
 
-test("every lesson on a phone in dark and on a desk in light: nothing too wide, and no violation", async (context) => {
-  const server = await context.server();
-  const found = [];
-  for (const options of [{ dark: true, width: 390, height: 844 }, { dark: false }]) {
+for (const [where, options] of [["a phone in dark", { dark: true, width: 390, height: 844 }], ["a desk in light", { dark: false }]]) {
+  test(`every lesson on ${where}: nothing too wide, and no violation`, async (context) => {
+    const server = await context.server();
+    const found = [];
     const page = await context.open(server, "/#/learn", options);
     for (const place of [...LESSONS, "exam", "end", "figures"]) {
       await go(page, place);
@@ -275,10 +275,9 @@ test("every lesson on a phone in dark and on a desk in light: nothing too wide, 
       for (const violation of await violations(page)) found.push(`${place}, ${options.width ?? 1280} px: ${violation}`);
       await context.picture(page, `learn ${place} ${options.width ?? 1280}`);
     }
-    await page.close();
-  }
-  assert.deepEqual(found, []);
-});
+    assert.deepEqual(found, []);
+  });
+}
 
 test("addresses that are none lead to a lesson, and what is kept is read with care", async (context) => {
   const server = await context.server();

@@ -62,6 +62,11 @@ export class Course {
   at = 0;
   steps = 0;
 
+  /** `cost`: what a pass that decodes takes by itself in ms, by its rows and the length of the prompt before them. */
+  constructor(cost = (rows) => 2 + rows / 8) {
+    this.cost = cost;
+  }
+
   /** The machine's share of what comes next, how much is not sure, and its share of each third pass. */
   disturb(machine, uncertain = 0, third = machine) {
     Object.assign(this, { machine, uncertain, third });
@@ -86,9 +91,9 @@ export class Course {
         this.pass(len / 16 + beside.length, { prefill: [{ r, a: 0, start, len, samples: start + len === prompt ? n : 0, cached }], decode: beside.map((r) => ({ r, a: 0, start: 99 })) });
       }
     }
-    for (let i = 1; i < tokens; i += 1) this.pass(2 + decode.length / 8, { decode });
+    for (let i = 1; i < tokens; i += 1) this.pass(this.cost(decode.length, prompt), { decode });
     const time = (own) => ({ wall: own / (1 - this.machine), owners: (name) => ({ [name]: own, machine_ms: own / (1 - this.machine) - own }) });
-    const [first, rest] = [time((prompt - cached) / 16), time((tokens - 1) * (2 + decode.length / 8))];
+    const [first, rest] = [time((prompt - cached) / 16), time((tokens - 1) * this.cost(decode.length, prompt))];
     for (const r of names) {
       this.events.push(["ended", { r, at: this.at, ending: "length", arrived: 0, queue_ms: 0, longest_gap_ms: 2, ttft_ms: first.wall, tpot_ms: 2, prompt_tokens: prompt, generated: tokens, cached }]);
       this.answers.push({
@@ -113,8 +118,6 @@ export async function lesson(context, number, { events, answers }) {
       const said = { id, choices: [{ text: "a", finish_reason: "length" }], timings };
       await route.fulfill(route.request().postDataJSON().stream ? { contentType: "text/event-stream", body: sse([["message", said]]) } : { json: said });
     });
-    const [, wait] = step(0, 0, 10, { prefill: [{ r: "r0", a: 0, start: 0, len: 16, samples: 1, cached: 0 }], blocked: "kv" });
-    await page.route("**/live/whatif*", (route) => route.fulfill({ json: { whatif: { preemptions: 2, ttft: { p99: 1500 } }, steps: { whatif: [wait] } } }));
   };
   return context.open(await context.server(), `/#/learn/${number}`, { prepare, expected: /status of 404|willReadFrequently/ });
 }

@@ -3,6 +3,8 @@
 //   A B  A B  A B ... 7 pairs or 10 s  -->  6 of 7 as the lesson says        shown
 //                                           6 of 7 the other way round       said as such
 //                                           else                             not clear on this machine now: the prediction
+//
+// Times within a fiftieth of each other are neither: steps are undisturbed to within that.
 
 import { add, el, fill, say } from "../dom";
 import { count, median } from "../units";
@@ -81,8 +83,8 @@ export interface Contest {
   a: string;
   b: string;
   run: (which: "a" | "b") => Promise<Sample>;
-  /** Whether a pair is as the lesson says. */
-  agrees: (a: number, b: number) => boolean;
+  /** Above 1: a pair is as the lesson says. */
+  gain: (a: number, b: number) => number;
   format: (value: number) => string;
   shown: (a: number, b: number) => string;
   reversed: (a: number, b: number) => string;
@@ -94,15 +96,16 @@ export interface Contest {
 const MOST_PAIRS = 7;
 const FEWEST_PAIRS = 5;
 const MOST_MS = 10_000;
+const TIE = 1.02;
 
-export type Outcome = "shown" | "unclear" | "reversed";
+type Outcome = "shown" | "unclear" | "reversed";
 
 /** Six of seven, or all of fewer; with fewer than five pairs nothing is clear. */
-export function outcomeOf(agree: boolean[]): Outcome {
-  const yes = agree.filter(Boolean).length;
-  if (agree.length < FEWEST_PAIRS) return "unclear";
-  if (yes * MOST_PAIRS >= (MOST_PAIRS - 1) * agree.length) return "shown";
-  return (agree.length - yes) * MOST_PAIRS >= (MOST_PAIRS - 1) * agree.length ? "reversed" : "unclear";
+function outcomeOf(gains: number[]): Outcome {
+  const areMost = (some: number[]): boolean => some.length * MOST_PAIRS >= (MOST_PAIRS - 1) * gains.length;
+  if (gains.length < FEWEST_PAIRS) return "unclear";
+  if (areMost(gains.filter((gain) => gain > TIE))) return "shown";
+  return areMost(gains.filter((gain) => gain < 1 / TIE)) ? "reversed" : "unclear";
 }
 
 export function compared(trial: Trial, contest: Contest): void {
@@ -116,7 +119,7 @@ export function compared(trial: Trial, contest: Contest): void {
     const start = performance.now();
     while (samples.length < MOST_PAIRS && performance.now() - start < MOST_MS && !trial.signal.aborted) samples.push({ a: await contest.run("a"), b: await contest.run("b") });
     const pairs = samples.flatMap(({ a, b }) => (a.value == null || b.value == null ? [] : [[a.value, b.value] as const]));
-    const outcome = outcomeOf(pairs.map(([a, b]) => contest.agrees(a, b)));
+    const outcome = outcomeOf(pairs.map(([a, b]) => contest.gain(a, b)));
     const line = (which: "a" | "b"): HTMLElement => {
       const own = samples.map((sample) => sample[which]);
       const values = own.flatMap(({ value }) => (value == null ? [] : [value]));

@@ -43,7 +43,7 @@ export const lengths: Experiment = (trial) => {
   const { app, signal } = trial;
   const slider = (name: string, max: number, value: number, step: number) => {
     const input = el("input", { type: "range", min: step, max, step, value });
-    const shown = el("output", { class: "number" }, input.value);
+    const shown = el("output", { class: "number" }, value.toLocaleString("en"));
     input.addEventListener("input", () => say(shown, input.valueAsNumber.toLocaleString("en")));
     return { input, row: el("div", { class: "slider" }, labelled(name, input), shown), shown };
   };

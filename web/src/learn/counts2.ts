@@ -84,7 +84,7 @@ export const bytesByPosition: Experiment = (trial) => {
       const { id } = await send(app, (await asked)[which === "a" ? 0 : 1]!, 32, signal);
       return sampled(app, await decodesOf(app, id, true));
     },
-    agrees: (a, b) => b > a,
+    gain: (a, b) => b / a,
     format: ms,
     shown: (a, b) => `a token at position ${number(far)} took ${ms(b)}, at 16 ${ms(a)}.`,
     reversed: (a, b) => `a token at position ${number(far)} took ${ms(b)}, less than ${ms(a)} at 16.`,

@@ -32,7 +32,7 @@ export const streamsAtOnce: Experiment = (trial) => {
       const steps = (await decodesOf(app, id, true)).filter((step) => step.decode.length === streams);
       return sampled(app, steps, (own) => own / streams);
     },
-    agrees: (a, b) => b < a,
+    gain: (a, b) => a / b,
     format: ms,
     shown: (a, b) => `${many} streams wrote ${(a / b).toFixed(1)} times as many tokens a second as one, and each waited ${((b * many) / a).toFixed(2)} times as long for its next.`,
     reversed: (a, b) => `${many} streams wrote fewer tokens a second than one: ${ms(b)} for each against ${ms(a)}. Rows cost more than a reading here: this machine's knee is below ${many}.`,
@@ -69,7 +69,7 @@ export const chatBesideFlex: Experiment = (trial) => {
       const steps = await decodesOf(app, id);
       return sampled(app, steps.filter(({ decode }) => (crowd ? decode.length > 1 : decode.length === 1)));
     },
-    agrees: (a, b) => b > a,
+    gain: (a, b) => b / a,
     format: ms,
     shown: (a, b) => `the chat's token took ${ms(a)} alone and ${ms(b)} in company: that is the price of ${flex} more streams.`,
     reversed: (a, b) => `the chat's token took ${ms(b)} in company and ${ms(a)} alone.`,

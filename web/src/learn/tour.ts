@@ -30,7 +30,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   };
   let number = 0;
   const parts = PARTS.map(([name, lessons]) =>
-    el("div", { class: "part" }, el("p", { class: "name" }, name), el("ol", { "aria-label": name }, ...lessons.map(({ title }) => link(String((number += 1)), rings[number - 1]!.element, el("span", {}, `${number}. ${title}`))))),
+    el("div", { class: "part" }, el("p", { class: "name" }, name), el("ol", { "aria-label": name }, ...lessons.map(({ title }) => link(String((number += 1)), rings[number - 1]!.element, el("span", {}, `${number}. `, el("span", { class: "title" }, title)))))),
   );
   const places = el("ul", { class: "places", "aria-label": "More" }, ...Object.entries(PLACES).map(([place, [name]]) => link(place, name)));
   const page = el("article", { class: "lesson panel" });
