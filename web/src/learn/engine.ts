@@ -75,19 +75,24 @@ export const sum = (values: number[]): number => values.reduce((sum, value) => s
 /** Rows of a request's prompt in a step. */
 export const rowsOf = (id: string) => (step: Step): number => sum(step.prefill.filter((row) => row.r === id).map((row) => row.len));
 
-/** The passes over a request's prompt, when the feed has told of all of them. */
-export async function prefillsOf(app: App, id: string): Promise<Step[]> {
+/** The passes that carried a request, when the feed has told of all of them. */
+async function passesOf(app: App, id: string): Promise<Step[]> {
   await told(app, id);
-  const steps = app.feed.log.steps.filter((step) => rowsOf(id)(step) > 0);
+  const has = (rows: { r: unknown }[]): boolean => rows.some(({ r }) => r === id);
+  const steps = app.feed.log.steps.filter(({ prefill, decode }) => has(prefill) || has(decode));
   if (steps.length === 0) throw new Error("the feed has not told of this request. Is the connection live?");
   return steps;
 }
 
-/** The passes without a prompt that decoded for this request; `alone`: for no other. */
+/** Those over its prompt. */
+export async function prefillsOf(app: App, id: string): Promise<Step[]> {
+  return (await passesOf(app, id)).filter((step) => rowsOf(id)(step) > 0);
+}
+
+/** Those of its answer without a prompt beside it; `alone`: without any other request. */
 export async function decodesOf(app: App, id: string, alone = false): Promise<Step[]> {
-  await told(app, id);
   const theirs = (row: { r: unknown }): boolean => row.r === id;
-  return app.feed.log.steps.filter(({ prefill, decode }) => prefill.length === 0 && decode.some(theirs) && (!alone || decode.every(theirs)));
+  return (await passesOf(app, id)).filter(({ prefill, decode }) => prefill.length === 0 && (!alone || decode.every(theirs)));
 }
 
 /** A time: the median of the undisturbed ones of some steps, by their own time, and of how many it is. */

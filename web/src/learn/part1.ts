@@ -64,7 +64,7 @@ export const PART_ONE: Lesson[] = [
   {
     title: "Why a KV cache",
     asks: "Does the model read everything again for each new word?",
-    why: `Attention compares each token with all before it, through their keys and values. Without a cache, 500 tokens take 1 + 2 + … + 500 = ${of("rows500")} rows; with their keys and values kept, 500.`,
+    why: `Attention compares each token with all before it, through their keys and values. Without a cache, 500 tokens take 1 + 2 + … + 500 = ${of("rows500")} rows; with their keys and values kept, 500. It is memory, spent to save arithmetic.`,
     scene: whyCache,
     experiment: fortyAnswers,
     questions: [

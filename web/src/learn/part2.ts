@@ -9,7 +9,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "Fewer bytes",
     asks: "Why does a smaller file make a faster writer?",
-    why: `Decode's time is bytes over bandwidth, so fewer bytes are more speed. Weights in 8 bits take ${of("int8")} in place of 14, in 4 bits ${of("int4")}. Keys and values shrink too: by shared heads, by 8 bits.`,
+    why: `Decode's time is bytes over bandwidth, so fewer bytes are more speed. Weights in 8 bits take ${of("int8")} in place of 14, in 4 bits ${of("int4")}. Keys and values shrink too: by shared heads, by 8 bits. Cores that wait for memory gain nothing from more cores.`,
     scene: fewerBytes,
     experiment: bytesByClass,
     questions: [
@@ -49,7 +49,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "The noisy neighbour",
     asks: "Why does my answer freeze when someone else sends a document?",
-    why: "Prompt and streams share passes. One pass over 4,000 tokens holds all streams. Chunked prefill cuts it: each pass carries every stream's next token and a piece of the prompt. Streams first, without a share for prompts, is the opposite error: prefill starvation.",
+    why: "Prompt and streams share passes. One pass over 4,000 tokens holds all streams. Chunked prefill cuts it: each pass carries every stream's next token and a piece of the prompt, whose own first token comes a little later for it. Streams first, without a share for prompts, is the opposite error: prefill starvation.",
     scene: noisyNeighbour,
     experiment: chunksBothWays,
     questions: [
@@ -70,7 +70,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "Prompt caching",
     asks: "Why is the second question about the same contract quick?",
-    why: `A block's keys and values depend only on the tokens up to it. A prompt that begins as an earlier one finds its blocks and computes the rest. A contract of 20,000 tokens, asked 100 questions: ${of("again")} rows, or 20,000 and the questions. Keep what changes at the end.`,
+    why: `A block's keys and values depend only on the tokens up to it. A prompt that begins as an earlier one finds its blocks and computes the rest. A contract of 20,000 tokens, asked 100 questions: ${of("again")} rows, or 20,000 and the questions. TTFT falls, TPOT stays. Keep what changes at the end.`,
     scene: promptCaching,
     experiment: threePrompts,
     questions: [

@@ -73,6 +73,8 @@ const pool = box("pool", 10, 24, 340, 60, "free");
 /** A user who holds `width` of the pool, of which `used` is written. */
 const reserved = (at: number): Shape[] => [box(`hold${at}`, 14 + at * 168, 30, 162, 48, "ghost"), box(`used${at}`, 14 + at * 168, 30, 36, 48, "decode", `${at + 1}`)];
 
+const OWN_PAGES = [1, 5, 8, 14];
+
 export const pages: Scene = {
   title: "A pool that reserves, and one that hands out pages",
   height: 175,
@@ -80,7 +82,7 @@ export const pages: Scene = {
     frame("Reserve the longest possible answer: two users, and it is full.", pool, text("n", 10, 16, "reserved: 8,192 tokens each"), reserved(0), reserved(1)),
     frame("Each uses 1,800 tokens. The rest is empty, and taken.", pool, text("n", 10, 16, "reserved: 8,192 tokens each"), reserved(0), reserved(1), box("third", 14, 110, 60, 26, "late", "refused"), arrow("no", [44, 108], [44, 88])),
     frame("Pages of 16 tokens, handed out as answers grow: nine users fit.", pool, text("n", 10, 16, "pages of 16 tokens"), range(9, (at) => box(at < 2 ? `used${at}` : `user${at}`, 14 + at * 37, 30, 34, 48, "decode", `${at + 1}`))),
-    frame("A page table says where each part lies; at most one page is partly empty.", pool, text("n", 10, 16, "pages of 16 tokens"), range(9, (at) => box(at < 2 ? `used${at}` : `user${at}`, 14 + at * 37, 30, 34, 48, "decode", `${at + 1}`)), text("t", 10, 116, "table of user 1"), cells("entry", 110, 104, 4, "plain", 22, 18), arrow("p0", [121, 104], [24, 82]), arrow("p1", [145, 104], [200, 82])),
+    frame("A page table says where each part lies; at most one page is partly empty.", pool, text("n", 10, 16, "the pages of user 1, among those of others"), cells("page", 14, 36, 18, (at) => (OWN_PAGES.includes(at) ? "decode" : "plain"), 16, 36, 2.5), text("t", 10, 146, "table of user 1"), cells("entry", 110, 132, OWN_PAGES.length, "decode", 22, 18), OWN_PAGES.map((page, at) => arrow(`p${at}`, [121 + at * 24, 130], [22 + page * 18.5, 76]))),
   ],
 };
 

@@ -48,7 +48,7 @@ export const apart: Scene = {
     frame("One pool for prompts, one for answers.", pools, box("prompt", 30, 50, 80, 30, "prefill", "prompt")),
     frame(`The prompt's keys and values travel: ${of("shipped")} in ${of("link")}.`, pools, box("prompt", 30, 50, 80, 30, "prefill", "prompt"), cells("travel", 140, 58, 4, "cached", 16, 16, 4), arrow("way", [134, 90], [226, 90])),
     frame("Decode goes on there. A prompt never interrupts it.", pools, cells("travel", 240, 46, 4, "cached", 16, 16, 4), cells("answer", 240, 74, 5, "decode", 16, 16, 4)),
-    frame("Each grows alone, in its own precision.", pools, box("more", 10, 126, 120, 24, "prefill", "FP8 products"), box("fewer", 230, 126, 120, 24, "decode", "int4 weights")),
+    frame("Each grows alone, in its own precision.", pools, box("prompt", 30, 60, 80, 30, "prefill", "prompts"), box("stream", 250, 60, 80, 30, "decode", "answers"), box("more", 10, 126, 120, 24, "prefill", "FP8 products"), box("fewer", 230, 126, 120, 24, "decode", "int4 weights")),
   ],
 };
 
