@@ -102,6 +102,8 @@ export function figures(plans) {
     chunks: Math.ceil(4000 / 512), hole: 800, piece: 102.4, again: 2e6, reserved: 2, paged: Math.floor(16384 / (16 * Math.ceil(1800 / 16))),
     drafts: 2.952, thought: 2.8, shipped: (kv(8) * 4000) / 1e6, link: (1000 * kv(8) * 4000) / 12.5e9, prefill4000: 1000 * prefill(4000),
     tensor: 3.5, tensorLink: 0.64,
+    planOne: plans[1].tpot_ms, planEight: plans[8].tpot_ms, planMany: plans[64].tpot_ms,
+    rateOne: plans[1].tokens_per_second, rateEight: plans[8].tokens_per_second, rateMany: plans[64].tokens_per_second,
     priceIn: price(plans[1].ttft_ms / 1000, 1024), priceOut1: price(plans[1].tpot_ms / 1000, 1), priceOut8: price(plans[8].tpot_ms / 1000, 8), priceOut64: price(plans[64].tpot_ms / 1000, 64),
   };
 }

@@ -37,10 +37,10 @@ test("times that are compared have one of three outcomes", async (context) => {
   }
 });
 
-/** Seven pairs of one stream and of eight. */
+/** Seven pairs, and what is sent once behind them: two streams, and four. */
 const pairs = (course, send) => {
   for (let pair = 0; pair < 7; pair += 1) send(course, pair);
-  return course;
+  return course.send(1, { prompt: 16, tokens: 32, n: 2 }).send(1, { prompt: 16, tokens: 32, n: 4 });
 };
 const oneAndEight = (course) => course.send(1, { prompt: 16, tokens: 32 }).send(1, { prompt: 16, tokens: 32, n: 8 });
 const nearAndFar = (course) => course.send(1, { prompt: 16, tokens: 32 }).send(1, { prompt: 4000, tokens: 32 });
@@ -73,6 +73,7 @@ test("a time is of undisturbed steps alone: shown, not clear, or the other way r
     if (typeof used === "string") assert.equal(result.rows[1][2], used);
     else assert.match(result.rows[1][2], used);
     assert.equal(result.unclear, outcome === "unclear" ? 2 : 0);
+    if (number === 5) assert.deepEqual(result.rows.slice(2, 4).map((row) => row[0]), ["2 streams, once", "4 streams, once"]);
     await context.picture(page, `learn ${number} ${outcome}`);
     await page.close();
   }

@@ -75,8 +75,14 @@ figure("link", "their way over a link of 100 Gbit/s", "524 MB / 12.5 GB/s", (400
 figure("prefill4000", "a prompt of 4,000 tokens at least", "4,000 × 14 GFLOP / 312 TFLOP/s", prefillMs(4000), whole(" ms"));
 figure("tensor", "a token at least on two machines", "14 GB / 2 / 2 TB/s", tokenMs / 2, tenth(" ms"));
 figure("tensorLink", "its waits on the link, two of 10 µs in each of 32 layers", "2 × 32 × 0.01 ms", 2 * 32 * 0.01, tenth(" ms"));
-figure("priceIn", "a million tokens of prompt, at 2.00 an hour", "2.00 / 3,600 × 0.0765 s / 1,024 × 10⁶", (PRICE_PER_MS * PLANNED.prompt * 1e6) / 1024, cents);
-figure("priceOut1", "a million tokens of answers, batch 1", "2.00 / 3,600 × 0.0122 s × 10⁶", PRICE_PER_MS * PLANNED.one * 1e6, cents);
+figure("planOne", "a token by `plan`, which takes 62 % of the peaks: batch 1", "12.194 ms, from /plan", PLANNED.one, tenth(" ms"));
+figure("planEight", "the same, batch 8", "13.030 ms, from /plan", PLANNED.eight, tenth(" ms"));
+figure("planMany", "the same, batch 64", "19.719 ms, from /plan", PLANNED.many, tenth(" ms"));
+figure("rateOne", "tokens a second, batch 1", "1,000 / 12.194", 1000 / PLANNED.one, whole(""));
+figure("rateEight", "tokens a second, batch 8", "8 × 1,000 / 13.030", 8000 / PLANNED.eight, whole(""));
+figure("rateMany", "tokens a second, batch 64", "64 × 1,000 / 19.719", 64_000 / PLANNED.many, whole(""));
+figure("priceIn", "a million tokens of prompt at 2.00 an hour, by the time of `plan`", "2.00 / 3,600 × 0.0765 s / 1,024 × 10⁶", (PRICE_PER_MS * PLANNED.prompt * 1e6) / 1024, cents);
+figure("priceOut1", "a million tokens of answers, likewise, batch 1", "2.00 / 3,600 × 0.0122 s × 10⁶", PRICE_PER_MS * PLANNED.one * 1e6, cents);
 figure("priceOut8", "the same, batch 8", "2.00 / 3,600 × 0.0130 s / 8 × 10⁶", (PRICE_PER_MS * PLANNED.eight * 1e6) / 8, cents);
 figure("priceOut64", "the same, batch 64", "2.00 / 3,600 × 0.0197 s / 64 × 10⁶", (PRICE_PER_MS * PLANNED.many * 1e6) / 64, cents);
 

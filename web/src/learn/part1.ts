@@ -105,7 +105,7 @@ export const PART_ONE: Lesson[] = [
       one: "7 ms: 14 GB over 2 TB/s.",
       other: "20 to 50 ms are what services show.",
       regimes: "7 ms is the floor at peak for one stream. Services reach part of the peak, batch many streams, and lose time between passes.",
-      ours: "7 ms at peak; 12.2 ms at the 62 % that engines reach; 19.7 ms with 64 streams.",
+      ours: `${of("token")} at peak; ${of("planOne")} at the 62 % that engines reach; ${of("planMany")} with 64 streams.`,
     },
     cards: [
       isFalse("Twice the FLOP/s makes answers stream twice as fast.", "decode waits for memory; only prefill gains."),

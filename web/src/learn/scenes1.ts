@@ -1,6 +1,6 @@
 // The scenes of part one: two phases.
 
-import { valueOf } from "./figures";
+import { of, valueOf } from "./figures";
 import { arrow, bar, box, cells, frame, range, type Scene, type Shape, text, type Tone, WIDTH } from "./scene";
 
 const MODEL = { x: 120, y: 84, width: 120, height: 36 };
@@ -77,8 +77,8 @@ export const theLimit: Scene = {
   title: "Weights on a belt, past one row and past 500",
   height: 175,
   frames: [
-    frame("Decode: all weights go past one row. The row waits for memory.", belt(1), text("time", 20, 40, "1 row: 7 ms, nearly all reading")),
-    frame("Prefill: past 500 rows. Memory waits for arithmetic.", belt(500), text("time", 20, 40, "500 rows: 22 ms, nearly all multiplying")),
+    frame("Decode: all weights go past one row. The row waits for memory.", belt(1), text("time", 20, 40, `1 row: ${of("token")}, nearly all reading`)),
+    frame("Prefill: past 500 rows. Memory waits for arithmetic.", belt(500), text("time", 20, 40, `500 rows: ${of("rowsAt500")}, nearly all multiplying`)),
     frame("The roofline: decode lies on the slope, prefill under the flat roof.", roof, box("row0", 76, 126, 10, 10, "decode"), text("d", 92, 136, "decode"), box("row1", 262, 64, 10, 10, "prefill"), text("p", 276, 84, "prefill", "middle")),
   ],
 };
@@ -99,9 +99,9 @@ export const oneTruck: Scene = {
   title: "One truck with 1, 8 and 64 parcels",
   height: 165,
   frames: [
-    frame("One parcel: the trip takes 12.2 ms.", truck(1, "1 stream: 12.2 ms a token, 82 a second in all")),
-    frame("Eight: nearly the same trip, seven and a half times as much.", truck(8, "8 streams: 13.0 ms a token, 614 a second in all")),
-    frame("Sixty-four: each waits longer, 40 times as much arrives.", truck(64, "64 streams: 19.7 ms a token, 3,246 a second in all")),
-    frame("From 154 rows on loading takes longer than driving: the knee.", truck(64, "154 rows: the knee of a 7B model on an A100"), text("more", 16, 158, "beyond it more streams only wait for each other")),
+    frame(`One parcel: the trip takes ${of("planOne")}.`, truck(1, `1 stream: ${of("planOne")} a token, ${of("rateOne")} a second in all`)),
+    frame("Eight: nearly the same trip, seven and a half times as much.", truck(8, `8 streams: ${of("planEight")} a token, ${of("rateEight")} a second in all`)),
+    frame("Sixty-four: each waits longer, 40 times as much arrives.", truck(64, `64 streams: ${of("planMany")} a token, ${of("rateMany")} a second in all`)),
+    frame(`From ${of("knee")} rows on loading takes longer than driving: the knee.`, truck(64, `${of("knee")} rows: the knee of a 7B model on an A100`), text("more", 16, 158, "beyond it more streams only wait for each other")),
   ],
 };

@@ -28,7 +28,7 @@ export const slowingChat: Scene = {
   height: 150,
   frames: [
     frame("First question: the weights, and hardly any keys.", turn("first", 20, "turn 1", 0.01)),
-    frame("After 10,000 tokens, 1.3 GB of keys and values more.", turn("first", 20, "turn 1", 0.01), turn("tenth", 50, "10,000", valueOf("kv10k"))),
+    frame(`After 10,000 tokens, ${of("kv10k")} of keys and values more.`, turn("first", 20, "turn 1", 0.01), turn("tenth", 50, "10,000", valueOf("kv10k"))),
     frame(`At ${of("kvAsWeights")} tokens they are as large as the weights.`, turn("first", 20, "turn 1", 0.01), turn("tenth", 50, "10,000", valueOf("kv10k")), turn("last", 80, of("kvAsWeights"), 14), text("twice", 0, 128, "a token then takes twice the time")),
   ],
 };

@@ -7,7 +7,7 @@ import { rate } from "../phases";
 import { ms } from "../units";
 import { compared, counted } from "./bench";
 import { part } from "./counts2";
-import { decodesOf, planned, prompts, sampled, send } from "./engine";
+import { decodesOf, planned, prompts, type Sample, sampled, send } from "./engine";
 import type { Experiment } from "./types";
 
 const SHORT = 16;
@@ -19,6 +19,11 @@ const alone = ({ info }: App): string => (info.max_num_seqs < 2 ? "This server c
 export const streamsAtOnce: Experiment = (trial) => {
   const { app, signal } = trial;
   const many = Math.max(2, Math.min(8, app.info.max_num_seqs));
+  const measured = async (streams: number): Promise<Sample> => {
+    const { id } = await send(app, await prompts(app, streams, SHORT), 32, signal);
+    const steps = (await decodesOf(app, id, true)).filter((step) => step.decode.length === streams);
+    return sampled(app, steps, (own) => own / streams);
+  };
   compared(trial, {
     caption: "One stream and several at once, in turns",
     button: `1 stream, then ${many}, seven times`,
@@ -26,12 +31,7 @@ export const streamsAtOnce: Experiment = (trial) => {
     cannot: alone(app),
     a: "1 stream",
     b: `${many} streams`,
-    run: async (which) => {
-      const streams = which === "a" ? 1 : many;
-      const { id } = await send(app, await prompts(app, streams, SHORT), 32, signal);
-      const steps = (await decodesOf(app, id, true)).filter((step) => step.decode.length === streams);
-      return sampled(app, steps, (own) => own / streams);
-    },
+    run: (which) => measured(which === "a" ? 1 : many),
     gain: (a, b) => a / b,
     format: ms,
     shown: (a, b) => `${many} streams wrote ${(a / b).toFixed(1)} times as many tokens a second as one, and each waited ${((b * many) / a).toFixed(2)} times as long for its next.`,
@@ -42,6 +42,10 @@ export const streamsAtOnce: Experiment = (trial) => {
       return `${rate(plan.tokens_per_second)} alone, ${at ? rate(at.tokens_per_second) : "–"} with ${many}; the knee is at ${plan.knee ?? "–"} rows.`;
     },
     more: async (show) => {
+      for (const streams of [2, 4].filter((streams) => streams < many && streams <= app.info.max_num_seqs)) {
+        const { value, used, steps } = await measured(streams);
+        show({ name: `${streams} streams, once`, cells: [ms(value), `${used} of ${steps}`] });
+      }
       const plan = await planned(app, { model: "7b", machine: "a100", prompt: 1024, response: 256, batch: 1 }, signal);
       for (const { batch, tpot_ms, tokens_per_second } of plan.by_batch.filter(({ batch }) => [1, 8, 64, 256].includes(batch))) show({ name: `7B on an A100, ${batch}`, basis: "planned", cells: [`${ms(1000 / tokens_per_second)} (each waits ${ms(tpot_ms)})`, ""] });
       show({ name: "7B on an A100, knee", basis: "planned", cells: [`${plan.knee ?? "–"} rows`, ""] });
