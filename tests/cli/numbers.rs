@@ -97,7 +97,9 @@ impl Runs {
                     ["--flops", "1T", "--bandwidth", "1T"].map(String::from).to_vec()
                 }
                 "--threads" => ["--machine", "here"].map(String::from).to_vec(),
-                "--users" | "--rate" | "--tpot-slo" => ["--users", "5", "--rate", "1/min"].map(String::from).to_vec(),
+                "--users" | "--rate" | "--ttft-slo" | "--tpot-slo" => {
+                    ["--users", "5", "--rate", "1/min"].map(String::from).to_vec()
+                }
                 _ => Vec::new(),
             },
             "sim" => {

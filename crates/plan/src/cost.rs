@@ -15,7 +15,8 @@ pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
     let row = demands.shape.flops_per_token() / reached.matrix;
     let at = |rows: usize| {
         let read = demands.bytes_of_pass(rows as f64) / reached.bandwidth;
-        Knot { rows, seconds: machine.step_overhead + read.max(rows as f64 * row) }
+        let exchange = rows as f64 * machine.exchange_seconds(&demands.shape);
+        Knot { rows, seconds: machine.step_overhead + read.max(rows as f64 * row) + exchange }
     };
     // The bend of a dense model's curve; the points beside it make the interpolation exact.
     let bend = (demands.weight_bytes as f64 / reached.bandwidth / row) as usize;

@@ -7,7 +7,7 @@
 //! The work is the same, so only the batch can be improved, where the target keeps it small. The cost is a link for keys
 //! and values (DistServe: Zhong et al., OSDI 2024, who choose by goodput as well).
 
-use crate::fleet::{Cap, FleetSize, USE};
+use crate::fleet::{Cap, FleetSize};
 
 /// Prefill and decode on separate machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Division {
     pub batch: usize,
     /// Fully busy machines in prefill, and in decode.
     pub busy: [f64; 2],
-    /// Machines of both pools at the utilization [`USE`].
+    /// Machines of both pools at the utilization of the question.
     pub machines: u64,
     /// Bytes of keys, values and states transferred per prompt.
     pub bytes_per_prompt: f64,
@@ -56,6 +56,7 @@ pub(crate) struct Together<'a> {
     pub(crate) fleet: &'a FleetSize,
     /// Requests per second of all users.
     pub(crate) rate: f64,
+    pub(crate) utilization: f64,
     /// Seconds per request: of prefill, and of decode per batch size.
     pub(crate) prefill: f64,
     pub(crate) decode: &'a dyn Fn(usize) -> f64,
@@ -66,10 +67,10 @@ pub(crate) struct Together<'a> {
 
 impl Division {
     pub(crate) fn of(together: &Together<'_>) -> Division {
-        let &Together { fleet, rate, prefill, decode, batch, bytes_per_prompt } = together;
+        let &Together { fleet, rate, utilization, prefill, decode, batch, bytes_per_prompt } = together;
         let batch_apart = batch.unwrap_or(1);
         let busy = [rate * prefill, rate * decode(batch_apart)];
-        let machines = busy.map(|busy| ((busy / USE).ceil() as u64).max(1)).iter().sum();
+        let machines = busy.map(|busy| ((busy / utilization).ceil() as u64).max(1)).iter().sum();
         let verdict = match batch {
             None => DivisionVerdict::OutOfReach,
             Some(_) if fleet.misses_target => DivisionVerdict::MeetsTarget,

@@ -11,16 +11,13 @@ pub struct Gain {
     pub decode: f64,
 }
 
-/// Default lengths of the compared request: those of `plan`.
-const PROMPT: usize = 1024;
-const RESPONSE: usize = 256;
-
 impl Ask {
     /// One request of default lengths, limited by `context_limit`.
     pub fn usual(context_limit: usize) -> Ask {
-        let response = RESPONSE.min(context_limit / 5).max(1);
-        let prompt = PROMPT.min(context_limit.saturating_sub(response)).max(1);
-        Ask { prompt, response, thinking: 0, batch: 1, users: None }
+        let Ask { prompt, response, .. } = Ask::default();
+        let response = response.min(context_limit / 5).max(1);
+        let prompt = prompt.min(context_limit.saturating_sub(response)).max(1);
+        Ask { prompt, response, ..Ask::default() }
     }
 }
 

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::units::rounded;
-use crate::{FleetSize, Plan, Profile, SpeculationPlan};
+use crate::{Choices, Cost, Costs, FleetSize, Plan, Profile, SpeculationPlan};
 
-fn ms(seconds: f64) -> f64 {
+pub(crate) fn ms(seconds: f64) -> f64 {
     // Floors are compared exactly.
     (seconds * 1e9).round() / 1e6
 }
@@ -36,10 +36,20 @@ impl Plan {
                 "flops_share": machine.flops_share,
                 "bandwidth_share": machine.bandwidth_share,
                 "rows": machine.rows,
+                "count": machine.count,
+                "watts": machine.watts,
+                "price_per_hour": machine.price_per_hour,
                 "basis": machine.basis.words(),
                 "not_sure": self.doubt(),
             },
-            "ask": { "prompt": ask.prompt, "response": ask.response, "thinking": ask.thinking, "batch": ask.batch },
+            "ask": {
+                "prompt": ask.prompt,
+                "cached": ask.cached_tokens(),
+                "response": ask.response,
+                "thinking": ask.thinking,
+                "batch": ask.batch,
+                "utilization": ask.utilization,
+            },
             "fits": memory.fits(ask.batch),
             "ttft_ms": ms(times.ttft),
             "ttft_alone_ms": ms(times.ttft_alone),
@@ -56,7 +66,7 @@ impl Plan {
             "floors": {
                 "ttft_ms": ms(self.prefill.floor),
                 "tpot_ms": ms(deployment.decode_floor(ask.batch, ask.mean_context())),
-                "weights_ttft_ms": ms(deployment.prefill_weights(ask.prompt)),
+                "weights_ttft_ms": ms(deployment.prefill_weights(ask.computed())),
                 "weights_tpot_ms": ms(deployment.decode_weights()),
             },
             "experts": deployment.expert_memory.map(|memory| json!({
@@ -97,6 +107,9 @@ impl Plan {
                 "bound_by": seats.bound.name(),
                 "fits": seats.fits,
             })).collect::<Vec<_>>(),
+            "curves": self.curves(),
+            "cost": costs(&self.costs()),
+            "choices": self.choices.as_ref().map(choices),
             "fleet": self.fleet.as_ref().map(|size| fleet(size, &self.divided(size))),
         })
     }
@@ -146,6 +159,7 @@ fn fleet(fleet: &FleetSize, why: &str) -> Value {
         "batch": fleet.batch,
         "batch_capped_by": fleet.cap.words(),
         "misses_target": fleet.misses_target,
+        "ttft_ms": ms(fleet.ttft),
         "requests_per_second_per_machine": fleet.per_machine,
         "tpot_ms": ms(fleet.tpot),
         "prefill_share": rounded(fleet.prefill_share),
@@ -162,5 +176,63 @@ fn fleet(fleet: &FleetSize, why: &str) -> Value {
             "pays": division.verdict.pays(),
             "why": why,
         },
+    })
+}
+
+/// Prices and energies keep the digits that a comparison needs.
+fn exact(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+fn costs(costs: &Costs) -> Value {
+    let of = |cost: &Cost| {
+        json!({
+            "machine_seconds": exact(cost.seconds),
+            "price": cost.price.map(exact),
+            "watt_hours": cost.watt_hours.map(exact),
+        })
+    };
+    json!({
+        "batch": costs.batch,
+        "input": of(&costs.input),
+        "cached": costs.cached.as_ref().map(of),
+        "output": of(&costs.output),
+        "request": of(&costs.request),
+    })
+}
+
+fn choices(choices: &Choices) -> Value {
+    let rows = choices.rows.iter().map(|row| {
+        json!({
+            "machine": row.machine,
+            "machines_per_instance": row.count,
+            "weights": row.weights.name(),
+            "instances": row.fleet.machines,
+            "machines": row.cards(),
+            "batch": row.fleet.batch,
+            "capped_by": row.fleet.cap.words(),
+            "ttft_ms": ms(row.fleet.ttft),
+            "tpot_ms": ms(row.fleet.tpot),
+            "price_per_hour": row.price.map(exact),
+            "watts": row.watts,
+        })
+    });
+    let unmet = choices.unmet.iter().map(|unmet| {
+        json!({
+            "target": unmet.target,
+            "wanted": ms(unmet.wanted),
+            "best": ms(unmet.best),
+            "times": rounded(unmet.best / unmet.wanted),
+            "on": unmet.on,
+        })
+    });
+    json!({
+        "ordered_by": if choices.is_priced { "price_per_hour" } else { "machines" },
+        "tried": choices.tried,
+        "fit": choices.fit,
+        "left_off": choices.left_off,
+        "rows": rows.collect::<Vec<_>>(),
+        "unmet": unmet.collect::<Vec<_>>(),
+        "words": choices.words(),
     })
 }

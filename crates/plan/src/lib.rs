@@ -16,7 +16,9 @@
 //! scheduler, with the share of the peaks that engines reach and the time between passes. It is never below the floor. The
 //! share of the limit is floor over prediction, so it is never above 1.
 
+mod choice;
 mod cost;
+mod curves;
 mod decode;
 mod division;
 mod fleet;
@@ -26,19 +28,22 @@ mod memory;
 mod named;
 mod picture;
 mod prefill;
+mod price;
 mod question;
 mod speculation;
 mod text;
 pub mod units;
 
+pub use choice::{Choice, Choices, Unmet};
 pub use cost::Simulated;
 pub use division::{Division, DivisionVerdict};
 pub use fleet::{Cap, FleetSize, USE, Users};
 pub use gain::Gain;
 pub use memory::Memory;
 pub use named::NamedModel;
+pub use price::{Cost, Costs};
 pub use question::{
-    HERE, Here, Loaded, PARAMETERS, Parameter, ParameterKind, Problem, Question, WhichMachine, is_here, presets,
+    HERE, Here, Loaded, PARAMETERS, Parameter, ParameterKind, Prices, Problem, Question, WhichMachine, is_here, presets,
 };
 pub use speculation::{SpeculationModel, SpeculationPlan};
 
@@ -55,13 +60,35 @@ pub struct Ask {
     pub response: usize,
     /// Reasoning tokens before the answer.
     pub thinking: usize,
+    /// Share of the prompt whose keys and values are in the prefix cache; at least 0, below 1.
+    pub cached: f64,
     /// Requests that decode together, including this one; at least 1.
     pub batch: usize,
+    /// Share of the time in which a machine works; above 0, at most 1.
+    pub utilization: f64,
     /// Users, to size a fleet.
     pub users: Option<Users>,
 }
 
+impl Default for Ask {
+    fn default() -> Ask {
+        Ask { prompt: 1024, response: 256, thinking: 0, cached: 0.0, batch: 1, utilization: USE, users: None }
+    }
+}
+
 impl Ask {
+    /// Prompt tokens that are not computed: whole blocks of the prefix cache, and never the last token, whose logits are
+    /// needed.
+    pub fn cached_tokens(&self) -> usize {
+        let cached = (self.prompt as f64 * self.cached) as usize;
+        cached.min(self.prompt - 1) / memory::BLOCK * memory::BLOCK
+    }
+
+    /// Prompt tokens that are computed.
+    pub fn computed(&self) -> usize {
+        self.prompt - self.cached_tokens()
+    }
+
     /// Mean number of keys that a decode row attends to, over an answer.
     fn mean_context(&self) -> f64 {
         self.prompt as f64 + self.written() as f64 / 2.0
@@ -158,6 +185,7 @@ impl Deployment {
             by_prompt: prompts.iter().map(|&prompt| self.length(&Ask { prompt, ..*ask })).collect(),
             by_batch: batches.iter().map(|&batch| self.seats(&Ask { batch, ..*ask })).collect(),
             fleet: ask.users.as_ref().and_then(|users| self.fleet(ask, users)),
+            choices: None,
             deployment: self.clone(),
         }
     }
@@ -165,9 +193,10 @@ impl Deployment {
     /// Latencies of a request.
     pub fn times(&self, ask: &Ask) -> Times {
         let context = ask.mean_context();
-        let (ttft, tpot) = (self.ttft(ask.prompt, ask.batch - 1, context), self.step(ask.batch, context));
+        let ttft = |others, context| self.ttft_behind(ask.cached_tokens(), ask.computed(), others, context);
+        let (ttft_alone, ttft, tpot) = (ttft(0, 0.0), ttft(ask.batch - 1, context), self.step(ask.batch, context));
         let steps = ask.written().saturating_sub(1) as f64;
-        Times { ttft, ttft_alone: self.ttft(ask.prompt, 0, 0.0), tpot, total: ttft + steps * tpot }
+        Times { ttft, ttft_alone, tpot, total: ttft + steps * tpot }
     }
 
     /// The cost of reasoning.
@@ -183,12 +212,12 @@ impl Deployment {
     }
 
     fn prefill_profile(&self, ask: &Ask) -> Profile {
-        let work = self.prefill_work(ask.prompt);
+        let work = self.prefill_work(ask.cached_tokens(), ask.computed());
         let times = self.times(ask);
         let shares = self.shares(&work, times.ttft_alone);
         Profile {
-            passes: ask.prompt.div_ceil(self.chunk(0)),
-            tokens: ask.prompt,
+            passes: ask.computed().div_ceil(self.chunk(0)),
+            tokens: ask.computed(),
             flops: work.flops(),
             attention_flops: work.attention_flops,
             bytes: work.bytes,
@@ -196,7 +225,7 @@ impl Deployment {
             seconds: times.ttft,
             share: times.ttft / times.total,
             machine_seconds: times.ttft_alone,
-            floor: self.prefill_floor(ask.prompt),
+            floor: self.prefill_floor(ask),
             shares,
             bound: shares.map_or_else(|| self.peaks().roofline(&work), |shares| shares.bound()),
         }
@@ -282,6 +311,8 @@ pub struct Plan {
     pub by_batch: Vec<Seats>,
     /// Fleet size; `None` without users, or if nothing fits.
     pub fleet: Option<FleetSize>,
+    /// Which machines meet the targets; `None` without users and targets.
+    pub choices: Option<Choices>,
 }
 
 impl Plan {

@@ -5,7 +5,7 @@ use roofline::MEMORY_SHARE;
 use crate::{Ask, Deployment};
 
 /// Tokens per block: a request holds whole blocks.
-const BLOCK: usize = 32;
+pub(crate) const BLOCK: usize = 32;
 /// Maximum rows whose logits are computed together.
 const LOGIT_ROWS: usize = 64;
 

@@ -3,7 +3,7 @@
 use roofline::PassWork;
 use scheduler::Work;
 
-use crate::Deployment;
+use crate::{Ask, Deployment};
 
 impl Deployment {
     /// Seconds from the start of a prompt of `prompt` tokens to its first token, on a machine where `others` requests
@@ -12,9 +12,14 @@ impl Deployment {
     /// Constant cost: all passes but the last have the same number of rows, and their cost is linear in the keys that they
     /// attend to.
     pub fn ttft(&self, prompt: usize, others: usize, context: f64) -> f64 {
+        self.ttft_behind(0, prompt, others, context)
+    }
+
+    /// [`ttft`](Self::ttft) of `rows` tokens behind `cached` ones whose keys and values are there.
+    pub(crate) fn ttft_behind(&self, cached: usize, rows: usize, others: usize, context: f64) -> f64 {
         let chunk = self.chunk(others);
-        let full = prompt.saturating_sub(1) / chunk;
-        let (before, last) = (full * chunk, prompt - full * chunk);
+        let full = rows.saturating_sub(1) / chunk;
+        let (before, last) = (full * chunk, rows - full * chunk);
         let shape = &self.demands.shape;
         let beside = others as f64 * shape.mean_over_layers(|window| context.min(window as f64));
         let step = |rows: usize, pairs: f64, ends: usize| Work {
@@ -26,14 +31,14 @@ impl Deployment {
             logit_rows: others + ends,
             draft_pairs: 0,
         };
-        let each = self.cost.seconds(&step(chunk, shape.seen(0, before) / full.max(1) as f64, 0));
-        let predicted = full as f64 * each + self.cost.seconds(&step(last, shape.seen(before, last), 1));
-        self.at_least(predicted, &self.prefill_work(prompt))
+        let each = self.cost.seconds(&step(chunk, shape.seen(cached, before) / full.max(1) as f64, 0));
+        let predicted = full as f64 * each + self.cost.seconds(&step(last, shape.seen(cached + before, last), 1));
+        self.at_least(predicted, &self.prefill_work(cached, rows))
     }
 
-    /// Work of the passes over a prompt, including the logits of the last row.
-    pub fn prefill_work(&self, prompt: usize) -> PassWork {
-        self.demands.prefill(0, prompt, self.chunk(0))
+    /// Work of the passes over `rows` tokens behind `cached` ones, including the logits of the last row.
+    pub(crate) fn prefill_work(&self, cached: usize, rows: usize) -> PassWork {
+        self.demands.prefill(cached, rows, self.chunk(0))
     }
 
     /// Rows of a pass available to a prompt while `others` requests decode, which come first.
@@ -43,8 +48,8 @@ impl Deployment {
 
     /// Lower bound: the operations of these passes including attention at the machine's peaks, or their bytes including
     /// keys and values at its bandwidth, whichever takes longer.
-    pub fn prefill_floor(&self, prompt: usize) -> f64 {
-        self.peaks().floor_seconds(&self.prefill_work(prompt))
+    pub(crate) fn prefill_floor(&self, ask: &Ask) -> f64 {
+        self.peaks().floor_seconds(&self.prefill_work(ask.cached_tokens(), ask.computed()))
     }
 
     /// The back-of-the-envelope figure: every token through every weight once at the machine's peak, without attention.

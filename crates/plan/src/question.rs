@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! model=7b & machine=h100 | flops=312T & bandwidth=2T & memory=80G & machines=1 & weights=bf16 & kv=bf16 & expert_memory=8G
-//! prompt=1024 & thinking=2000 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50 & acceptance=0.8 & draft=0.5b
+//! prompt=1024 & cached=0.8 & thinking=2000 & response=256 & batch=1 & acceptance=0.8 & draft=0.5b
+//! users=1000 & rate=2/min & ttft=500 & tpot=50 & price=2.00 | price=a100=2.00,h100=3.50 & watts=400 & utilization=0.7
 //! ```
 
 use kernels::limits::{Doubt, Limits};
@@ -11,10 +12,10 @@ use roofline::{Basis, Demands, Machine, ModelShape, ROWS_HERE};
 use scheduler::CostModel;
 use serde_json::{Value, json};
 
-use self::ParameterKind::{Chance, Text, Whole, Word};
+use self::ParameterKind::{Share, Text, Whole, Word};
 use crate::cost::cost;
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Deployment, NamedModel, SpeculationModel, Users};
+use crate::{Ask, Deployment, NamedModel, Plan, SpeculationModel, USE, Users};
 
 /// Name of the loaded model, and of this machine.
 pub const HERE: &str = "here";
@@ -38,6 +39,12 @@ pub struct Question {
     pub machine: WhichMachine,
     /// Number of machines combined into one.
     pub machines: usize,
+    /// Bytes per second between them; `None`: nothing is lost there.
+    pub link: Option<f64>,
+    /// Most watts of one machine; `None`: what its vendor says.
+    pub watts: Option<f64>,
+    /// Prices of machines.
+    pub prices: Prices,
     /// Precision of the weights; `None`: that of the loaded model, or bf16.
     pub weights: Option<WeightClass>,
     /// Precision of keys and values; `None`: that of the loaded model, or bf16.
@@ -52,6 +59,49 @@ pub struct Question {
     pub acceptance: Option<f64>,
     /// The draft model, in the same precisions; `None`: drafts cost nothing.
     pub drafter: Option<NamedModel>,
+}
+
+/// What an hour of a machine costs, in any currency. No price is built in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Prices {
+    /// Unknown.
+    #[default]
+    None,
+    /// Of the machine that is asked for.
+    Own(f64),
+    /// Of machines by name, which are all that may be chosen.
+    Listed(Vec<(String, f64)>),
+}
+
+impl Prices {
+    /// Parses `2.00`, or `a100=2.00,h100=3.50`.
+    pub fn parse(text: &str) -> Result<Prices, Problem> {
+        let price = |text: &str| match text.parse::<f64>() {
+            Ok(price) if (1e-6..=1e6).contains(&price) => Ok(price),
+            _ => wrong("price", "not a price of an hour above 0 and up to 1000000: 2.00, or a100=2.00,h100=3.50"),
+        };
+        if !text.contains('=') {
+            return price(text).map(Prices::Own);
+        }
+        let of_one = |pair: &str| {
+            let (name, amount) = pair.split_once('=').unwrap_or((pair, ""));
+            if Machine::named(name).is_none() && !is_here(name) {
+                return wrong("price", format!("no machine {} is known", shown(name)));
+            }
+            Ok((name.to_ascii_lowercase(), price(amount)?))
+        };
+        text.split(',').map(of_one).collect::<Result<_, _>>().map(Prices::Listed)
+    }
+
+    fn of(&self, machine: &WhichMachine) -> Option<f64> {
+        match (self, machine) {
+            (Prices::Own(price), _) => Some(*price),
+            (Prices::Listed(prices), WhichMachine::Named(name)) => {
+                prices.iter().find(|(listed, _)| listed.eq_ignore_ascii_case(name)).map(|&(_, price)| price)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A machine by name or by figures.
@@ -142,8 +192,8 @@ pub struct Parameter {
 pub enum ParameterKind {
     /// A whole number from 1.
     Whole,
-    /// A number above 0 and below 1.
-    Chance,
+    /// A number from 0 to 1.
+    Share,
     /// One of these words.
     Word(&'static [&'static str]),
     /// A name, or a number with its unit.
@@ -155,10 +205,11 @@ const fn parameter(name: &'static str, kind: ParameterKind, about: &'static str)
 }
 
 /// The URL parameters. The last is the response format, which the caller reads.
-pub const PARAMETERS: [Parameter; 20] = [
-    parameter("model", Text, "a model by name, a number of parameters such as 7b, or here: the loaded one"),
+pub const PARAMETERS: [Parameter; 26] = [
+    parameter("model", Text, "a model by name, a number of parameters such as 7b or 30b-a3b, or here: the loaded one"),
     parameter("machine", Text, "a machine by name, or here"),
     parameter("machines", Whole, "number of these machines, combined into one"),
+    parameter("link", Text, "bytes per second between them, such as 450G; else nothing is lost there"),
     parameter("flops", Text, "operations per second instead of a machine's name, such as 312T"),
     parameter("bandwidth", Text, "bytes per second, with flops, such as 2T"),
     parameter("memory", Text, "bytes of memory, with flops and bandwidth, such as 80G"),
@@ -167,13 +218,18 @@ pub const PARAMETERS: [Parameter; 20] = [
     parameter("expert_memory", Text, "bytes of memory for experts, the others on disk, such as 8G"),
     parameter("rows", Whole, "rows per prefill pass"),
     parameter("prompt", Whole, "tokens of a prompt"),
+    parameter("cached", Share, "share of the prompt that is in the prefix cache"),
     parameter("thinking", Whole, "reasoning tokens before the response"),
     parameter("response", Whole, "tokens of a response"),
     parameter("batch", Whole, "number of concurrent requests"),
     parameter("users", Whole, "number of users who share the machines"),
     parameter("rate", Text, "requests of each user per time, such as 2/min"),
-    parameter("tpot", Text, "TPOT target in milliseconds"),
-    parameter("acceptance", Chance, "acceptance probability of a draft token"),
+    parameter("ttft", Text, "TTFT target in milliseconds: with users, which machines meet it"),
+    parameter("tpot", Text, "TPOT target in milliseconds: with users, which machines meet it"),
+    parameter("price", Text, "price of an hour of the machine such as 2.00, or of several: a100=2.00,h100=3.50"),
+    parameter("watts", Text, "most watts of a machine, such as 400"),
+    parameter("utilization", Share, "share of the time in which machines work, 0.7 if not stated"),
+    parameter("acceptance", Share, "acceptance probability of a draft token"),
     parameter("draft", Text, "draft model, by name or number of parameters"),
     parameter("format", Word(&["json", "svg"]), "JSON, or charts"),
 ];
@@ -228,11 +284,12 @@ impl Question {
                     Some(rate) => rate,
                     None => return wrong("rate", "not requests of each user per time, such as 2/min, 0.1/s, 30/h"),
                 },
+                ttft: amount("ttft", "500, in milliseconds")?.map(|ms| ms / 1e3),
                 tpot: amount("tpot", "50, in milliseconds")?.map(|ms| ms / 1e3),
             }),
         };
-        if users.is_none() && get("tpot").is_some() {
-            return wrong("tpot", "goes with users: give these too");
+        if let Some(target) = ["ttft", "tpot"].into_iter().find(|&target| users.is_none() && get(target).is_some()) {
+            return wrong(target, "goes with users: give these too");
         }
         let drafter = get("draft").map(|name| match NamedModel::find(name) {
             Some(model) => Ok(model),
@@ -242,6 +299,9 @@ impl Question {
             model: get("model").unwrap_or(HERE).to_string(),
             machine,
             machines: number("machines", 1)?,
+            link: amount("link", "450G")?,
+            watts: amount("watts", "400")?,
+            prices: get("price").map_or(Ok(Prices::None), Prices::parse)?,
             weights: get("weights").map(weight_class).transpose()?,
             kv_dtype: get("kv").map(kv_dtype).transpose()?,
             expert_memory: amount("expert_memory", "8G")?,
@@ -250,12 +310,20 @@ impl Question {
                 prompt: number("prompt", 1024)?,
                 response: number("response", 256)?,
                 thinking: get("thinking").map_or(Ok(0), |text| whole("thinking", text))?,
+                cached: get("cached").map_or(Ok(0.0), |text| share("cached", text))?,
                 batch: number("batch", 1)?,
+                utilization: get("utilization").map_or(Ok(USE), |text| share("utilization", text))?,
                 users,
             },
-            acceptance: get("acceptance").map(chance).transpose()?,
+            acceptance: get("acceptance").map(|text| share("acceptance", text)).transpose()?,
             drafter: drafter.transpose()?,
         })
+    }
+
+    /// The whole answer: the plan, and with users and targets the machines that meet them.
+    pub fn plan(&self, here: &Here) -> Result<Plan, Problem> {
+        let plan = self.deploy(here)?.plan(&self.ask);
+        Ok(Plan { choices: self.choices(here), ..plan })
     }
 
     /// The deployment of the model on the machine, after looking up both.
@@ -272,6 +340,7 @@ impl Question {
                 return wrong(field, format!("must be from 1 to {MOST}"));
             }
         }
+        self.check_amounts()?;
         if self.acceptance.is_none() && self.drafter.is_some() {
             return wrong("draft", "goes with acceptance: give that too");
         }
@@ -297,9 +366,41 @@ impl Question {
         let needed = self.ask.prompt + self.ask.written();
         if needed > limit && deployment.assumed.is_none() {
             let problem = format!("{needed} tokens with the response; {} reads at most {limit}", deployment.name);
-            return wrong("prompt", problem);
+            let is_thought = self.ask.prompt + self.ask.response <= limit;
+            return wrong(if is_thought { "thinking" } else { "prompt" }, problem);
         }
         Ok(deployment)
+    }
+
+    /// Amounts that no flag and no URL is stopped from stating.
+    fn check_amounts(&self) -> Result<(), Problem> {
+        let Question { machine, ask, .. } = self;
+        let users = ask.users;
+        let (flops, bandwidth, memory) = match *machine {
+            WhichMachine::Given { flops, bandwidth, memory } => (Some(flops), Some(bandwidth), memory),
+            WhichMachine::Named(_) => (None, None, None),
+        };
+        const MS: &str = "must be from 0.001 to 1e9 milliseconds";
+        for (field, value, [least, most], problem) in [
+            ("flops", flops, [1e3, 1e21], "must be from 1k to 1e21"),
+            ("bandwidth", bandwidth, [1e3, 1e18], "must be from 1k to 1e18"),
+            ("memory", memory, [1e3, 1e18], "must be from 1k to 1e18"),
+            ("link", self.link, [1e6, 1e18], "must be from 1M to 1e18 bytes per second"),
+            ("watts", self.watts, [1e-3, 1e6], "must be from 0.001 to 1000000"),
+            ("expert_memory", self.expert_memory, [1.0, 1e18], "must be from 1 to 1e18"),
+            ("rate", users.map(|users| users.rate), [1e-9, 1e6], "must be from 1e-9 to 1000000 requests per second"),
+            ("ttft", users.and_then(|users| users.ttft), [1e-6, 1e6], MS),
+            ("tpot", users.and_then(|users| users.tpot), [1e-6, 1e6], MS),
+            ("cached", Some(ask.cached), [0.0, 1.0 - 1e-9], "must be from 0 to below 1: the last token is computed"),
+            ("utilization", Some(ask.utilization), [0.01, 1.0], "must be from 0.01 to 1"),
+            ("acceptance", self.acceptance, [1e-9, 1.0 - 1e-9], "not a probability above 0 and below 1, such as 0.8"),
+        ] {
+            // Written so that what is not a number is wrong.
+            if value.is_some_and(|value| !(least..=most).contains(&value)) {
+                return wrong(field, problem);
+            }
+        }
+        Ok(())
     }
 
     fn on_machine(&self, here: &Here) -> Result<Deployment, Problem> {
@@ -316,7 +417,9 @@ impl Question {
         // In its actual format, not a hypothetical one.
         let as_loaded =
             loaded.filter(|loaded| (weights, kv_dtype) == (loaded.demands.weights, loaded.demands.kv_dtype));
-        let machine = self.found_machine(here, weights)?.times(self.machines);
+        let found = self.found_machine(here, weights)?;
+        let (watts, price_per_hour) = (self.watts.or(found.watts), self.prices.of(&self.machine));
+        let machine = Machine { watts, price_per_hour, link: self.link, ..found }.times(self.machines);
         let Some(loaded) = as_loaded else { return Ok(Deployment::new(&model, weights, kv_dtype, machine)) };
         let runs_here = machine.basis == Basis::Limits && self.machines == 1;
         let (cost, machine) = match loaded.cost.as_ref().filter(|_| runs_here) {
@@ -376,7 +479,11 @@ fn shown(name: &str) -> String {
 fn unknown_model(name: &str, is_here: bool) -> String {
     let names: Vec<&str> = ModelShape::known().map(|(name, _)| name).collect();
     let here = if is_here { "here, " } else { "" };
-    format!("{} is not known; known are {here}{}, or a number of parameters such as 7b", shown(name), names.join(", "))
+    format!(
+        "{} is not known; known are {here}{}, or a number of parameters such as 7b, 30b-a3b",
+        shown(name),
+        names.join(", ")
+    )
 }
 
 fn whole(field: &'static str, text: &str) -> Result<usize, Problem> {
@@ -386,10 +493,10 @@ fn whole(field: &'static str, text: &str) -> Result<usize, Problem> {
     }
 }
 
-fn chance(text: &str) -> Result<f64, Problem> {
+fn share(field: &'static str, text: &str) -> Result<f64, Problem> {
     match text.parse() {
-        Ok(chance) if chance > 0.0 && chance < 1.0 => Ok(chance),
-        _ => wrong("acceptance", "not a probability above 0 and below 1, such as 0.8"),
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => wrong(field, "not a share from 0 to 1, such as 0.8"),
     }
 }
 
@@ -433,6 +540,7 @@ pub fn presets(here: &Here) -> Value {
             "int8_ops": machine.int8_ops,
             "bandwidth": machine.bandwidth,
             "memory": machine.memory,
+            "watts": machine.watts,
         })
     };
     let this = here.limits.iter().map(|limits| machine(&Machine::here(limits, WeightClass::Bf16, here.memory)));

@@ -5,7 +5,9 @@ use std::fmt;
 use roofline::{Basis, NOT_KNOWN};
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
-use crate::{Deployment, Division, DivisionVerdict, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking, USE};
+use crate::{
+    Choices, Cost, Deployment, Division, DivisionVerdict, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking,
+};
 
 /// Bytes with a decimal prefix, as in product specifications.
 fn size(bytes: f64) -> String {
@@ -58,6 +60,13 @@ impl fmt::Display for Plan {
         }
         if let Some(fleet) = &self.fleet {
             writeln!(f, "  {:<18} {}", "disaggregated?", wrapped(&self.divided(fleet)))?;
+        }
+        if let Some(costs) = self.costs_line() {
+            writeln!(f, "  {:<18} {}", "what does it cost?", wrapped(&costs))?;
+        }
+        if let Some(choices) = &self.choices {
+            writeln!(f, "  {:<18} {}", "which machines?", wrapped(&choices.words()))?;
+            choice_table(f, choices)?;
         }
         writeln!(f)?;
         self.profile_table(f)?;
@@ -203,7 +212,7 @@ impl Plan {
             thousands(fleet.machines),
             thousands(users.users as u64),
             users.users * users.rate,
-            percent(USE),
+            percent(self.ask.utilization),
             percent(fleet.prefill_share),
             "",
             fleet.batch,
@@ -244,6 +253,25 @@ impl Plan {
             }
             DivisionVerdict::OutOfReach => "does not pay: even a single request misses the target".to_string(),
         }
+    }
+
+    /// `None` if neither a price nor the power of the machine is known.
+    fn costs_line(&self) -> Option<String> {
+        let costs = self.costs();
+        let of = |cost: &Cost| {
+            let energy = cost.watt_hours.map(|hours| format!("{}Wh", joined(hours)));
+            let parts: Vec<String> = cost.price.map(money).into_iter().chain(energy).collect();
+            (!parts.is_empty()).then(|| parts.join(" and "))
+        };
+        let cached = costs.cached.as_ref().and_then(of).map_or(String::new(), |cached| format!("cached {cached}, "));
+        Some(format!(
+            "a million tokens: input {}, {cached}output {}, at a batch of {} and {} busy; this request {}",
+            of(&costs.input)?,
+            of(&costs.output)?,
+            thousands(costs.batch as u64),
+            percent(self.ask.utilization),
+            of(&costs.request)?,
+        ))
     }
 
     fn profile_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -350,6 +378,39 @@ impl Plan {
             Basis::Limits | Basis::Steps => writeln!(f, "  --check measures what is predicted here"),
         }
     }
+}
+
+/// The machines that meet the targets.
+fn choice_table(f: &mut fmt::Formatter<'_>, choices: &Choices) -> fmt::Result {
+    if choices.rows.is_empty() {
+        return Ok(());
+    }
+    let header = ["machines", "instances", "weights", "batch", "TTFT", "TPOT", "price/h", "power", "batch capped by"];
+    let rows = choices.rows.iter().map(|row| {
+        [
+            format!("{} x {}", thousands(row.cards()), row.machine),
+            format!("{} of {}", thousands(row.fleet.machines), row.count),
+            row.weights.name().to_string(),
+            row.fleet.batch.to_string(),
+            duration(row.fleet.ttft),
+            duration(row.fleet.tpot),
+            row.price.map_or("?".to_string(), money),
+            row.watts.map_or("?".to_string(), |watts| format!("{}W", joined(watts))),
+            row.fleet.cap.words().to_string(),
+        ]
+    });
+    writeln!(f)?;
+    table(f, &header, &rows.collect::<Vec<_>>())?;
+    match choices.left_off {
+        0 => Ok(()),
+        more => writeln!(f, "  and {more} more"),
+    }
+}
+
+/// Formats as `0.04`, `6.77`, `0.0025`: two decimals, or two digits of what is smaller.
+fn money(price: f64) -> String {
+    let decimals = if price > 0.0 { (1.0 - price.log10()).ceil().clamp(2.0, 9.0) as usize } else { 2 };
+    format!("{price:.decimals$}")
 }
 
 /// Formats as `1.03`, `40.5`, `1,024`.

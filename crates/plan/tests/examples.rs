@@ -9,7 +9,7 @@ use scheduler::cost::{Knot, Terms};
 use serde_json::Value;
 
 fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
-    Ask { prompt, response, thinking: 0, batch, users: None }
+    Ask { prompt, response, batch, ..Ask::default() }
 }
 
 fn deployment(model: &str, machine: Machine) -> Deployment {
@@ -133,7 +133,7 @@ fn a_mixture_holds_all_experts_and_reads_some() {
     assert!(deployment.step(1, 1.0) < 0.6 * all && deployment.step(64, 1.0) >= 0.99 * all);
     // Memory for a quarter of them: the rest is on disk, and a token reads two of eight of it.
     let experts = demands.expert_bytes as f64;
-    let ask = Ask { prompt: 8, response: 8, thinking: 0, batch: 1, users: None };
+    let ask = Ask { prompt: 8, response: 8, ..Ask::default() };
     let part = Deployment { expert_memory: Some(experts / 4.0), ..deployment.clone() };
     close(deployment.memory(&ask).weights - part.memory(&ask).weights, 0.75 * experts);
     let json = part.plan(&ask).json();
@@ -190,8 +190,8 @@ fn a_batch_shares_the_weights_and_not_the_keys() {
 fn phases_are_divided_where_the_target_keeps_batches_small() {
     let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
     let verdict = |users, tpot| {
-        let asked = Users { users, rate: 0.01, tpot };
-        let ask = Ask { prompt: 2000, response: 100, thinking: 0, batch: 1, users: Some(asked) };
+        let asked = Users { users, rate: 0.01, ttft: None, tpot };
+        let ask = Ask { prompt: 2000, response: 100, users: Some(asked), ..Ask::default() };
         let plan = deployment.plan(&ask);
         let fleet = plan.fleet.expect("it fits");
         let json = &plan.json()["fleet"]["apart"];
@@ -223,9 +223,9 @@ fn phases_are_divided_where_the_target_keeps_batches_small() {
 #[test]
 fn a_fleet_is_as_large_as_the_time_of_its_requests() {
     let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(20e9)));
-    let request = Ask { prompt: 2000, response: 100, thinking: 0, batch: 1, users: None };
+    let request = Ask { prompt: 2000, response: 100, ..Ask::default() };
     let fits = deployment.memory(&request).requests.expect("known");
-    let asked = |tpot| Ask { users: Some(Users { users: 1000.0, rate: 0.01, tpot }), ..request };
+    let asked = |tpot| Ask { users: Some(Users { users: 1000.0, rate: 0.01, ttft: None, tpot }), ..request };
     let fleet = deployment.plan(&asked(None)).fleet.expect("it fits");
     assert_eq!((fleet.batch as u64, fleet.cap), (fits, Cap::Memory));
     let prefill = deployment.ttft(2000, 0, 0.0);

@@ -1,7 +1,7 @@
 //! Rates of a machine: a preset, one with given figures, or this machine as measured.
 //!
 //! Peaks are the vendors' published dense figures (no sparsity) for bf16 with sums in 32 bits and for int8, and their
-//! memory bandwidth. The shares are the fraction that a serving engine reaches, from measurements where available:
+//! memory bandwidth. Watts are the vendors' limits of power for the card or the processor. The shares are the fraction that a serving engine reaches, from measurements where available:
 //!
 //! | machine | peaks | shares |
 //! | --- | --- | --- |
@@ -12,9 +12,14 @@
 //! | l4, t4 | NVIDIA's data sheets; a T4 has fp16 and no bf16 | not measured: the L40S's |
 //! | rtx-3090, rtx-4090, rtx-5090 | the appendices of NVIDIA's white papers on GA102, Ada and RTX Blackwell: tensor cores with sums in 32 bits, half of their rate with sums in 16 | not measured: the L40S's |
 //! | mi300x | AMD's data sheet | not measured: the H100's |
-//! | m2-ultra | Apple's page of the Mac Pro: 76 GPU cores, 27.2 TFLOP/s; not faster in fewer bits. For M3 and later Apple publishes no operations, so they are not in the list | not measured: the L40S's |
+//! | mi355x | AMD's data sheet: 256 compute units at 2.4 GHz, 4,096 bf16 operations per cycle, twice that for int8 | not measured: the H100's |
+//! | gb10 | NVIDIA publishes 1 PFLOP/s for 4 bits with sparsity, 273 GB/s and 140 W of the DGX Spark's chip; bf16 with sums in 32 bits is a sixteenth of that and int8 a fourth, as in the white paper on RTX Blackwell | not measured: the L40S's |
+//! | ryzen-ai-max-395 | AMD: 40 compute units at 2.9 GHz, 512 operations per cycle in bf16 as in int8, 256 bits of LPDDR5X-8000; 120 W are the upper end of its range | not measured: the L40S's |
+//! | m2-ultra | Apple's page of the Mac Pro: 76 GPU cores, 27.2 TFLOP/s; not faster in fewer bits. Of the Mac Studio the most watts. For M3 and later Apple publishes no operations, so they are not in the list | not measured: the L40S's |
 //! | xeon-8480 | Intel: 56 cores at 2.0 GHz with 1,024 bf16 operations per cycle (AMX), twice that for int8, 8 channels of DDR5-4800 | this engine's on another CPU (docs/performance.md) |
+//! | xeon-6980p | Intel: 128 cores at 2.0 GHz with the operations of the xeon-8480, 12 channels of MRDIMM-8800 | this engine's on another CPU |
 //! | epyc-9654 | AMD: 96 cores of Zen 4 at 2.4 GHz, AVX-512 on 256-bit units: 64 bf16 and 128 int8 operations per cycle (VDPBF16PS, VPDPBUSD); 12 channels of DDR5-4800 | this engine's on another CPU |
+//! | epyc-9755 | AMD: 128 cores of Zen 5 at 2.7 GHz, operations per cycle as of the ryzen-9950x; 12 channels of DDR5-6000 | this engine's on another CPU |
 //! | ryzen-9950x | AMD: 16 cores of Zen 5 at 4.3 GHz with units of 512 bits: 128 bf16 and 256 int8 operations per cycle; 2 channels of DDR5-5600 | this engine's on another CPU |
 //! | epyc-2core | measured by `lab`: 2 cores of a virtual machine without instructions for bf16 | measured: docs/performance.md |
 //!
@@ -29,6 +34,7 @@ use kernels::{KvDtype, WeightClass};
 
 use crate::demands::Demands;
 use crate::limits::Peaks;
+use crate::shape::ModelShape;
 
 /// Maximum rows of a prefill pass for an unknown engine: the simulator's default.
 const ROWS: usize = 2048;
@@ -64,6 +70,14 @@ pub struct Machine {
     pub memory: Option<f64>,
     /// Maximum rows of a prefill pass.
     pub rows: usize,
+    /// Machines combined into this one.
+    pub count: usize,
+    /// Bytes per second that each of them sends to the others; `None`: nothing is lost between them.
+    pub link: Option<f64>,
+    /// Most watts; `None` if unknown.
+    pub watts: Option<f64>,
+    /// The user's price of an hour; no machine has one by itself.
+    pub price_per_hour: Option<f64>,
     /// Source of the figures.
     pub basis: Basis,
     /// The measured peak is one of tiles, of which models reach very different shares.
@@ -117,10 +131,9 @@ impl Machine {
         KNOWN.iter().find(|known| known.name.eq_ignore_ascii_case(name)).map(Known::machine)
     }
 
-    /// A machine with given figures: operations and bytes per second that are reached, and bytes of memory.
-    pub fn given(flops: f64, bandwidth: f64, memory: Option<f64>) -> Machine {
+    fn of(name: &str, flops: f64, bandwidth: f64, memory: Option<f64>) -> Machine {
         Machine {
-            name: "given".to_string(),
+            name: name.to_string(),
             bf16_flops: flops,
             int8_ops: flops,
             bandwidth,
@@ -129,11 +142,20 @@ impl Machine {
             step_overhead: 0.0,
             memory,
             rows: ROWS,
+            count: 1,
+            link: None,
+            watts: None,
+            price_per_hour: None,
             basis: Basis::Given,
             cache: None,
             has_tiles: false,
             doubt: None,
         }
+    }
+
+    /// A machine with given figures: operations and bytes per second that are reached, and bytes of memory.
+    pub fn given(flops: f64, bandwidth: f64, memory: Option<f64>) -> Machine {
+        Machine::of("given", flops, bandwidth, memory)
     }
 
     /// This machine, from its measured limits. The shares are those of docs/performance.md, for prompts of 512 tokens
@@ -151,23 +173,21 @@ impl Machine {
             WeightClass::Int4 => (0.70, 0.84),
         };
         Machine {
-            name: "here".to_string(),
-            bf16_flops: limits.bf16_flops,
             int8_ops: limits.int8_ops,
-            bandwidth: limits.read_bandwidth,
             flops_share,
             bandwidth_share,
             step_overhead: OVERHEAD_HERE,
-            memory,
             rows: ROWS_HERE,
             basis: Basis::Limits,
             cache: Some(LastLevel { bytes: limits.cache_bytes, bandwidth: limits.cache_bandwidth }),
             has_tiles,
             doubt: limits.doubt(),
+            ..Machine::of("here", limits.bf16_flops, limits.read_bandwidth, memory)
         }
     }
 
-    /// `count` machines as one, without any loss between them: a bound, not a prediction.
+    /// `count` machines as one: a bound, not a prediction. Between them nothing is lost but the time of
+    /// [`Machine::link`].
     pub fn times(self, count: usize) -> Machine {
         let n = count as f64;
         Machine {
@@ -177,8 +197,18 @@ impl Machine {
             bandwidth: self.bandwidth * n,
             cache: self.cache.map(|cache| LastLevel { bytes: cache.bytes * count, bandwidth: cache.bandwidth * n }),
             memory: self.memory.map(|memory| memory * n),
+            count: self.count * count,
+            watts: self.watts.map(|watts| watts * n),
+            price_per_hour: self.price_per_hour.map(|price| price * n),
             ..self
         }
+    }
+
+    /// Seconds in which the machines of an instance sum what a row has on each of them, in 16 bits: by a ring, in which
+    /// each sends all of it but its own part twice (Patarasuk and Yuan, 2009). The time of the first byte is not counted.
+    pub fn exchange_seconds(&self, shape: &ModelShape) -> f64 {
+        let others = (self.count - 1) as f64 / self.count as f64;
+        self.link.map_or(0.0, |link| 2.0 * others * 2.0 * shape.exchanged as f64 / link)
     }
 
     /// The peaks for this model: for its precisions, and for reading from the memory or cache that holds its weights.
@@ -215,51 +245,52 @@ struct Known {
     bandwidth: f64,
     shares: [f64; 2],
     memory: f64,
+    /// 0: unknown.
+    watts: f64,
 }
 
 /// The presets: bf16 and int8 operations and bytes per second, the reached shares of operations and of bandwidth, bytes
-/// of memory.
+/// of memory and watts.
 const KNOWN: &[Known] = &[
-    machine("a100", [312e12, 624e12, 2039e9], [0.62, 0.62], 80e9),
-    machine("h100", [989.4e12, 1978.9e12, 3350e9], [0.45, 0.55], 80e9),
-    machine("h200", [989.4e12, 1978.9e12, 4800e9], [0.45, 0.55], 141e9),
-    machine("b200", [2250e12, 4500e12, 8000e9], [0.45, 0.55], 180e9),
-    machine("l40s", [362.05e12, 733e12, 864e9], [0.74, 0.86], 48e9),
-    machine("l4", [121e12, 242.5e12, 300e9], [0.74, 0.86], 24e9),
-    machine("t4", [65e12, 130e12, 320e9], [0.74, 0.86], 16e9),
-    machine("rtx-3090", [71e12, 284e12, 936e9], [0.74, 0.86], 24e9),
-    machine("rtx-4090", [165.2e12, 660.6e12, 1008e9], [0.74, 0.86], 24e9),
-    machine("rtx-5090", [209.5e12, 838e12, 1792e9], [0.74, 0.86], 32e9),
-    machine("mi300x", [1307.4e12, 2614.9e12, 5300e9], [0.45, 0.55], 192e9),
-    machine("m2-ultra", [27.2e12, 27.2e12, 800e9], [0.74, 0.86], 192e9),
-    machine("xeon-8480", [114.7e12, 229.4e12, 307.2e9], [0.75, 0.90], 512e9),
-    machine("epyc-9654", [14.75e12, 29.5e12, 460.8e9], [0.75, 0.90], 768e9),
-    machine("ryzen-9950x", [8.81e12, 17.6e12, 89.6e9], [0.75, 0.90], 64e9),
-    machine("epyc-2core", [236.4e9, 945.7e9, 37.0e9], [0.90, 0.92], 8e9),
+    machine("a100", [312e12, 624e12, 2039e9], [0.62, 0.62], 80e9, 400.0),
+    machine("h100", [989.4e12, 1978.9e12, 3350e9], [0.45, 0.55], 80e9, 700.0),
+    machine("h200", [989.4e12, 1978.9e12, 4800e9], [0.45, 0.55], 141e9, 700.0),
+    machine("b200", [2250e12, 4500e12, 8000e9], [0.45, 0.55], 180e9, 1000.0),
+    machine("l40s", [362.05e12, 733e12, 864e9], [0.74, 0.86], 48e9, 350.0),
+    machine("l4", [121e12, 242.5e12, 300e9], [0.74, 0.86], 24e9, 72.0),
+    machine("t4", [65e12, 130e12, 320e9], [0.74, 0.86], 16e9, 70.0),
+    machine("rtx-3090", [71e12, 284e12, 936e9], [0.74, 0.86], 24e9, 350.0),
+    machine("rtx-4090", [165.2e12, 660.6e12, 1008e9], [0.74, 0.86], 24e9, 450.0),
+    machine("rtx-5090", [209.5e12, 838e12, 1792e9], [0.74, 0.86], 32e9, 575.0),
+    machine("gb10", [62.5e12, 250e12, 273e9], [0.74, 0.86], 128e9, 140.0),
+    machine("mi300x", [1307.4e12, 2614.9e12, 5300e9], [0.45, 0.55], 192e9, 750.0),
+    machine("mi355x", [2516.6e12, 5033.2e12, 8000e9], [0.45, 0.55], 288e9, 1400.0),
+    machine("ryzen-ai-max-395", [59.4e12, 59.4e12, 256e9], [0.74, 0.86], 128e9, 120.0),
+    machine("m2-ultra", [27.2e12, 27.2e12, 800e9], [0.74, 0.86], 192e9, 295.0),
+    machine("xeon-8480", [114.7e12, 229.4e12, 307.2e9], [0.75, 0.90], 512e9, 350.0),
+    machine("xeon-6980p", [262.1e12, 524.3e12, 844.8e9], [0.75, 0.90], 768e9, 500.0),
+    machine("epyc-9654", [14.75e12, 29.5e12, 460.8e9], [0.75, 0.90], 768e9, 360.0),
+    machine("epyc-9755", [44.2e12, 88.5e12, 576e9], [0.75, 0.90], 768e9, 500.0),
+    machine("ryzen-9950x", [8.81e12, 17.6e12, 89.6e9], [0.75, 0.90], 64e9, 170.0),
+    machine("epyc-2core", [236.4e9, 945.7e9, 37.0e9], [0.90, 0.92], 8e9, 0.0),
 ];
 
-const fn machine(name: &'static str, peaks: [f64; 3], shares: [f64; 2], memory: f64) -> Known {
+const fn machine(name: &'static str, peaks: [f64; 3], shares: [f64; 2], memory: f64, watts: f64) -> Known {
     let [flops, int8_ops, bandwidth] = peaks;
-    Known { name, flops, int8_ops, bandwidth, shares, memory }
+    Known { name, flops, int8_ops, bandwidth, shares, memory, watts }
 }
 
 impl Known {
     fn machine(&self) -> Machine {
         let [flops_share, bandwidth_share] = self.shares;
         Machine {
-            name: self.name.to_string(),
-            bf16_flops: self.flops,
             int8_ops: self.int8_ops,
-            bandwidth: self.bandwidth,
             flops_share,
             bandwidth_share,
             step_overhead: GPU_STEP_OVERHEAD,
-            memory: Some(self.memory),
-            rows: ROWS,
+            watts: Some(self.watts).filter(|&watts| watts > 0.0),
             basis: Basis::Preset,
-            cache: None,
-            has_tiles: false,
-            doubt: None,
+            ..Machine::of(self.name, self.flops, self.bandwidth, Some(self.memory))
         }
     }
 }

@@ -224,6 +224,7 @@ impl Published {
             state_numbers: 0,
             state_flops: 0,
             activations: widths as u64,
+            exchanged: (2 * layers * hidden) as u64,
             vocab,
             windows,
             experts: self.experts.map(|experts| Mixture { num_experts: experts.count, top_k: experts.top_k }),

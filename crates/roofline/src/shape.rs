@@ -40,6 +40,9 @@ pub struct ModelShape {
     pub state_flops: u64,
     /// Activations per row of a pass, without logits.
     pub activations: u64,
+    /// Numbers of a row that the machines of an instance sum over all of them (tensor parallelism): the outputs of
+    /// attention and of the MLP, over all layers.
+    pub exchanged: u64,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// Sliding window in tokens (`None`: full attention), and the number of layers with it.

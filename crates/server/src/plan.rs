@@ -76,15 +76,15 @@ fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> ApiResult<Resp
     };
     let question = Question::from_parameters(pairs.iter().map(|(name, value)| (&**name, &**value))).map_err(refused)?;
     let here = here(app);
-    let deployment = match shape {
-        None => question.deploy(&here),
+    let plan = match shape {
+        None => question.plan(&here),
         Some(_) if pairs.iter().any(|(name, _)| name == "model") => {
             let message = "'model': the body is the model; leave it out.";
             return Err(ApiError::bad_request(message).with_param("model"));
         }
-        Some(shape) => question.deploy(&here.with_model(CONFIG, shape, &question)),
+        Some(shape) => question.plan(&here.with_model(CONFIG, shape, &question)),
     };
-    let plan = deployment.map_err(refused)?.plan(&question.ask);
+    let plan = plan.map_err(refused)?;
     let format = pairs.iter().find(|(name, _)| name == "format").map_or("json", |(_, value)| value);
     match format {
         "json" => Ok(json_body(plan.json().to_string())),

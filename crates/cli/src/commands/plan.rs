@@ -12,7 +12,7 @@ use std::path::Path;
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use launch::{Calibrate, Chosen, ModelSettings, Settings, machine};
-use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, Problem, Question, Users, WhichMachine};
+use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, Prices, Problem, Question, Users, WhichMachine};
 use roofline::{Machine, ROWS_HERE};
 
 use crate::console::put_line;
@@ -38,7 +38,7 @@ pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
         Some(_) => Question { model: HERE.to_string(), ..question },
         None => question,
     };
-    let plan = question.deploy(&here).map_err(|problem| refused(&problem, &flags.model))?.plan(&question.ask);
+    let plan = question.plan(&here).map_err(|problem| refused(&problem, &flags.model))?;
     if let Some(place) = svg {
         outputs::put(&place, &plan.svg())?;
     }
@@ -63,6 +63,7 @@ fn question(flags: &PlanFlags, context: Option<usize>) -> Result<Question, Failu
     let users = flags.users.map(|users| Users {
         users: users as f64,
         rate: flags.rate.expect("clap asks for it"),
+        ttft: flags.ttft_slo,
         tpot: flags.tpot_slo,
     });
     let (acceptance, draft) = flags.acceptance.clone().unzip();
@@ -71,11 +72,22 @@ fn question(flags: &PlanFlags, context: Option<usize>) -> Result<Question, Failu
         model: flags.model.clone(),
         machine,
         machines: flags.machines_per_instance,
+        link: flags.link,
+        watts: flags.watts,
+        prices: flags.price.clone().unwrap_or(Prices::None),
         weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()),
         expert_memory: flags.expert_memory,
         rows: flags.max_num_batched_tokens,
-        ask: Ask { prompt, response: flags.response, thinking, batch: flags.batch, users },
+        ask: Ask {
+            prompt,
+            response: flags.response,
+            thinking,
+            cached: flags.cached,
+            batch: flags.batch,
+            utilization: flags.utilization,
+            users,
+        },
         acceptance,
         drafter: draft.flatten().map(drafter).transpose()?,
     })
@@ -99,11 +111,13 @@ fn refused(problem: &Problem, model: &str) -> Failure {
         "rows" => "max-num-batched-tokens",
         "kv" => "kv-dtype",
         "expert_memory" => "expert-memory",
+        "ttft" => "ttft-slo",
+        "tpot" => "tpot-slo",
         other => other,
     };
     Failure::usage(format!(
         "--{flag}: {}",
-        problem.problem.replace(HERE, if problem.field == "prompt" { model } else { HERE })
+        problem.problem.replace(HERE, if matches!(problem.field, "prompt" | "thinking") { model } else { HERE })
     ))
 }
 

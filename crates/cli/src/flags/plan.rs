@@ -3,20 +3,21 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use plan::Prices;
 
 use super::shared::{KvPrecision, SumOrder, Weights};
-use super::values::{acceptance, count, duration, positive, quantity, requests, rows, seats};
+use super::values::{acceptance, count, duration, link, positive, price, quantity, requests, rows, seats, share};
 
 /// Flags of `plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanFlags {
     /// A known model (qwen3-8b, llama-3.1-8b, gemma-3-4b, gpt-oss-20b, mixtral-8x7b, deepseek-v3, glm-4.5-air and others;
-    /// a wrong name lists them all), a number of parameters (7b), lantern (the built-in model), a directory with a
+    /// a wrong name lists them all), a number of parameters (7b; 30b-a3b, of which a token uses 3), lantern (the built-in model), a directory with a
     /// config.json, a GGUF file, or a hub id that is in the local cache. Weights are not needed.
     #[arg(short = 'm', long, value_name = "NAME|7b|DIR|GGUF|HUB_ID", default_value = "llama-3.1-8b")]
     pub(crate) model: String,
-    /// A known machine (a100, h100, h200, b200, mi300x, l40s, l4, t4, rtx-3090, rtx-4090, rtx-5090, m2-ultra, xeon-8480,
-    /// epyc-9654, ryzen-9950x, epyc-2core), or `here`: this machine, its limits measured now, or the steps of this model
+    /// A known machine (a100, h100, h200, b200, l40s, l4, t4, rtx-3090, rtx-4090, rtx-5090, gb10, mi300x, mi355x,
+    /// ryzen-ai-max-395, m2-ultra, xeon-8480, xeon-6980p, epyc-9654, epyc-9755, ryzen-9950x, epyc-2core), or `here`: this machine, its limits measured now, or the steps of this model
     /// where a start of `serve` has measured them. Default: h100.
     #[arg(long, visible_alias = "hardware", value_name = "NAME|here", conflicts_with_all = ["flops", "bandwidth", "memory"])]
     pub(crate) machine: Option<String>,
@@ -29,9 +30,22 @@ pub(crate) struct PlanFlags {
     /// Bytes of its memory (80G). Without it what fits is unknown.
     #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
     pub(crate) memory: Option<f64>,
-    /// Machines of one instance, as if nothing were lost between them.
+    /// Machines of one instance (tensor parallel). Nothing is lost between them but the time of --link.
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
     pub(crate) machines_per_instance: usize,
+    /// Bytes per second that each of them sends to the others (450G). Without it sums over machines take no time.
+    #[arg(long, value_name = "X", value_parser = link)]
+    pub(crate) link: Option<f64>,
+    /// Price of an hour of the machine in any currency (2.00), or of several (a100=2.00,h100=3.50): what a million tokens
+    /// cost, and which machines are the cheapest. None is built in.
+    #[arg(long, value_name = "X|NAME=X,...", value_parser = price)]
+    pub(crate) price: Option<Prices>,
+    /// Most watts that a machine draws (400), for the energy of tokens. Default: its vendor's figure.
+    #[arg(long, value_name = "X", value_parser = quantity)]
+    pub(crate) watts: Option<f64>,
+    /// Share of the time in which machines work (0.7). Costs and the number of machines include the rest.
+    #[arg(long, value_name = "X", value_parser = share, default_value = "0.7")]
+    pub(crate) utilization: f64,
     /// Precision of the weights; auto is what the checkpoint is stored in, or bf16.
     #[arg(long, value_enum, default_value_t = Weights::Auto)]
     pub(crate) weights: Weights,
@@ -47,6 +61,9 @@ pub(crate) struct PlanFlags {
     /// Tokens of a prompt (suffix k = 1,000, K = 1,024). Default: 1,024, or what the answer leaves of a shorter context.
     #[arg(short = 'p', long, value_name = "N", value_parser = count)]
     pub(crate) prompt: Option<usize>,
+    /// Share of the prompt that is in the prefix cache (0.8), in whole blocks: it is read and not computed.
+    #[arg(long, value_name = "X", value_parser = share, default_value = "0")]
+    pub(crate) cached: f64,
     /// Tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) response: usize,
@@ -70,7 +87,11 @@ pub(crate) struct PlanFlags {
     /// Requests of one user in a time: 2/min, 0.1/s, 30/h.
     #[arg(long, value_name = "X/min", value_parser = requests, requires = "users")]
     pub(crate) rate: Option<f64>,
-    /// Of a fleet: most time from a token to the next (50ms). Batches stay small enough for it.
+    /// Of a fleet: most time to the first token, where no other prompt is in the way (500ms). Batches stay small enough
+    /// for it, and the machines, their number and the precisions that meet both targets are listed, the cheapest first.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "users")]
+    pub(crate) ttft_slo: Option<f64>,
+    /// Of a fleet: most time from a token to the next (50ms), likewise.
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "users")]
     pub(crate) tpot_slo: Option<f64>,
     /// Threads of this machine to count on. Default: one per physical core that this process may use.
@@ -78,7 +99,7 @@ pub(crate) struct PlanFlags {
     pub(crate) threads: Option<usize>,
     /// Load the model, measure some points on this machine, and set both predictions beside them: that of the limits
     /// alone, and that of measured steps.
-    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "thinking", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens", "acceptance"])]
+    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "thinking", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens", "acceptance", "link", "price", "watts"])]
     pub(crate) check: bool,
     /// Print one JSON object: the answer of the server's /plan.
     #[arg(long)]

@@ -44,6 +44,7 @@ impl ModelConfig {
             state_numbers: self.state_numbers() as u64,
             state_flops: self.state_flops(),
             activations: widths as u64,
+            exchanged: (2 * self.num_layers * self.hidden_size) as u64,
             vocab: self.vocab_size,
             windows,
             experts: experts.map(|experts| Mixture { num_experts: experts.num_experts, top_k: experts.rule.top_k }),

@@ -205,7 +205,7 @@ const fn planned<const COUNT: usize>(first: usize) -> [QueryParameter; COUNT] {
         let plan::Parameter { name, about, kind } = plan::PARAMETERS[first + at];
         let kind = match kind {
             plan::ParameterKind::Whole => Integer,
-            plan::ParameterKind::Chance => Kind::Number,
+            plan::ParameterKind::Share => Kind::Number,
             plan::ParameterKind::Word(words) => Word(words),
             plan::ParameterKind::Text => Text,
         };

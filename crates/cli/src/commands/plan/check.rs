@@ -48,7 +48,7 @@ pub(super) fn check(engine: &Engine, limits: &Deployment, steps: &Deployment, js
         bar.at(index as u64, points.len() as u64);
         let ttft = (batch == 1).then(|| first_token(engine, prompt)).transpose()?;
         let (tpot, context) = together(engine, prompt, batch)?;
-        let ask = Ask { prompt, response: 1, thinking: 0, batch: 1, users: None };
+        let ask = Ask { prompt, response: 1, ..Ask::default() };
         let predicted = |deployment: &Deployment| (deployment.times(&ask).ttft, deployment.step(batch, context));
         found.push(Found { prompt, batch, ttft, tpot, limits: predicted(limits), steps: predicted(steps) });
     }
