@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use testing::{Scratch, lantern};
+use testing::{Scratch, lantern, part_of, plan_question};
 use tests::{root, run, twostroke};
 
 fn plan(arguments: &[&str]) -> Value {
@@ -120,6 +120,51 @@ fn speculation_is_planned() {
     assert!(ran.code == Some(0) && ran.stdout.contains("with speculation?  if 90 % are accepted"), "{ran:?}");
 }
 
+/// The command line and the route are two doors to one function: 200 questions by chance, to the digit. The route's half
+/// stands in the server's tests.
+#[test]
+fn a_question_has_the_answer_of_the_route() {
+    for seed in part_of(&(0..200).collect::<Vec<u64>>(), 4) {
+        let parameters = plan_question(*seed);
+        let pairs = parameters.iter().map(|(name, value)| (*name, value.as_str()));
+        let question = plan::Question::from_parameters(pairs).expect("a good question");
+        let wanted = question.plan(&plan::Here::default()).expect("a good question").json();
+        let flags: Vec<String> = parameters.iter().flat_map(|(name, value)| flag(name, value)).collect();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        // As text, in which a number is its digits.
+        assert_eq!(plan(&flags).to_string(), wanted.to_string(), "seed {seed}: {flags:?}");
+    }
+}
+
+fn flag(parameter: &str, value: &str) -> [String; 2] {
+    let name = match parameter {
+        "machines" => "machines-per-instance",
+        "rows" => "max-num-batched-tokens",
+        "kv" => "kv-dtype",
+        "ttft" => return ["--ttft-slo".to_string(), format!("{value}ms")],
+        "tpot" => return ["--tpot-slo".to_string(), format!("{value}ms")],
+        same => same,
+    };
+    [format!("--{name}"), value.to_string()]
+}
+
+/// Prices, energy and the machines that meet targets, in words.
+#[test]
+fn costs_and_targets_are_told() {
+    let told = |arguments: &[&str]| {
+        let ran = run(&mut twostroke(&[&["plan", "-m", "7b"], arguments].concat()));
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = told(&["--machine", "a100", "--price", "2", "--utilization", "1", "--batch", "64"]);
+    assert!(text.contains("output 0.17") && text.contains("at a batch of 64 and 100 % busy"), "{text}");
+    let load = ["--users", "1000", "--rate", "1/min", "--price", "a100=1.5,h100=3"];
+    let text = told(&[&load[..], &["--ttft-slo", "500ms", "--tpot-slo", "30ms"]].concat());
+    assert!(text.contains("which machines?") && text.contains("the cheapest first"), "{text}");
+    let text = told(&[&load[..], &["--ttft-slo", "1ms"]].concat());
+    assert!(text.contains("none meets the targets; the best for a TTFT of 1.0 ms:"), "{text}");
+}
+
 #[test]
 fn what_is_wrong_is_one_line() {
     let table: &[(&[&str], &str)] = &[
@@ -132,6 +177,20 @@ fn what_is_wrong_is_one_line() {
         (&["--prompt", "0"], "must be at least 1"),
         (&["--prompt", "200k"], "reads at most 131072"),
         (&["--users", "10"], "--rate"),
+        (&["--ttft-slo", "500ms"], "--users"),
+        (&["--cached", "1.5"], "--cached"),
+        (&["--cached", "1"], "--cached: must be from 0 to below 1"),
+        (&["--utilization", "0"], "--utilization: must be from 0.01 to 1"),
+        (&["--price", "NaN"], "--price"),
+        (&["--price", "abacus=2"], "no machine \"abacus\" is known"),
+        (&["--watts", "1e30"], "--watts: must be from 0.001"),
+        (&["--flops", "1e30", "--bandwidth", "1T"], "--flops: must be from 1k"),
+        (&["--link", "1"], "--link"),
+        (
+            &["--thinking", "200k", "-p", "10"],
+            "--thinking: 200266 tokens with the response; llama-3.1-8b reads at most 131072",
+        ),
+        (&["--users", "10", "--rate", "1e30"], "--rate: must be from 1e-9"),
         (&["--users", "10", "--rate", "often"], "2/min"),
         (&["--acceptance", "1"], "--acceptance"),
         (&["--acceptance", "0.8,draft="], "0.8,draft=0.5b"),

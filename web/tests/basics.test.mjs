@@ -10,7 +10,7 @@ const POLICY =
 
 test("the page's files say what may run, who may frame them, and that a copy is asked about", async (context) => {
   const server = await context.server();
-  for (const path of ["/", "/app.js", "/highlight.js", "/tour.js", "/app.css", "/favicon.svg", "/licences.txt"]) {
+  for (const path of ["/", "/app.js", "/calculator.js", "/highlight.js", "/tour.js", "/app.css", "/favicon.svg", "/licences.txt"]) {
     const response = await fetch(server.origin + path);
     assert.equal(response.status, 200, path);
     assert.equal(response.headers.get("content-security-policy"), POLICY, path);

@@ -3,10 +3,11 @@
 // A page that a test opens is watched until the test ends, whatever the test looks at: an error on the console, an
 // exception, a dialog, a request to another origin or a violation of the content security policy fails it.
 
-import { spawn } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { existsSync, mkdirSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import { chromium } from "playwright-core";
 
 const TEST_TIMEOUT_MS = 300_000;
@@ -120,6 +121,11 @@ class Context {
     this.browser = browser;
     this.servers = servers;
     this.artefacts = artefacts;
+  }
+
+  /** What the program prints for these arguments. */
+  async run(...words) {
+    return (await promisify(execFile)(this.servers.binary, words)).stdout;
   }
 
   /** The server with these flags. */

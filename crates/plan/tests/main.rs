@@ -2,5 +2,7 @@
 
 mod examples;
 mod named;
+mod prices;
 mod questions;
+mod targets;
 mod units;

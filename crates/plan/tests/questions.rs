@@ -3,10 +3,10 @@
 use plan::{Here, Question};
 use serde_json::Value;
 
-fn asked(query: &str) -> Result<Value, plan::Problem> {
+pub(crate) fn asked(query: &str) -> Result<Value, plan::Problem> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let question = Question::from_parameters(pairs)?;
-    Ok(question.deploy(&Here::default())?.plan(&question.ask).json())
+    Ok(question.plan(&Here::default())?.json())
 }
 
 #[test]
@@ -53,6 +53,35 @@ fn wrong_questions_name_the_parameter() {
         ("model=7b&machine=h100&rate=5", "rate", "goes with users"),
         ("model=7b&machine=h100&users=5&rate=soon", "rate", "2/min"),
         ("model=7b&machine=h100&tpot=50", "tpot", "goes with users"),
+        ("model=7b&machine=h100&ttft=500", "ttft", "goes with users"),
+        ("model=7b&machine=h100&users=5&rate=1&ttft=0", "ttft", "not a number above 0"),
+        ("model=7b&machine=h100&users=5&rate=1&tpot=1e30", "tpot", "milliseconds"),
+        ("model=7b&machine=h100&users=5&rate=1e30", "rate", "per second"),
+        ("model=7b&machine=h100&users=5&rate=nan", "rate", "2/min"),
+        ("model=7b&machine=h100&users=-5&rate=1", "users", "whole number from 1"),
+        ("model=7b&flops=1e30&bandwidth=1T", "flops", "must be from 1k to 1e21"),
+        ("model=7b&flops=1T&bandwidth=1e30", "bandwidth", "must be from 1k to 1e18"),
+        ("model=7b&flops=1T&bandwidth=1T&memory=1e30", "memory", "must be from 1k to 1e18"),
+        ("model=7b&flops=nan&bandwidth=1T", "flops", "not a number above 0"),
+        ("model=7b&machine=h100&prompt=1e30", "prompt", "whole number from 1"),
+        ("model=llama-2-7b&machine=h100&thinking=5000", "thinking", "reads at most 4096"),
+        ("model=7b&machine=h100&thinking=-1", "thinking", "whole number from 1"),
+        ("model=7b&machine=h100&cached=1.5", "cached", "not a share from 0 to 1"),
+        ("model=7b&machine=h100&cached=1", "cached", "the last token is computed"),
+        ("model=7b&machine=h100&cached=nan", "cached", "not a share"),
+        ("model=7b&machine=h100&utilization=0", "utilization", "must be from 0.01 to 1"),
+        ("model=7b&machine=h100&utilization=70", "utilization", "not a share from 0 to 1"),
+        ("model=7b&machine=h100&price=0", "price", "2.00, or a100=2.00,h100=3.50"),
+        ("model=7b&machine=h100&price=-2", "price", "above 0"),
+        ("model=7b&machine=h100&price=1e30", "price", "up to 1000000"),
+        ("model=7b&machine=h100&price=nan", "price", "not a price"),
+        ("model=7b&machine=h100&price=abacus=2", "price", "no machine \"abacus\" is known"),
+        ("model=7b&machine=h100&price=h100=2,", "price", "no machine \"\" is known"),
+        ("model=7b&machine=h100&watts=1e30", "watts", "must be from 0.001"),
+        ("model=7b&machine=h100&watts=0", "watts", "not a number above 0"),
+        ("model=7b&machine=h100&machines=2&link=1", "link", "must be from 1M"),
+        ("model=7b&machine=h100&link=-1G", "link", "not a number above 0"),
+        ("model=30b-a40b&machine=h100", "model", "is not known"),
         ("model=7b&machine=h100&acceptance=1", "acceptance", "not a probability above 0 and below 1"),
         ("model=7b&machine=h100&acceptance=0", "acceptance", "such as 0.8"),
         ("model=7b&machine=h100&acceptance=nan", "acceptance", "such as 0.8"),

@@ -205,7 +205,7 @@ impl Machine {
     }
 
     /// Seconds in which the machines of an instance sum what a row has on each of them, in 16 bits: by a ring, in which
-    /// each sends all of it but its own part twice (Patarasuk and Yuan, 2009). The time of the first byte is not counted.
+    /// each sends all of it but its own part twice (Patarasuk & Yuan, 2009). The time of the first byte is not counted.
     pub fn exchange_seconds(&self, shape: &ModelShape) -> f64 {
         let others = (self.count - 1) as f64 / self.count as f64;
         self.link.map_or(0.0, |link| 2.0 * others * 2.0 * shape.exchanged as f64 / link)

@@ -126,6 +126,7 @@ static TABLE: [Route; 91] = [
     (Method::GET, "/docs", |by| on(by, openapi::docs)),
     (Method::GET, "/", |by| on(by, live::page::file)),
     (Method::GET, "/app.js", |by| on(by, live::page::file)),
+    (Method::GET, "/calculator.js", |by| on(by, live::page::file)),
     (Method::GET, "/highlight.js", |by| on(by, live::page::file)),
     (Method::GET, "/tour.js", |by| on(by, live::page::file)),
     (Method::GET, "/app.css", |by| on(by, live::page::file)),

@@ -5,6 +5,7 @@
 //! scratch.rs   a directory that goes with its test         mutate.rs   one change to a file, by its format
 //! long.rs      how much of a long table is tried           corpus.rs   fuzz/corpus and changes to it, through a door
 //! golden.rs    digests that are committed           wait.rs     patience, and its opposite on purpose
+//! questions.rs questions for a plan
 //! ```
 //!
 //! It depends on `scheduler` and below, so that no test waits for more of the tree to be built. A crate's unit tests are
@@ -18,12 +19,14 @@ mod long;
 #[cfg(feature = "mutate")]
 pub mod mutate;
 pub mod plans;
+mod questions;
 mod scratch;
 mod wait;
 
 pub use dice::Dice;
 pub use golden::Golden;
 pub use long::{is_long, one_of, part_of};
+pub use questions::plan_question;
 pub use scratch::{Scratch, lantern, root};
 pub use wait::wait;
 

@@ -3,10 +3,11 @@
 
 import type { App } from "../app";
 import { told } from "../ask";
-import { type Child, add, el, fill } from "../dom";
+import { CurveCharts } from "../curves";
+import { type Child, add, el, fill, show } from "../dom";
 import { labelled } from "../form";
 import { NOT_KNOWN } from "../limits";
-import { type Plan, type Presets, type Profile, type Question, commandLine } from "../plan";
+import { type Choice, type Cost, type Plan, type Presets, type Profile, type Question, commandLine } from "../plan";
 import { count, ms, percent, short } from "../units";
 import "./calculator.css";
 
@@ -19,6 +20,10 @@ const PAUSE_MS = 120;
 const USUAL_RATE = "1/min";
 const OWN = "own figures";
 const COUNTED = "a number of parameters";
+/** Of the slider of a model's size, in billions. */
+const [SMALLEST, LARGEST] = [0.1, 1000];
+/** Of machines, where it is not said how long they wait. */
+const USUAL_UTILIZATION = 70;
 /** Stands for a model in a question: its configuration is sent along. It is a path on the command line. */
 const CONFIG = "config.json";
 
@@ -28,15 +33,21 @@ let last: Question = DEFAULT;
 let config = "";
 
 export function mount(root: HTMLElement, app: App): () => void {
+  // Before the form: on a phone it stays in sight while the form is scrolled.
+  const short = el("section", { class: "panel short", "aria-label": "The answer in short", "aria-live": "polite", hidden: true });
   const form = el("div", { class: "panel ask" });
   const result = el("div", { class: "result", "aria-live": "polite", "aria-busy": "true" });
   add(
     root,
     el("h1", {}, "Calculator"),
     el("p", {}, "How long an answer takes, how much memory it needs, and what bounds each phase, computed before a weight is read."),
-    el("div", { class: "columns" }, form, result),
+    el("div", { class: "columns" }, short, form, result),
   );
   const leave = new AbortController();
+  const curves = new CurveCharts();
+  const top = document.getElementById("top")!;
+  const below = new ResizeObserver(() => short.style.setProperty("--below-top", `${top.offsetHeight}px`));
+  below.observe(top);
   let opened = false;
   const open = async (): Promise<void> => {
     if (opened) return;
@@ -44,7 +55,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     try {
       const response = await app.api("/plan/presets", { signal: leave.signal });
       if (!response.ok) throw new Error(await told(response));
-      ask(form, result, app, (await response.json()) as Presets, leave.signal);
+      ask({ short, form, result, curves }, app, (await response.json()) as Presets, leave.signal);
     } catch (error) {
       if (leave.signal.aborted) return;
       // The server was not there: again when it is.
@@ -62,12 +73,22 @@ export function mount(root: HTMLElement, app: App): () => void {
   void open();
   return () => {
     end();
+    below.disconnect();
+    curves.end();
     leave.abort();
   };
 }
 
+/** The parts of the page. */
+interface Parts {
+  short: HTMLElement;
+  form: HTMLElement;
+  result: HTMLElement;
+  curves: CurveCharts;
+}
+
 /** The form, which asks the server when it changes. */
-function ask(form: HTMLElement, result: HTMLElement, app: App, presets: Presets, signal: AbortSignal): void {
+function ask({ short, form, result, curves }: Parts, app: App, presets: Presets, signal: AbortSignal): void {
   let question = fromAddress() ?? last;
   let timer = 0;
   let asking: AbortController | null = null;
@@ -79,6 +100,7 @@ function ask(form: HTMLElement, result: HTMLElement, app: App, presets: Presets,
     signal.addEventListener("abort", () => here.abort());
     result.setAttribute("aria-busy", "true");
     if (question["model"] === CONFIG && config.trim() === "") {
+      show(short, false);
       fill(result, el("p", { class: "quiet-text" }, "Paste a config.json, or choose the file."));
       result.setAttribute("aria-busy", "false");
       return;
@@ -88,9 +110,15 @@ function ask(form: HTMLElement, result: HTMLElement, app: App, presets: Presets,
       const response = await app.api(path, { ...init, signal: here.signal });
       if (!response.ok) throw new Error(await told(response));
       const plan = (await response.json()) as Plan;
-      if (!here.signal.aborted) fill(result, ...drawn(plan, commandLine(question, presets)));
+      if (!here.signal.aborted) {
+        fill(short, headline(plan));
+        show(short, true);
+        curves.show(plan);
+        fill(result, ...drawn(plan, curves.element, commandLine(question, presets)));
+      }
     } catch (error) {
       if (here.signal.aborted) return;
+      show(short, false);
       fill(result, el("p", { class: "error", role: "alert" }, message(error)));
     }
     result.setAttribute("aria-busy", "false");
@@ -185,11 +213,24 @@ function controls(question: Question, presets: Presets, change: Change, restart:
     const input: HTMLInputElement = el("input", { type: "text", value: question[parameter] ?? "", oninput: () => change({ [parameter]: input.value.trim() }) });
     return labelled(name, input, hint);
   };
+  const number = (parameter: string, name: string, hint = "", empty = ""): HTMLElement => {
+    const input: HTMLInputElement = el("input", { type: "number", min: 0, step: "any", value: question[parameter] ?? "", placeholder: empty });
+    input.addEventListener("input", () => change({ [parameter]: input.value }));
+    return labelled(name, input, hint);
+  };
+  /** A share, in per cent. */
+  const share = (parameter: string, name: string, empty: string): HTMLElement => {
+    const known = question[parameter];
+    const input: HTMLInputElement = el("input", { type: "number", min: 0, max: 100, step: "any", value: known === undefined ? "" : String(twice(Number(known) * 100)), placeholder: empty });
+    input.addEventListener("input", () => change({ [parameter]: input.value === "" ? "" : String(twice(input.valueAsNumber / 100)) }));
+    return labelled(name, input);
+  };
+  const watts = presets.machines.find(({ name }) => name === question["machine"])?.watts;
   const longest = model?.context_limit ?? 131_072;
   return [
     el("button", { type: "button", onclick: () => restart(WORKED_EXAMPLE) }, "Worked example: 7B on an A100"),
     labelled("Model", modelSelect),
-    isCounted && text("model", "Parameters", "such as 7b or 350m"),
+    ...(isCounted ? modelSize(question, change) : []),
     ...(isConfig ? configuration(change) : []),
     labelled("Weights", precision("weights", presets.weights, model?.weights)),
     labelled("KV cache dtype", precision("kv", presets.kv, model?.kv_dtype)),
@@ -197,12 +238,62 @@ function controls(question: Question, presets: Presets, change: Change, restart:
     isOwn && text("flops", "Peak compute, FLOP/s", "such as 312T"),
     isOwn && text("bandwidth", "Memory bandwidth, bytes/s", "such as 2T"),
     isOwn && text("memory", "Memory", "such as 80G; empty: unknown"),
+    group("Tensor parallel", number("machines", "Number in an instance", "", "1"), text("link", "Link, bytes/s", "such as 450G; empty: no loss")),
     slider("Prompt, tokens", "prompt", question, longest, change),
     slider("Response, tokens", "response", question, longest, change),
     slider("Batch size (concurrent requests)", "batch", question, 1024, change),
-    fleet(question, change),
+    group("Of the request", number("thinking", "Thinking, tokens", "", "none"), share("cached", "Cached share of it, %", "0"), share("acceptance", "Draft acceptance, %", "no drafts")),
+    group("What it costs", text("price", "Price per hour", "2.00, or several: a100=2.00,h100=3.50"), number("watts", "Watts", "", watts == null ? "unknown" : String(watts)), share("utilization", "Utilization, %", String(USUAL_UTILIZATION))),
+    fleet(question, change, [number("ttft", "TTFT target, ms", "", "none"), number("tpot", "TPOT target, ms", "", "none")]),
   ];
 }
+
+/** Without the noise of a division by a hundred. */
+const twice = (value: number): number => Number(value.toPrecision(12));
+
+function group(name: string, ...fields: HTMLElement[]): HTMLElement {
+  return el("fieldset", {}, el("legend", {}, name), el("div", { class: "pair" }, ...fields));
+}
+
+/** A model of which only the size is known: of a mixture, how much of it a token uses. Sliders and the text are one value. */
+function modelSize(question: Question, change: Change): HTMLElement[] {
+  const name: HTMLInputElement = el("input", { type: "text", value: question["model"] ?? "" });
+  const size: HTMLInputElement = el("input", { type: "range", min: 0, max: 1000 });
+  const active: HTMLInputElement = el("input", { type: "range", min: 1, max: 100 });
+  const spread = Math.log(LARGEST / SMALLEST);
+  const place = (): void => {
+    const [all, used] = sizesOf(name.value);
+    if (!(all > 0)) return;
+    size.value = String(Math.round((1000 * Math.log(all / SMALLEST)) / spread));
+    active.value = String(Math.round((100 * used) / all));
+    size.setAttribute("aria-valuetext", `${all} billion`);
+    active.setAttribute("aria-valuetext", used < all ? `${used} billion a token` : "all of it: dense");
+  };
+  const slide = (): void => {
+    const all = digits(SMALLEST * Math.exp((spread * size.valueAsNumber) / 1000));
+    const used = digits((all * active.valueAsNumber) / 100);
+    name.value = active.valueAsNumber === 100 ? `${all}b` : `${all}b-a${used}b`;
+    place();
+    change({ model: name.value });
+  };
+  name.addEventListener("input", () => {
+    place();
+    change({ model: name.value.trim() });
+  });
+  for (const range of [size, active]) range.addEventListener("input", slide);
+  place();
+  return [labelled("Model size", size), labelled("Share that a token uses (dense: all)", active), labelled("Parameters", name, "such as 7b, 350m, or 30b-a3b")];
+}
+
+/** `30b-a3b`: billions of parameters, and those that a token uses. */
+function sizesOf(name: string): [number, number] {
+  const factors: Record<string, number> = { m: 1e-3, b: 1, t: 1e3 };
+  const [all, used] = name.trim().toLowerCase().split("-a").map((part) => Number(part.slice(0, -1)) * (factors[part.slice(-1)] ?? Number.NaN));
+  return [all!, used ?? all!];
+}
+
+/** Two digits are as fine as a slider is. */
+const digits = (value: number): number => Number(value.toPrecision(2));
 
 /** A config.json, pasted or from a file. It goes to this server and is not kept. */
 function configuration(change: Change): HTMLElement[] {
@@ -251,26 +342,25 @@ function twoDigits(value: number): number {
 }
 
 /** Users and how often each asks; empty: not asked for. */
-function fleet(question: Question, change: Change): HTMLElement {
+function fleet(question: Question, change: Change, targets: HTMLElement[]): HTMLElement {
   const users: HTMLInputElement = el("input", { type: "number", min: 1, step: 1, value: question["users"] ?? "", placeholder: "none" });
   const rate: HTMLInputElement = el("input", { type: "number", min: 0, step: "any", value: (question["rate"] ?? USUAL_RATE).split("/")[0] });
-  const both = (): void => change(users.value === "" ? { users: "", rate: "" } : { users: users.value, rate: `${rate.value}/min` });
+  const rest = { users: "", rate: "", ttft: "", tpot: "" };
+  const both = (): void => change(users.value === "" ? rest : { users: users.value, rate: `${rate.value}/min` });
   users.addEventListener("input", both);
   rate.addEventListener("input", both);
-  return el(
-    "fieldset",
-    {},
-    el("legend", {}, "A fleet"),
-    el("div", { class: "pair" }, labelled("Users", users), labelled("Requests per minute of each", rate)),
-  );
+  return group("A fleet", labelled("Users", users), labelled("Requests per minute of each", rate), ...targets);
 }
 
-function drawn(plan: Plan, command: string): Child[] {
+function drawn(plan: Plan, curves: HTMLElement, command: string): Child[] {
   return [
-    el("section", { class: "panel", "aria-label": "The answer in short" }, headline(plan), phases(plan), binding(plan)),
+    el("section", { class: "panel", "aria-label": "Both phases" }, phases(plan), binding(plan), ...besides(plan)),
+    el("section", { class: "panel", "aria-label": "Curves" }, el("h2", {}, "Curves"), curves),
     el("section", { class: "panel", "aria-label": "Lower bound (roofline)" }, el("h2", {}, "Lower bound (roofline)"), ...floors(plan)),
     el("section", { class: "panel", "aria-label": "Cost profile of a request" }, el("h2", {}, "Cost profile of a request"), profiles(plan)),
     el("section", { class: "panel", "aria-label": "Memory" }, el("h2", {}, "Memory"), ...memory(plan)),
+    el("section", { class: "panel", "aria-label": "Costs" }, el("h2", {}, "Costs"), ...costs(plan)),
+    plan.choices && el("section", { class: "panel", "aria-label": "Machines that meet the targets" }, el("h2", {}, "Machines that meet the targets"), ...choices(plan.choices)),
     plan.fleet && el("section", { class: "panel", "aria-label": "The fleet" }, el("h2", {}, "The fleet"), ...fleetOf(plan.fleet)),
     el("section", { class: "panel", "aria-label": "As the prompt grows" }, el("h2", {}, "As the prompt grows"), byPrompt(plan)),
     el("section", { class: "panel", "aria-label": "As the batch grows" }, el("h2", {}, "As the batch grows"), byBatch(plan)),
@@ -286,7 +376,7 @@ function headline({ ttft_ms, tpot_ms, total_ms, tokens_per_second, ask }: Plan):
     { class: "headline" },
     figure("TTFT", ms(ttft_ms), "to the first token"),
     figure("TPOT", ms(tpot_ms), "from a token to the next"),
-    figure("Total", ms(total_ms), count(ask.response, "token")),
+    figure("Total", ms(total_ms), count(ask.thinking + ask.response, "token")),
     figure("Rate", `${short(tokens_per_second)}tok/s`, ask.batch === 1 ? "one stream" : `${ask.batch} concurrent streams`),
   );
 }
@@ -316,6 +406,62 @@ function bar(kind: string, words: string, parts: [string, number][]): HTMLElemen
   return made;
 }
 
+/** What thinking and drafts change. */
+function besides({ thinking, speculation, ask }: Plan): HTMLElement[] {
+  const told: string[] = [];
+  if (thinking) told.push(`Thinking takes ${ms(thinking.ms)}: there is something to see after ${ms(thinking.first_visible_ms)}, and without it all would be there after ${ms(thinking.total_without_ms)}.`);
+  if (speculation) {
+    const { acceptance, drafts, tokens_per_step, tpot_ms, gain, stops_at_batch } = speculation;
+    const ends = stops_at_batch === null ? "some pay at any batch" : `none pays from a batch of ${stops_at_batch} on`;
+    told.push(
+      drafts > 0
+        ? `With ${short(drafts).trim()} drafts a step, of which ${percent(acceptance)} are accepted: ${tokens_per_step.toFixed(2)} tokens a step, TPOT ${ms(tpot_ms)}, ${gain.toFixed(2)} times as fast; ${ends}.`
+        : `No draft pays at this batch; ${ends}.`,
+    );
+  }
+  if (ask.cached > 0) told.push(`${count(ask.cached, "token")} of the prompt are in the prefix cache.`);
+  return told.map((text) => el("p", {}, text));
+}
+
+/** Two decimals, or two digits of what is smaller. */
+function money(price: number | null): string {
+  if (price === null) return "–";
+  return price.toFixed(price > 0 && price < 0.1 ? Math.min(9, Math.ceil(1 - Math.log10(price))) : 2);
+}
+
+function costs({ cost, ask, machine }: Plan): HTMLElement[] {
+  const row = (name: string, of: Cost | null): HTMLElement | false =>
+    of !== null &&
+    el("tr", {}, el("th", { scope: "row" }, name), ...[money(of.price), of.watt_hours === null ? "–" : `${short(of.watt_hours)}Wh`, ms(of.machine_seconds * 1e3)].map((cell) => el("td", {}, cell)));
+  const rows = [row("Million input tokens", cost.input), row("Million cached tokens", cost.cached), row("Million output tokens", cost.output), row("This request", cost.request)];
+  const hour = machine.price_per_hour === null ? "No price is built in: yours goes into the form." : `${money(machine.price_per_hour)} an hour.`;
+  return [
+    table("Costs, a table", ["", "price", "energy", "machine time"], rows.filter((each) => each !== false)),
+    el("p", { class: "quiet-text" }, `At a batch of ${cost.batch} and machines that work ${percent(ask.utilization)} of the time. ${hour} Energy is at the most that the machine draws.`),
+  ];
+}
+
+function choices({ rows, left_off, words }: NonNullable<Plan["choices"]>): Child[] {
+  const row = (choice: Choice): HTMLElement => {
+    const cells = [
+      `${choice.instances.toLocaleString("en")} of ${choice.machines_per_instance}`,
+      choice.weights,
+      String(choice.batch),
+      ms(choice.ttft_ms),
+      ms(choice.tpot_ms),
+      money(choice.price_per_hour),
+      choice.watts === null ? "–" : `${short(choice.watts)}W`,
+      choice.capped_by,
+    ];
+    return el("tr", {}, el("th", { scope: "row" }, `${choice.machines.toLocaleString("en")} × ${choice.machine}`), ...cells.map((cell) => el("td", {}, cell)));
+  };
+  return [
+    el("p", { class: rows.length > 0 ? "" : "error" }, `${words.charAt(0).toUpperCase()}${words.slice(1)}.`),
+    rows.length > 0 && table("Machines that meet the targets, a table", ["machines", "instances", "weights", "batch", "TTFT", "TPOT", "price/h", "power", "batch capped by"], rows.map(row)),
+    left_off > 0 && el("p", { class: "quiet-text" }, `And ${left_off} more.`),
+  ];
+}
+
 function binding({ prefill, decode, dominant, machine, model }: Plan): HTMLElement {
   return el(
     "p",
@@ -326,7 +472,8 @@ function binding({ prefill, decode, dominant, machine, model }: Plan): HTMLEleme
 }
 
 /** The weights' part as one would work it out on paper, and the floors. */
-function floors({ floors, ask, machine }: Plan): HTMLElement[] {
+function floors({ floors, ask, machine, prefill }: Plan): HTMLElement[] {
+  const { tokens } = prefill;
   const flops = (floors.weights_ttft_ms / 1e3) * machine.flops;
   const bytes = (floors.weights_tpot_ms / 1e3) * machine.bandwidth;
   return [
@@ -334,7 +481,7 @@ function floors({ floors, ask, machine }: Plan): HTMLElement[] {
       "p",
       { class: "floor number" },
       el("strong", { class: "prefill-text" }, "Prefill: "),
-      `${short(flops / ask.prompt)}FLOP a token × ${count(ask.prompt, "token")} / ${short(machine.flops)}FLOP/s = ${ms(floors.weights_ttft_ms)}`,
+      `${short(flops / tokens)}FLOP a token × ${count(tokens, "token")} / ${short(machine.flops)}FLOP/s = ${ms(floors.weights_ttft_ms)}`,
     ),
     el(
       "p",

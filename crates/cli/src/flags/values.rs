@@ -158,11 +158,6 @@ pub(crate) fn price(text: &str) -> Result<plan::Prices, String> {
     plan::Prices::parse(text).map_err(|problem| problem.problem)
 }
 
-/// A share from 0 to 1.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
-    number(text).ok().filter(|share| *share <= 1.0).ok_or_else(|| "not a share from 0 to 1".to_string())
-}
-
 /// A coefficient of variation.
 pub(crate) fn spread(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|cv| *cv <= 100.0).ok_or_else(|| "must be from 0 to 100".to_string())

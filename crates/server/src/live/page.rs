@@ -17,6 +17,7 @@ use crate::app::App;
 const FILES: [(&str, &str, &[u8]); 7] = [
     ("/", "text/html; charset=utf-8", include_bytes!("../../ui/index.html")),
     ("/app.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/app.js")),
+    ("/calculator.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/calculator.js")),
     ("/highlight.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/highlight.js")),
     ("/tour.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/tour.js")),
     ("/app.css", "text/css; charset=utf-8", include_bytes!("../../ui/app.css")),

@@ -86,6 +86,7 @@ fn the_page_is_served_with_its_policy_and_without_a_key() {
     for (path, kind) in [
         ("/", "text/html; charset=utf-8"),
         ("/app.js", "text/javascript; charset=utf-8"),
+        ("/calculator.js", "text/javascript; charset=utf-8"),
         ("/highlight.js", "text/javascript; charset=utf-8"),
         ("/tour.js", "text/javascript; charset=utf-8"),
         ("/licences.txt", "text/plain; charset=utf-8"),

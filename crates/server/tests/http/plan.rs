@@ -39,6 +39,21 @@ fn the_worked_example_over_http() {
     assert_eq!(plan["fits"], true);
 }
 
+/// The route and the command line are two doors to one function: 200 questions by chance, to the digit.
+#[test]
+fn a_question_has_the_answer_of_the_command_line() {
+    let host = host();
+    for seed in 0..200 {
+        let parameters = testing::plan_question(seed);
+        let query: Vec<String> = parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let pairs = parameters.iter().map(|(name, value)| (*name, value.as_str()));
+        let question = plan::Question::from_parameters(pairs).expect("a good question");
+        let wanted = question.plan(&plan::Here::default()).expect("a good question").json();
+        let answer = host.get(&format!("/plan?{}", query.join("&").replace('/', "%2F")));
+        assert_eq!(answer.text(), wanted.to_string(), "seed {seed}: {query:?}");
+    }
+}
+
 #[test]
 fn the_document_has_every_parameter_and_its_values() {
     let host = host();
@@ -141,6 +156,12 @@ fn what_is_wrong_is_400_and_named() {
         ("kv=fp8", "kv"),
         ("flops=1T", "bandwidth"),
         ("users=10", "rate"),
+        ("users=10&rate=2&ttft=-1", "ttft"),
+        ("cached=1.5", "cached"),
+        ("utilization=nan", "utilization"),
+        ("price=1e30", "price"),
+        ("model=7b&flops=1e30&bandwidth=1T", "flops"),
+        ("thinking=1000000", "thinking"),
         ("users=10&rate=2%2Fday", "rate"),
         ("format=png", "format"),
         ("model=%00%ff", "model"),
