@@ -70,7 +70,7 @@ export class CurveCharts {
     // Out of the page: the width is none.
     if (!this.data || width === 0) return;
     if (made.plot) made.plot.setSize({ width, height: HEIGHT });
-    else made.plot = new uPlot(options(made.chart, width), dataOf(made.chart, this.data), box);
+    else made.plot = new uPlot(options(made.chart, width, (line) => ownPoint(made.chart, this.data!, line)), dataOf(made.chart, this.data), box);
   }
 }
 
@@ -80,32 +80,41 @@ function dataOf(chart: Chart, plan: Plan): [number[], ...Values[]] {
   return [at, line!, bound!, at.map((x, i) => (x === plan.ask[chart.x] ? line![i]! : null))];
 }
 
+/** The question's own value on the axis (0) or on a line of a chart. */
+function ownPoint(chart: Chart, plan: Plan, line: number): number | null {
+  const name = [chart.x, ...chart.lines, chart.lines[0]][line]!;
+  return plan.curves[name][plan.curves[chart.x].indexOf(plan.ask[chart.x])] ?? null;
+}
+
 /** The marked point in words. */
 function described(chart: Chart, plan: Plan): string {
-  const own = plan.curves[chart.x].indexOf(plan.ask[chart.x]);
-  const [line, bound] = chart.lines.map((name) => chart.format(plan.curves[name][own]!));
+  const [line, bound] = [1, 2].map((line) => chart.format(ownPoint(chart, plan, line)!));
   return `${chart.title}: ${line} at ${plan.ask[chart.x].toLocaleString("en")} ${chart.unit}, ${chart.bound} ${bound}`;
 }
 
-function options(chart: Chart, width: number): uPlot.Options {
+function options(chart: Chart, width: number, own: (line: number) => number | null): uPlot.Options {
   const colour = (): string => theme()[chart.colour];
   const grid = { stroke: () => theme().line, width: 1 };
   const axis = { stroke: () => theme().quiet, font: FONT, grid, ticks: { show: false } };
   const told = (_: uPlot, splits: (number | null)[]): string[] => splits.map((value) => (value === null ? "" : chart.format(value)));
-  const value = (_: uPlot, at: number | null): string => (at == null ? "–" : chart.format(at));
+  // Without a pointer, the question's own point.
+  const value = (_: uPlot, at: number | null, line: number): string => {
+    const shown = at ?? own(line);
+    return shown == null ? "–" : chart.format(shown);
+  };
   return {
     width,
     height: HEIGHT,
-    padding: [8, 14, 0, 0],
+    padding: [8, 24, 0, 0],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-    legend: { show: true, live: true },
+    legend: { show: true, live: true, markers: { width: 2, fill: () => "transparent", dash: (_, i) => (i === 2 ? "dashed" : "solid") } },
     scales: { x: { time: false, distr: 3, log: 2 }, y: { distr: 3, log: 10 } },
     axes: [
-      { ...axis, size: 26, space: 56, values: (_, splits) => splits.map((at) => (at === null ? "" : short(at).trim())) },
+      { ...axis, size: 26, space: 56, values: (_, splits) => splits.map((at) => (at === null ? "" : at.toLocaleString("en"))) },
       { ...axis, size: 66, space: 26, values: told },
     ],
     series: [
-      { label: chart.unit, value: (_, at) => (at == null ? "–" : at.toLocaleString("en")) },
+      { label: chart.unit, value: (_, at) => (at ?? own(0))?.toLocaleString("en") ?? "–" },
       { label: "predicted", stroke: colour, width: 1.75, points: { show: false }, value },
       { label: chart.bound, stroke: () => theme().quiet, width: 1.25, dash: [5, 4], points: { show: false }, value },
       // The largest of what is drawn: where one is.

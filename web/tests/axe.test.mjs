@@ -18,6 +18,8 @@ const READY = {
     await page.locator(".turn.assistant .phase-line").waitFor();
   },
   calculator: async (page) => void (await page.getByText("The same on the command line").waitFor()),
+  "calculator?model=30b-a3b&machine=gb10&prompt=2000&response=200&batch=2&thinking=300&cached=0.5&acceptance=0.8&price=2&users=50&rate=1/min&ttft=5000": async (page) =>
+    void (await page.getByRole("region", { name: "Machines that meet the targets" }).waitFor()),
   learn: async () => {},
   "learn/17": async () => {},
 };

@@ -436,7 +436,7 @@ function costs({ cost, ask, machine }: Plan): HTMLElement[] {
   const rows = [row("Million input tokens", cost.input), row("Million cached tokens", cost.cached), row("Million output tokens", cost.output), row("This request", cost.request)];
   const hour = machine.price_per_hour === null ? "No price is built in: yours goes into the form." : `${money(machine.price_per_hour)} an hour.`;
   return [
-    table("Costs, a table", ["", "price", "energy", "machine time"], rows.filter((each) => each !== false)),
+    table("Costs, a table", ["of", "price", "energy", "machine time"], rows.filter((each) => each !== false)),
     el("p", { class: "quiet-text" }, `At a batch of ${cost.batch} and machines that work ${percent(ask.utilization)} of the time. ${hour} Energy is at the most that the machine draws.`),
   ];
 }
