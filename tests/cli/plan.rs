@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use testing::{Scratch, lantern, part_of, plan_question};
+use testing::{Scratch, lantern, plan_question};
 use tests::{root, run, twostroke};
 
 fn plan(arguments: &[&str]) -> Value {
@@ -124,8 +124,8 @@ fn speculation_is_planned() {
 /// stands in the server's tests.
 #[test]
 fn a_question_has_the_answer_of_the_route() {
-    for seed in part_of(&(0..200).collect::<Vec<u64>>(), 4) {
-        let parameters = plan_question(*seed);
+    for seed in 0..200 {
+        let parameters = plan_question(seed);
         let pairs = parameters.iter().map(|(name, value)| (*name, value.as_str()));
         let question = plan::Question::from_parameters(pairs).expect("a good question");
         let wanted = question.plan(&plan::Here::default()).expect("a good question").json();
@@ -179,6 +179,9 @@ fn what_is_wrong_is_one_line() {
         (&["--users", "10"], "--rate"),
         (&["--ttft-slo", "500ms"], "--users"),
         (&["--cached", "1.5"], "--cached"),
+        (&["--cached", "-1"], "--cached"),
+        (&["--price", "-2"], "--price"),
+        (&["--batch", "-1"], "--batch"),
         (&["--cached", "1"], "--cached: must be from 0 to below 1"),
         (&["--utilization", "0"], "--utilization: must be from 0.01 to 1"),
         (&["--price", "NaN"], "--price"),

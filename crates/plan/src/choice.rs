@@ -97,13 +97,8 @@ impl Choice {
     }
 
     fn beats(&self, other: &Choice) -> bool {
-        let pairs = self.figures().into_iter().zip(other.figures());
-        let (mut is_better, mut is_worse) = (false, false);
-        for (own, other) in pairs {
-            is_better |= own < other;
-            is_worse |= own > other;
-        }
-        is_better && !is_worse
+        let (own, other) = (self.figures(), other.figures());
+        own != other && own.iter().zip(&other).all(|(own, other)| own <= other)
     }
 }
 
@@ -179,18 +174,18 @@ impl Choices {
         }
         let missed = |Unmet { target, wanted, best, on }: &Unmet| {
             format!(
-                "{} of {}: {} on {on}, {} times that",
+                "{} of {}: {} on {on}, {:.2} times that",
                 target.to_uppercase(),
                 duration(*wanted),
                 duration(*best),
-                (best / wanted * 100.0).ceil() / 100.0
+                best / wanted
             )
         };
         match unmet.as_slice() {
             [] => {
                 let order = if self.is_priced { "the cheapest first" } else { "the fewest machines first" };
                 let listed = rows.len() + self.left_off;
-                format!("{tried} {} meet the targets, and {listed} are beaten by no other; {order}", self.meet)
+                format!("{tried} {} meet the targets; beaten by no other: {listed}, {order}", self.meet)
             }
             [a, b] if a.on == b.on => {
                 format!("{tried} none meets both targets; the nearest has for a {}, and for a {}", missed(a), missed(b))

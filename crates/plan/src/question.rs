@@ -90,7 +90,11 @@ impl Prices {
             }
             Ok((name.to_ascii_lowercase(), price(amount)?))
         };
-        text.split(',').map(of_one).collect::<Result<_, _>>().map(Prices::Listed)
+        let prices = text.split(',').map(of_one).collect::<Result<Vec<_>, _>>()?;
+        match prices.iter().enumerate().find(|(at, (name, _))| prices[..*at].iter().any(|(other, _)| other == name)) {
+            Some((_, (name, _))) => wrong("price", format!("{name} is there twice")),
+            None => Ok(Prices::Listed(prices)),
+        }
     }
 
     fn of(&self, machine: &WhichMachine) -> Option<f64> {

@@ -76,6 +76,7 @@ fn wrong_questions_name_the_parameter() {
         ("model=7b&machine=h100&price=1e30", "price", "up to 1000000"),
         ("model=7b&machine=h100&price=nan", "price", "not a price"),
         ("model=7b&machine=h100&price=abacus=2", "price", "no machine \"abacus\" is known"),
+        ("model=7b&machine=h100&price=h100=2,H100=3", "price", "h100 is there twice"),
         ("model=7b&machine=h100&price=h100=2,", "price", "no machine \"\" is known"),
         ("model=7b&machine=h100&watts=1e30", "watts", "must be from 0.001"),
         ("model=7b&machine=h100&watts=0", "watts", "not a number above 0"),

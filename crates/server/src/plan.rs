@@ -1,6 +1,6 @@
 //! `GET /plan` and `GET /plan/presets`: what `twostroke plan` tells, over HTTP, with this server's own model and
-//! machine as `here`. The page's calculator asks it at every move of a slider: the work is some tens of microseconds
-//! and touches nothing of the engine but what was known at its start.
+//! machine as `here`. The page's calculator asks it at every move of a slider: the work is some hundred microseconds,
+//! ten milliseconds where targets ask for machines, and touches nothing of the engine but what was known at its start.
 //!
 //! Parameters are those of [`plan::Question`]; `format` is `json` or `svg`. A server never reads a file for a question,
 //! so a model is `here`, one that planning knows, or a number of parameters; `POST /plan` takes another one's

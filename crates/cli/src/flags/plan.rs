@@ -34,17 +34,17 @@ pub(crate) struct PlanFlags {
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
     pub(crate) machines_per_instance: usize,
     /// Bytes per second that each of them sends to the others (450G). Without it sums over machines take no time.
-    #[arg(long, value_name = "X", value_parser = link)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = link)]
     pub(crate) link: Option<f64>,
     /// Price of an hour of the machine in any currency (2.00), or of several (a100=2.00,h100=3.50): what a million tokens
     /// cost, and which machines are the cheapest. None is built in.
-    #[arg(long, value_name = "X|NAME=X,...", value_parser = price)]
+    #[arg(long, value_name = "X|NAME=X,...", allow_negative_numbers = true, value_parser = price)]
     pub(crate) price: Option<Prices>,
     /// Most watts that a machine draws (400), for the energy of tokens. Default: its vendor's figure.
-    #[arg(long, value_name = "X", value_parser = quantity)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = quantity)]
     pub(crate) watts: Option<f64>,
     /// Share of the time in which machines work (0.7). Costs and the number of machines include the rest.
-    #[arg(long, value_name = "X", value_parser = share, default_value = "0.7")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = share, default_value = "0.7")]
     pub(crate) utilization: f64,
     /// Precision of the weights; auto is what the checkpoint is stored in, or bf16.
     #[arg(long, value_enum, default_value_t = Weights::Auto)]
@@ -59,19 +59,19 @@ pub(crate) struct PlanFlags {
     #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
     pub(crate) arithmetic: SumOrder,
     /// Tokens of a prompt (suffix k = 1,000, K = 1,024). Default: 1,024, or what the answer leaves of a shorter context.
-    #[arg(short = 'p', long, value_name = "N", value_parser = count)]
+    #[arg(short = 'p', long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub(crate) prompt: Option<usize>,
     /// Share of the prompt that is in the prefix cache (0.8), in whole blocks: it is read and not computed.
-    #[arg(long, value_name = "X", value_parser = share, default_value = "0")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = share, default_value = "0")]
     pub(crate) cached: f64,
     /// Tokens of an answer.
-    #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = count, default_value = "256")]
     pub(crate) response: usize,
     /// Tokens that are thought before it: what they cost, and when there is something to see.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub(crate) thinking: Option<usize>,
     /// Batch size (concurrent requests).
-    #[arg(short = 'b', long, value_name = "N", value_parser = seats, default_value = "1")]
+    #[arg(short = 'b', long, value_name = "N", allow_negative_numbers = true, value_parser = seats, default_value = "1")]
     pub(crate) batch: usize,
     /// Rows of one pass over a prompt. Default: 512 here, as serve takes; 2,048 elsewhere.
     #[arg(long, value_name = "N", value_parser = rows)]
@@ -82,7 +82,7 @@ pub(crate) struct PlanFlags {
     #[arg(long, value_name = "X[,draft=SHAPE]", value_parser = acceptance)]
     pub(crate) acceptance: Option<(f64, Option<String>)>,
     /// How many machines N users need, each asking at --rate.
-    #[arg(long, value_name = "N", value_parser = count, requires = "rate")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count, requires = "rate")]
     pub(crate) users: Option<usize>,
     /// Requests of one user in a time: 2/min, 0.1/s, 30/h.
     #[arg(long, value_name = "X/min", value_parser = requests, requires = "users")]
