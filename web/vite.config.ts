@@ -1,5 +1,5 @@
-// One page, a script, one that is fetched when an answer has code, one when the tour is opened, one style sheet, and the licences of
-// what is in the scripts, under fixed names: the server embeds these files and nothing else.
+// One page, a script, others that are fetched when an answer has code, or the calculator or the tour is opened, one style sheet, and the
+// licences of what is in the scripts, under fixed names: the server embeds these files and nothing else.
 import { defineConfig } from "vite";
 import { licences } from "./licences.mjs";
 

@@ -14,7 +14,7 @@ use transport::error::ApiError;
 
 use crate::app::App;
 
-const FILES: [(&str, &str, &[u8]); 7] = [
+const FILES: [(&str, &str, &[u8]); 8] = [
     ("/", "text/html; charset=utf-8", include_bytes!("../../ui/index.html")),
     ("/app.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/app.js")),
     ("/calculator.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/calculator.js")),
@@ -60,8 +60,8 @@ pub(crate) async fn file(State(_): State<Arc<App>>, uri: Uri, headers: HeaderMap
 }
 
 /// A name for each content.
-fn tags() -> &'static [HeaderValue; 7] {
-    static TAGS: OnceLock<[HeaderValue; 7]> = OnceLock::new();
+fn tags() -> &'static [HeaderValue; 8] {
+    static TAGS: OnceLock<[HeaderValue; 8]> = OnceLock::new();
     TAGS.get_or_init(|| {
         FILES.map(|(_, _, content)| {
             let digest = Sha256::digest(content);
