@@ -62,6 +62,11 @@ export function pixel(colour: string, alpha = 255): number {
   return ((alpha << 24) | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
+/** The same colour, nearer to black. */
+export function darker(colour: string): string {
+  return `#${[1, 3, 5].map((at) => Math.round(Number.parseInt(colour.slice(at, at + 2), 16) * 0.55).toString(16).padStart(2, "0")).join("")}`;
+}
+
 /** Colours that tell requests apart, stable per request: none is like those of the phases and of the cache. `index` counts requests. */
 export function requestColour(index: number, dark: boolean): string {
   // Neighbours are a golden angle apart on what is left of the circle of hues: violet to red, yellow to green, cyan.

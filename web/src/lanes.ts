@@ -2,17 +2,20 @@
 // not depend on how steps and lanes happen to touch. When time moves on, the images are shifted, and only their new columns
 // are painted.
 //
-//   own        [####]      [####]          what a request's own rows cost; paler while it thinks
-//   others           [////]                what others' rows made of the same step, in their phase's colour: hatched
-//                                          and, grey, what the machine ran meanwhile that is none of ours
+//   [####]                   prefill is as tall as the bar
+//   [####][##|##|////]       decode and waiting are lower; hatched: another request's prompt in the same step
+//               ------       the machine ran other programs: a line below, and nothing of it in the bar
+//
+// A step's bar is divided as the time of its rows was. What of it is another prompt's and too narrow for hatching is a dark edge.
 
-import { pixel, stripes, theme } from "./draw";
+import { darker, pixel, stripes, theme } from "./draw";
+import type { Folds } from "./folds";
 import type { Log, Step } from "./log";
-import type { DecodeRow } from "./wire";
+import type { DecodeRow, PrefillRow } from "./wire";
 
 /** What is to be seen. */
 export interface View {
-  /** Milliseconds at the left edge, and from there to the right one. */
+  /** Milliseconds of shown time (folds.ts) at the left edge, and from there to the right one. */
   left: number;
   span: number;
   /** Width of the image in pixels of the screen, and how many of them make one of CSS. */
@@ -33,12 +36,22 @@ interface Painted {
   lane: number;
   version: number;
   steps: number;
+  /** How often another place was given to what was painted. */
+  moves: number;
   /** Up to where everything was known. */
   until: number;
 }
 
 /** Pixels of the screen from a stripe to the next, for each of CSS. */
 const STRIPES = 6;
+/** Narrower, in CSS pixels, another's prompt is not hatched. */
+const HATCHED_PX = 4;
+
+/** A lane of some height, in CSS pixels from its top: the bar's end, where decode begins, and the machine's line, if there is room. */
+export function shapeOf(height: number): { bar: number; low: number; line: number | null } {
+  if (height >= 12) return { bar: height - 5, low: Math.round(height / 6), line: height - 4 };
+  return height >= 7 ? { bar: height - 3, low: 1, line: height - 3 } : { bar: Math.max(1, height - 1), low: 0, line: null };
+}
 
 /** An image that lies on a canvas. */
 class Sheet {
@@ -69,37 +82,46 @@ class Sheet {
 }
 
 export class Lanes {
-  private own = new Sheet();
+  private tall = new Sheet();
+  private low = new Sheet();
   private shared = new Sheet();
+  private machine = new Sheet();
   private hatched = document.createElement("canvas").getContext("2d")!;
   private pattern: { ratio: number; stripes: CanvasPattern } | null = null;
   private painted: Painted | null = null;
+  private moves = 0;
   /** Pixels of the screen for one of CSS. */
   private ratio = 1;
 
-  constructor(private log: Log) {}
+  constructor(
+    private log: Log,
+    private folds: Folds,
+  ) {}
 
-  /** The next image is painted anew: the colours are others. */
+  /** The next image is painted anew: colours, lanes or times are others. */
   forget(): void {
-    this.painted = null;
+    this.moves += 1;
+  }
+
+  private get sheets(): Sheet[] {
+    return [this.tall, this.low, this.shared, this.machine];
   }
 
   /** Brings the images up to date with the log and the view. */
   paint(view: View): void {
-    const { log } = this;
+    const { log, sheets, folds, moves } = this;
     const { columns: width, lane, lanes } = view;
     this.ratio = view.ratio;
-    const sheets = [this.own, this.shared];
     if (sheets.map((sheet) => sheet.resize(width, lanes)).includes(true)) this.painted = null;
     const scale = view.span / width;
     const column = Math.round(view.left / scale);
     const before = this.painted;
     const events = log.version - log.stepVersion;
     let from = 0;
-    if (before && before.scale === scale && before.lane === lane && before.version === events) {
+    if (before && before.scale === scale && before.lane === lane && before.version === events && before.moves === moves) {
       const shift = column - before.column;
       // What runs or waits grows with the time, so everything after the last step is painted again.
-      const known = Math.floor(before.until / scale) - column - 1;
+      const known = Math.floor(folds.shown(before.until) / scale) - column - 1;
       if (shift >= 0 && shift < width && known > 0) {
         for (const sheet of sheets) sheet.shift(shift);
         from = Math.min(known, width - shift);
@@ -111,86 +133,88 @@ export class Lanes {
       const all = from === 0 || before?.column !== column;
       for (const sheet of sheets) sheet.put(all ? 0 : from);
     }
-    this.painted = { scale, column, lane, version: events, steps: log.stepVersion, until: log.lastStep?.end ?? 0 };
+    this.painted = { scale, column, lane, version: events, steps: log.stepVersion, moves, until: log.lastStep?.end ?? 0 };
   }
 
   private columns(from: number, to: number, view: View, column: number, scale: number): void {
-    const { log } = this;
-    const { words } = this.own;
-    const others = this.shared.words;
+    const { log, folds } = this;
+    const [tall, low, shared, machine] = this.sheets.map((sheet) => sheet.words) as [Uint32Array, Uint32Array, Uint32Array, Uint32Array];
     const { columns: width, lane, lanes } = view;
     const colours = theme();
-    const [prefill, decode, idle] = [pixel(colours.prefill), pixel(colours.decode), pixel(colours.lane)];
-    const thinking = pixel(colours.thinking);
-    const [queue, cached, out, machine] = [pixel(colours.queue), pixel(colours.cached), pixel(colours.preempted), pixel(colours.quiet)];
+    const [prefill, decode, idle, thinking] = [pixel(colours.prefill), pixel(colours.decode), pixel(colours.lane), pixel(colours.thinking)];
+    const [queue, cached, out, grey, edge] = [pixel(colours.queue), pixel(colours.cached), pixel(colours.preempted), pixel(colours.quiet), pixel(darker(colours.prefill))];
     const unit = Math.max(1, Math.round(view.ratio));
-    const at = (time: number): number => Math.floor(time / scale) - column;
+    const at = (time: number): number => Math.floor(folds.shown(time) / scale) - column;
     const clamp = (x: number): number => Math.min(to, Math.max(from, x));
-    for (let row = 0; row < lanes; row += 1) {
-      words.fill(0, row * width + from, row * width + to);
-      others.fill(0, row * width + from, row * width + to);
-    }
+    for (const { words } of this.sheets) for (let row = 0; row < lanes; row += 1) words.fill(0, row * width + from, row * width + to);
 
     const band = (on: Uint32Array, row: number, begin: number, end: number, colour: number): void => {
       on.fill(colour, row * width + clamp(begin), row * width + clamp(end));
     };
     const dots = (row: number, begin: number, end: number, colour: number): void => {
       for (let x = clamp(begin); x < clamp(end); x += 1) {
-        if ((x + column) % (4 * unit) < 2 * unit) words[row * width + x] = colour;
+        if ((x + column) % (4 * unit) < 2 * unit) low[row * width + x] = colour;
       }
+    };
+    /** A row's part of a step in its colour, and what is another prompt's. */
+    const part = (on: Uint32Array, row: number, made: DecodeRow, begin: number, last: number, colour: number): void => {
+      const others = Math.round((made.other_prefill ?? 0) * (last - begin));
+      const isWide = others >= HATCHED_PX * unit;
+      band(on, row, begin, isWide ? last - others : last, colour);
+      if (isWide) band(shared, row, last - others, last, prefill);
+      else if (others > 0) band(on, row, Math.max(begin, last - unit), last, edge);
     };
     const now = Math.max(log.newest, view.now);
     for (const request of log.requests.values()) {
       const row = request.lane - lane;
       const open = request.isOpen;
       if (row < 0 || row >= lanes || at(request.from) >= to || (!open && at(request.to) < from)) continue;
-      if (request.firstPass != null) band(words, row, at(request.firstPass), at(request.to), idle);
+      if (request.firstPass != null) band(low, row, at(request.firstPass), at(request.to), idle);
       if (request.arrived != null) dots(row, at(request.arrived), at(request.firstPass ?? (open ? now : request.to)), queue);
       for (const pause of request.pauses) dots(row, at(pause.from), at(pause.to ?? (open ? now : request.to)), out);
     }
-    for (let i = log.firstStepAfter((column + from) * scale); i < log.steps.length; i += 1) {
+    for (let i = log.firstStepAfter(folds.time((column + from) * scale)); i < log.steps.length; i += 1) {
       const step = log.steps[i]!;
       const begin = at(step.at);
       if (begin >= to) break;
       const end = Math.max(begin + 1, at(step.end));
       // Where a step is wide enough, a gap shows where it ends.
       const last = end - begin >= 4 * unit ? end - unit : end;
+      const elsewhere = step.took > 0 ? Math.round((Math.min(1, (step.stolen ?? 0) / step.took)) * (end - begin)) : 0;
       for (let k = 0; k < step.decodeOf.length; k += 1) {
-        const row = step.decodeOf[k]!.lane - lane;
+        const request = step.decodeOf[k]!;
+        const row = request.lane - lane;
         if (row < 0 || row >= lanes) continue;
         const made = step.decode[k]!;
-        const [own, decoded, prompts] = borders(step, made, begin, last);
-        const colour = step.decodeOf[k]!.thinks(made.a, made.start) ? thinking : decode;
-        for (let x = row * width + clamp(begin); x < row * width + clamp(own); x += 1) if (words[x] !== prefill) words[x] = colour;
-        band(others, row, own, decoded, decode);
-        band(others, row, decoded, prompts, prefill);
-        band(others, row, prompts, last, machine);
+        part(low, row, made, begin, last, request.thinks(made.a, made.start) ? thinking : decode);
+        band(machine, row, end - elsewhere, end, grey);
       }
       for (let k = 0; k < step.prefillOf.length; k += 1) {
         const row = step.prefillOf[k]!.lane - lane;
         if (row < 0 || row >= lanes) continue;
         const chunk = step.prefill[k]!;
-        const [own, decoded, prompts] = borders(step, chunk, begin, last);
-        band(words, row, begin, own, prefill);
-        band(others, row, own, decoded, decode);
-        band(others, row, decoded, prompts, prefill);
-        band(others, row, prompts, last, machine);
-        if (chunk.cached > 0 && chunk.start <= chunk.cached) band(words, row, begin, Math.min(begin + 4 * unit, last), cached);
+        part(tall, row, chunk, begin, last, prefill);
+        band(machine, row, end - elsewhere, end, grey);
+        if (begins(chunk)) band(tall, row, begin, Math.min(begin + 3 * unit, last), cached);
       }
     }
   }
 
   /** Draws the images: their top left corner, their width, and the height of a lane. */
   blit(context: CanvasRenderingContext2D, to: { x: number; y: number; width: number; height: number }): void {
-    const { canvas } = this.own;
-    const lanes = canvas.height;
-    context.imageSmoothingEnabled = false;
-    context.drawImage(canvas, 0, 0, canvas.width, lanes, to.x, to.y, to.width, lanes * to.height);
+    const { bar, low, line } = shapeOf(to.height);
+    const lanes = this.low.canvas.height;
     this.hatch(lanes * to.height);
-    context.drawImage(this.hatched.canvas, to.x, to.y, to.width, lanes * to.height);
-    if (to.height < 4) return;
-    const gap = to.height >= 12 ? 3 : 1;
-    for (let lane = 1; lane <= lanes; lane += 1) context.clearRect(to.x, to.y + lane * to.height - gap, to.width, gap);
+    context.imageSmoothingEnabled = false;
+    const scale = this.hatched.canvas.height / lanes;
+    const row = ({ canvas }: Sheet, lane: number, y: number, height: number): void => context.drawImage(canvas, 0, lane, canvas.width, 1, to.x, to.y + lane * to.height + y, to.width, height);
+    for (let lane = 0; lane < lanes; lane += 1) {
+      row(this.low, lane, low, bar - low);
+      row(this.tall, lane, 0, bar);
+      const hatched = (bar - low) * (scale / to.height);
+      context.drawImage(this.hatched.canvas, 0, lane * scale, this.hatched.canvas.width, hatched, to.x, to.y + lane * to.height + low, to.width, bar - low);
+      if (line != null) row(this.machine, lane, line, 2);
+    }
   }
 
   /** The image of other requests at its full height, seen through stripes that move with the time. */
@@ -210,20 +234,9 @@ export class Lanes {
   }
 }
 
-/**
- * Where in a step's columns a row's own share ends, that of others' decode rows, and that of others' prompts; what follows is the
- * machine's. A single column shows the largest part.
- */
-function borders(step: Step, row: DecodeRow, begin: number, end: number): [number, number, number] {
-  if (row.own == null && !step.stolen) return [end, end, end];
-  const { own, decode, prefill, machine } = timeOf(step, row);
-  const all = Math.max(1e-9, step.took);
-  if (end - begin > 1) {
-    const at = (ms: number): number => begin + Math.round((ms / all) * (end - begin));
-    return [at(own), at(own + decode), at(own + decode + prefill)];
-  }
-  const most = Math.max(own, decode, prefill, machine);
-  return most === own ? [end, end, end] : most === decode ? [begin, end, end] : most === prefill ? [begin, begin, end] : [begin, begin, begin];
+/** The first piece of a prompt of which the prefix cache had some. */
+export function begins(chunk: PrefillRow): boolean {
+  return chunk.cached > 0 && chunk.start <= chunk.cached;
 }
 
 /** Milliseconds of a step by whose they were, seen from one of its rows. */

@@ -1,7 +1,7 @@
 // What the events of the feed add up to: the newest steps, and the life of each request in them.
 //
 //   step, requests, ended  -->  Log  -->  steps    oldest first, as many as the server keeps
-//                                         requests queue, passes, tokens with their gaps, a lane to draw them in
+//                                         requests queue, passes, tokens with their gaps
 //   history, stats         -->            the past one entry each second, then each half second
 //
 // Nothing here knows a clock, the network or the page: events in, state out.
@@ -18,8 +18,12 @@ const KEPT_REQUESTS = 2048;
 const KEPT_STATS = 2400;
 /** Gaps that the usual one of a request is taken from. */
 const USUAL_OF = 64;
-/** A lane is free for another request when its last one has been silent for so long, in ms. */
-const SILENCE_MS = 400;
+/** When late tokens came: as many moments as there are steps. */
+const KEPT_LATE = 4096;
+/** A request that no step has carried for so long, ms, and that does not wait for its blocks either, is over: its end was not told. */
+const SILENCE_MS = 5000;
+/** Without a step for so long, ms, the engine may have been idle. */
+const BREAK_MS = 1000;
 
 /** One pass of the model. */
 export interface Step extends StepEvent {
@@ -88,7 +92,7 @@ export class Request {
   private thoughts = new Map<number, { from: number; to: number | null }>();
   /** The median of its last gaps in ms; `null` before there are four. */
   usualGap: number | null = null;
-  /** The line that it is drawn in. */
+  /** The line that the timeline draws it in; -1: none yet. */
   lane = -1;
   private lastOfAnswer = new Map<number, Token>();
 
@@ -155,14 +159,18 @@ export type Moment = Pick<StatsEvent, "at" | "running" | "waiting" | "total_bloc
   cached_blocks: number | null;
 };
 
-/** Tokens per second of each phase over a half second, and what the machine did in it. */
+/** Tokens per second of each phase over a half second. */
 export interface Rates {
   at: number;
-  prefill: number;
-  decode: number;
+  /** `null`: nothing ran. */
+  prefill: number | null;
+  decode: number | null;
   /** Prompt tokens found in the prefix cache, of those looked up in it; `null` without any. */
   hits: number | null;
 }
+
+/** What a chart has of a moment in which nothing ran. */
+const NOTHING = { used_blocks: null, cached_blocks: null, ttft_p50_ms: null, ttft_p99_ms: null, itl_p50_ms: null, itl_p99_ms: null };
 
 export class Log {
   constructor(
@@ -178,8 +186,12 @@ export class Log {
   rates: Rates[] = [];
   /** What the engine's clock is on the wall. */
   readonly wall = new Wall();
-  /** Lanes in use, or that were. */
-  lanes = 0;
+  /** When the newest late tokens came, oldest first. */
+  lates: number[] = [];
+  /** Grows with every request that is new, or goes on though it was thought to be over. */
+  seen = 0;
+  /** Grows where the engine may have been idle. */
+  breaks = 0;
   /** Grows with every change. */
   version = 0;
   /** The same for `step` events alone. */
@@ -187,8 +199,6 @@ export class Log {
   tpotTarget: number | null = null;
   /** The server's, as soon as it has said it. */
   late: LateRule = { medians: 2, floor_ms: 20 };
-  private laneOf: (Request | undefined)[] = [];
-  private seen = 0;
   /** The last pause of the engine. */
   private pausedFrom = Infinity;
   private pausedTo = -Infinity;
@@ -196,12 +206,13 @@ export class Log {
   /** Forgets everything: another server speaks. */
   reset(): void {
     const version = this.version + 1;
+    const breaks = this.breaks + 1;
     const fresh = new Log();
     fresh.tpotTarget = this.tpotTarget;
     fresh.late = this.late;
     const { wall } = this;
     wall.forget();
-    Object.assign(this, fresh, { version, stepVersion: this.stepVersion + 1, wall });
+    Object.assign(this, fresh, { version, breaks, stepVersion: this.stepVersion + 1, wall });
   }
 
   get lastStep(): Step | undefined {
@@ -216,8 +227,11 @@ export class Log {
   step(event: StepEvent): void {
     const last = this.lastStep;
     if (last && event.id <= last.id) return; // seen before a reconnect
-    const end = event.at + event.took;
-    const step: Step = { ...event, end, decodeOf: [], prefillOf: [], late: [] };
+    // Moments only grow, also where a clock was set back.
+    const at = Math.max(event.at, last?.at ?? 0);
+    const end = Math.max(at + Math.max(0, event.took), last?.end ?? 0);
+    const step: Step = { ...event, at, end, decodeOf: [], prefillOf: [], late: [] };
+    if (!last || at - last.end > BREAK_MS) this.breaks += 1;
     for (const row of event.prefill) step.prefillOf.push(this.prefill(row, step));
     for (const row of event.decode) {
       const request = this.pass(row.r, step);
@@ -226,9 +240,7 @@ export class Log {
       for (let place = 0; place < tokens; place += 1) this.came(request, row.a, step, place, tokens);
       step.decodeOf.push(request);
     }
-    for (const { r, verdict } of event.preempted) {
-      this.request(r, event.at).pauses.push({ from: event.at, to: null, verdict });
-    }
+    for (const { r, verdict } of event.preempted) this.request(r).pauses.push({ from: at, to: null, verdict });
     this.steps.push(step);
     if (event.id % 256 === 0) this.forget();
     if (this.steps.length > this.kept) this.steps.splice(0, this.steps.length - this.kept);
@@ -251,53 +263,44 @@ export class Log {
     if (token.gap == null) return;
     token.paused = token.at - token.gap <= this.pausedTo && token.at >= this.pausedFrom;
     token.late = !token.paused && token.gap > limit;
-    if (token.late) step.late.push(token);
+    if (!token.late) return;
+    step.late.push(token);
+    this.lates.push(token.at);
+    if (this.lates.length > KEPT_LATE) this.lates.shift();
   }
 
-  private pass(name: Name, step: StepEvent): Request {
-    const request = this.request(name, step.at);
+  private pass(name: Name, step: Step): Request {
+    const request = this.request(name);
     const pause = request.pauses[request.pauses.length - 1];
     if (pause && pause.to == null) pause.to = step.at;
     request.firstPass ??= step.at;
-    request.lastPass = step.at + step.took;
+    request.lastPass = step.end;
+    const wasOpen = request.isOpen;
     request.gone = false;
     // Several prompts of one call have one name, and one of them may be over before the others.
     if (request.ended && request.ended.at < step.at) request.ended = null;
-    if (this.laneOf[request.lane] !== request) this.seat(request, step.at);
+    if (request.isOpen && !wasOpen) this.seen += 1;
     return request;
   }
 
-  private request(name: Name, at: number): Request {
+  private request(name: Name): Request {
     let request = this.requests.get(name);
     if (!request) {
       request = new Request(name, this.seen);
       this.seen += 1;
       this.requests.set(name, request);
-      this.seat(request, at);
       if (this.requests.size > KEPT_REQUESTS) this.forget();
     }
     return request;
   }
 
-  /** Gives the lowest free lane, so that those at work stay together. */
-  private seat(request: Request, at: number): void {
-    const isFree = (other: Request | undefined): boolean => {
-      if (!other || other === request) return true;
-      if (other.ended || other.gone) return other.to < at;
-      const away = other.pauses[other.pauses.length - 1]?.to === null;
-      return !away && other.lastPass != null && other.lastPass < at - SILENCE_MS;
-    };
-    // One that was thought to be over and is not gets an unused lane: its earlier passes would lie on others'.
-    let lane = request.lane < 0 ? this.laneOf.findIndex(isFree) : -1;
-    if (lane < 0) lane = this.laneOf.length;
-    request.lane = lane;
-    this.laneOf[lane] = request;
-    this.lanes = this.laneOf.length;
-  }
-
   /** Beyond a number the oldest requests that are over; of those that were over before the oldest step, the tokens. */
   private forget(): void {
     const horizon = this.steps[0]?.at ?? 0;
+    for (const request of this.requests.values()) {
+      const isOut = request.pauses[request.pauses.length - 1]?.to === null;
+      if (request.isOpen && !isOut && request.lastPass != null && request.lastPass < this.newest - SILENCE_MS) request.gone = true;
+    }
     let many = this.requests.size - KEPT_REQUESTS * 0.9;
     for (const [name, request] of this.requests) {
       if (request.isOpen) continue;
@@ -312,13 +315,13 @@ export class Log {
     const open = new Set<Name>();
     for (const { r, since, prompt_tokens } of event.waiting) {
       open.add(r);
-      const request = this.request(r, event.at);
+      const request = this.request(r);
       request.arrived ??= since;
       request.promptTokens = Math.max(request.promptTokens, prompt_tokens);
     }
     for (const { r, prompt_tokens, computed } of event.running) {
       open.add(r);
-      const request = this.request(r, event.at);
+      const request = this.request(r);
       request.promptTokens = prompt_tokens;
       request.computed = Math.max(request.computed, computed);
     }
@@ -340,7 +343,7 @@ export class Log {
   /** Whatever is told twice is the same. One that is back and of which nothing else is known may be long over: its lane is free. */
   leaves(event: AwayEvent): void {
     const isBack = !this.requests.has(event.r) && event.to_ms != null;
-    const request = this.request(event.r, event.from_ms);
+    const request = this.request(event.r);
     request.gone ||= isBack;
     request.away = event;
     request.arrived ??= event.from_ms;
@@ -348,7 +351,9 @@ export class Log {
   }
 
   end(event: EndedEvent): void {
-    const request = this.request(event.r, event.at);
+    const request = this.request(event.r);
+    // One of before the steps that are known: it was busy where there is none.
+    if (request.firstPass == null) this.breaks += 1;
     request.ended = event;
     request.arrived ??= event.arrived;
     if (event.queue_ms != null) request.firstPass ??= event.arrived + event.queue_ms;
@@ -367,8 +372,8 @@ export class Log {
       const at = number(row, "at") + 1000;
       const last = this.moments[this.moments.length - 1];
       for (const idle of last && last.at + 1000 < at ? [last.at + 1000, at - 1000] : []) {
-        this.rates.push({ at: idle, prefill: 0, decode: 0, hits: null });
-        this.moments.push({ ...last!, at: idle, running: 0, waiting: 0, used_blocks: null, cached_blocks: null, ttft_p50_ms: null, ttft_p99_ms: null, itl_p50_ms: null, itl_p99_ms: null });
+        this.rates.push({ at: idle, prefill: null, decode: null, hits: null });
+        this.moments.push({ ...last!, at: idle, running: 0, waiting: 0, ...NOTHING });
       }
       this.rates.push({ at, prefill: number(row, "prefill_tokens"), decode: number(row, "decode_tokens"), hits: of(row, "hits") });
       this.moments.push({
@@ -399,19 +404,22 @@ export class Log {
     if (event.paused && !before?.paused) this.pausedFrom = event.at;
     if (event.paused) this.pausedTo = Infinity;
     else if (this.pausedTo === Infinity) this.pausedTo = event.at;
+    let ran = true;
     if (before && event.at > before.at) {
       const seconds = (event.at - before.at) / 1000;
       const queries = event.prefix_queries - before.prefix_queries;
+      const [prefill, decode] = [event.prefill_tokens - before.prefill_tokens, event.decode_tokens - before.decode_tokens];
+      ran = prefill > 0 || decode > 0 || event.running > 0 || before.running > 0;
       this.rates.push({
         at: event.at,
-        prefill: (event.prefill_tokens - before.prefill_tokens) / seconds,
-        decode: (event.decode_tokens - before.decode_tokens) / seconds,
+        prefill: ran ? prefill / seconds : null,
+        decode: ran ? decode / seconds : null,
         hits: queries > 0 ? (event.prefix_hits - before.prefix_hits) / queries : null,
       });
     }
     this.stats.push(event);
     // The second that was under way when the feed began is in both.
-    if (this.moments.length === 0 || event.at > this.moments[this.moments.length - 1]!.at) this.moments.push(event);
+    if (this.moments.length === 0 || event.at > this.moments[this.moments.length - 1]!.at) this.moments.push(ran ? event : { ...event, ...NOTHING });
     if (this.stats.length > KEPT_STATS) this.stats.splice(0, this.stats.length - KEPT_STATS);
     if (this.moments.length > KEPT_STATS) this.moments.splice(0, this.moments.length - KEPT_STATS);
     if (this.rates.length > KEPT_STATS) this.rates.splice(0, this.rates.length - KEPT_STATS);

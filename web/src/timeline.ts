@@ -1,26 +1,31 @@
 // The timeline: a lane holds one request at a time, time from left to right, every step to scale.
 //
-//   lane 0  ....[####prefill####]|d|d|d|d |d|d|   .... queue, [#] prompt tokens, |d| one token of the answer
-//   lane 1      ....[##prefill##][##pre#]|d|/////|d|    / what another request's prompt made of the step
+//   lane 1  ....[####prefill####]|d|d|d|d |d|d|   .... queue, [#] prompt tokens, |d| one token of the answer
+//   lane 2      ....[##prefill##][##pre#]|d|/////|d|    / what another request's prompt made of the step
 //               a step is one column: every request in it waits for all of it
-//   lane 2  ....[####prefill####]|d#o|d|d##|         d## tokens that came together, o a rejected draft
+//   lane 1  ....[####prefill####]|d#o|d|d##|         d## tokens that came together, o a rejected draft
+//           time in which nothing was to be done is folded to a mark: [60 s]
 //
-// lanes.ts paints lanes and steps, tips.ts says what a place is, selection.ts keeps and sums what was chosen; here are the axis,
-// the labels and the pointer. Nothing in a frame reads layout.
+// lanes.ts paints lanes and steps, seats.ts says which lane a request has, folds.ts where a moment is, tips.ts what a place is,
+// selection.ts keeps and sums what was chosen; here are the axis, the labels and the pointer. Nothing in a frame reads layout.
 
 import type { App } from "./app";
 import { el, fill, say, show } from "./dom";
 import { arrow, FONT, Surface, theme, tick, watchTheme } from "./draw";
+import { Folds, MARK_PX } from "./folds";
 import { dropFrame, wantFrame } from "./frames";
-import { Lanes, timeOf } from "./lanes";
+import { begins, Lanes, shapeOf } from "./lanes";
 import type { Log, Request, Token } from "./log";
+import { Seats } from "./seats";
 import { type Range, Selection } from "./selection";
 import { describe, extent, type Hit, isSame, ownersOf, requestOf, type TimelineAnswer } from "./tips";
-import { shortName } from "./units";
-import type { Name } from "./wire";
+import { ms, shortName } from "./units";
+import type { DecodeRow, Name } from "./wire";
 
 const AXIS = 20;
 const SHORTEST_SPAN = 20;
+/** A key pans by this part of the view. */
+const PAN = 0.25;
 const LONGEST_SPAN = 120_000;
 const TALLEST_LANE = 26;
 const FLATTEST_LANE = 4;
@@ -43,9 +48,17 @@ export class Timeline {
   readonly element: HTMLElement;
   private surface: Surface;
   private lanes: Lanes;
+  private seats: Seats;
+  private folds: Folds;
+  private folding = true;
+  /** Width and right edge of the view in shown time (folds.ts). */
   private span = 8000;
   private right = 0;
   private follow = true;
+  /** Where the pointer is; what it points at is zoomed about. */
+  private pointer: number | null = null;
+  /** A request whose lane has to be in view. */
+  private wantedLane: Request | null = null;
   private scroll = 0;
   private wanted = 0;
   private hit: Hit | null = null;
@@ -66,24 +79,32 @@ export class Timeline {
 
   constructor(private app: App) {
     this.log = app.feed.log;
-    this.lanes = new Lanes(this.log);
+    this.folds = new Folds(this.log);
+    this.seats = new Seats(this.log, this.folds);
+    this.lanes = new Lanes(this.log, this.folds);
     const canvas = el("canvas", {
       class: "timeline",
       tabindex: 0,
       role: "application",
       "aria-roledescription": "timeline",
-      "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, Enter keeps what is told, with Shift they select a stretch to sum, Escape lets go, plus and minus zoom, 0 fits, F follows. The same facts are in the table below.",
+      "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, Enter keeps what is told, with Shift they select a stretch to sum, Escape lets go, W and S zoom, A and D go through time, 0 fits, F follows. The same facts are in the table below.",
     });
     this.surface = new Surface(canvas, () => this.redraw());
     const button = (text: string, label: string, act: () => void): HTMLButtonElement => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.followButton = button("Follow now", "Follow now (F)", () => this.setFollow(!this.follow));
     this.followButton.setAttribute("aria-pressed", "true");
+    const fold = button("Fold idle", "Fold idle time: a mark with its length", () => {
+      this.folding = !this.folding;
+      fold.setAttribute("aria-pressed", String(this.folding));
+      this.redraw();
+    });
+    fold.setAttribute("aria-pressed", "true");
     this.element = el(
       "div",
       { class: "timeline-box" },
-      el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), button("Fit", "Fit the last stretch of work (0)", () => this.fit()), this.followButton)),
+      el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), button("Fit", "Fit the last stretch of work (0)", () => this.fit()), fold, this.followButton)),
       el("div", { class: "stage" }, canvas, this.tip),
-      el("p", { class: "quiet-text hint" }, "Point at a token to see what it waited for; click to keep that. Drag to go back; drag along the time axis, or with Shift, to sum a stretch. Pinch or Ctrl and wheel to zoom. ", this.lanesText, this.lanesUp, this.lanesDown),
+      el("p", { class: "quiet-text hint" }, "Point at a token to see what it waited for; click to keep that. Drag to go back; drag along the time axis, or with Shift, to sum a stretch. Pinch, Ctrl and wheel, or W and S zoom. ", this.lanesText, this.lanesUp, this.lanesDown),
       this.selection.element,
       this.spoken,
     );
@@ -112,9 +133,9 @@ export class Timeline {
     // When it came is told a moment after its steps; for one that came before the feed, not before its end.
     if (request.ttft == null && request.isOpen && this.log.newest - token.at < ARRIVAL_TOLD_MS) return false;
     this.setFollow(false);
-    this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (request.to - request.from) * 1.25));
-    this.right = request.from + this.span * 0.9;
-    this.scroll = request.lane * this.laneHeight - this.plotHeight / 2;
+    this.scaleTo((this.folds.shown(request.to) - this.folds.shown(request.from)) * 1.25);
+    this.right = this.folds.shown(request.from) + this.span * 0.9;
+    this.wantedLane = request;
     const hit: Hit = { kind: "token", token, step: this.log.stepById(token.step) };
     this.point(hit, false);
     this.pin(hit);
@@ -139,8 +160,37 @@ export class Timeline {
     // What is read elsewhere is work too.
     let from = first.at;
     for (const { away } of this.log.requests.values()) if (away && (away.to_ms ?? last.end) >= first.at) from = Math.min(from, away.from_ms);
-    this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (last.end - from) * 1.08));
+    this.scaleTo((this.folds.shown(last.end) - this.folds.shown(from)) * 1.08);
     this.setFollow(true);
+  }
+
+  /** The stretch of the engine's time that is shown. */
+  get window(): Range {
+    return { from: this.folds.time(this.left), to: this.folds.time(this.right) };
+  }
+
+  /** Shows a stretch of the engine's time. */
+  look({ from, to }: Range): void {
+    this.setFollow(false);
+    this.scaleTo(this.folds.shown(to) - this.folds.shown(from));
+    this.right = this.folds.shown(to);
+    this.redraw();
+  }
+
+  /** Another width of the view, whose right edge stays at its moment: folds are others at each scale, and lanes are given again. */
+  private scaleTo(span: number): void {
+    this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, span));
+    this.arrange();
+  }
+
+  /** Brings folds and lanes up to date with the log and the scale. */
+  private arrange(): void {
+    const scale = this.span / this.plotWidth;
+    const edge = this.folds.time(this.right);
+    const isFolded = this.folds.set(this.folding ? scale : 0);
+    if (isFolded) this.right = this.folds.shown(edge);
+    const isSeated = this.seats.update(scale);
+    if (isFolded || isSeated) this.lanes.forget();
   }
 
   private turn(by: number): void {
@@ -149,12 +199,17 @@ export class Timeline {
   }
 
   private zoom(factor: number, x = this.gutter + this.plotWidth): void {
-    const span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, this.span * factor));
     // The moment under the pointer stays where it is; in the right edge's case that is now.
     const under = this.timeAt(x);
     const share = (x - this.gutter) / Math.max(1, this.plotWidth);
-    this.right = under + (1 - share) * span;
-    this.span = span;
+    this.scaleTo(this.span * factor);
+    this.right = this.folds.shown(under) + (1 - share) * this.span;
+    this.redraw();
+  }
+
+  private pan(by: number): void {
+    this.setFollow(false);
+    this.right += by * this.span;
     this.redraw();
   }
 
@@ -173,7 +228,7 @@ export class Timeline {
   }
 
   private get laneHeight(): number {
-    return Math.min(TALLEST_LANE, Math.max(FLATTEST_LANE, Math.floor(this.plotHeight / Math.max(1, this.log.lanes))));
+    return Math.min(TALLEST_LANE, Math.max(FLATTEST_LANE, Math.floor(this.plotHeight / Math.max(1, this.seats.lanes))));
   }
 
   private get left(): number {
@@ -181,11 +236,11 @@ export class Timeline {
   }
 
   private timeAt(x: number): number {
-    return this.left + ((x - this.gutter) / this.plotWidth) * this.span;
+    return this.folds.time(this.left + ((x - this.gutter) / this.plotWidth) * this.span);
   }
 
   private xAt(time: number): number {
-    return this.gutter + ((time - this.left) / this.span) * this.plotWidth;
+    return this.gutter + ((this.folds.shown(time) - this.left) / this.span) * this.plotWidth;
   }
 
   private get isBusy(): boolean {
@@ -202,29 +257,34 @@ export class Timeline {
     const { surface, log } = this;
     if (surface.width === 0) return;
     const busy = this.isBusy;
+    this.arrange();
+    const { lanes } = this.seats;
+    surface.canvas.dataset["lanes"] = String(lanes);
     // As high as its lanes want, once there are more than ever.
-    const wanted = AXIS + Math.max(LEAST_LANES, log.lanes) * TALLEST_LANE;
+    const wanted = AXIS + Math.max(LEAST_LANES, lanes) * TALLEST_LANE;
     if (wanted > this.wanted) {
       this.wanted = wanted;
       surface.canvas.style.height = `min(56vh, 460px, ${wanted}px)`;
     }
     if (this.follow) {
       // At rest the picture rests too: the last thing that happened stays in view, and nothing is drawn.
-      const now = busy ? this.app.feed.now() - BEHIND_MS : (log.lastStep?.end ?? this.app.feed.now());
+      const now = this.folds.shown(busy ? this.app.feed.now() - BEHIND_MS : (log.lastStep?.end ?? this.app.feed.now()));
       // Calm is to move rarely, but never so far that what happened last is out of view.
       const stride = Math.min(500, this.span / 4);
       const shown = this.calm.matches ? Math.ceil(now / stride) * stride : now;
       this.right = shown + this.span * 0.02;
     }
     const height = this.laneHeight;
-    this.scroll = Math.min(Math.max(0, this.scroll), Math.max(0, log.lanes * height - this.plotHeight));
+    this.bring(height);
+    this.scroll = Math.min(Math.max(0, this.scroll), Math.max(0, lanes * height - this.plotHeight));
     const context = surface.begin();
     const { ratio } = surface;
     const first = Math.floor(this.scroll / height);
-    const number = Math.max(1, Math.min(log.lanes - first, Math.ceil(this.plotHeight / height) + 1));
+    const number = Math.max(1, Math.min(lanes - first, Math.ceil(this.plotHeight / height) + 1));
     const seen = Math.floor(this.plotHeight / height);
-    const all = seen >= log.lanes;
-    say(this.lanesText, all ? "" : `Lanes ${first + 1} to ${Math.min(log.lanes, first + seen)} of ${log.lanes} `);
+    const all = seen >= lanes;
+    const { from, to } = this.window;
+    this.tellLimits(from, all ? "" : `Lanes ${first + 1} to ${Math.min(lanes, first + seen)} of ${lanes.toLocaleString("en")} `);
     show(this.lanesUp, !all);
     show(this.lanesDown, !all);
     this.lanes.paint({ left: this.left, span: this.span, columns: Math.round(this.plotWidth * ratio), lane: first, lanes: number, ratio, now: this.app.feed.now() });
@@ -234,49 +294,100 @@ export class Timeline {
     context.clip();
     this.lanes.blit(context, { x: this.gutter, y: AXIS - (this.scroll % height), width: this.plotWidth, height });
     context.restore();
-    this.aways(context, height);
-    this.drafts(context, height);
+    this.aways(context, height, from, to);
+    this.steps(context, height, from, to);
+    this.marks(context);
     this.grid(context);
-    this.late(context, height);
-    this.labels(context, height);
+    this.late(context, height, from, to);
+    this.labels(context, height, from, to);
     this.chosen(context, height);
     this.mark(context, height, this.hit);
     this.place();
     if (this.follow && busy && !this.calm.matches) this.redraw();
   };
 
+  /** What there is to say of lanes out of view, and of steps that are no longer known. */
+  private tellLimits(from: number, lanes: string): void {
+    const first = this.log.steps[0];
+    const isOld = first != null && from < first.at && [...this.log.requests.values()].some((request) => request.from < first.at);
+    say(this.lanesText, `${isOld ? `Steps are known from ${this.log.wall.clock(first.at)} on. ` : ""}${lanes}`);
+  }
+
+  /** Has the lane in view that is wanted there. */
+  private bring(height: number): void {
+    const request = this.wantedLane;
+    this.wantedLane = null;
+    const y = (request?.lane ?? 0) * height;
+    if (request && (y < this.scroll || y + height > this.scroll + this.plotHeight)) this.scroll = y - this.plotHeight / 2;
+  }
+
   private grid(context: CanvasRenderingContext2D): void {
     const colours = theme();
     const wanted = Math.max(2, Math.floor(this.plotWidth / 85));
     const distance = tick(this.span, wanted);
+    const { folds } = this.folds;
     context.fillStyle = colours.quiet;
     context.strokeStyle = colours.line;
     context.textAlign = "left";
     // Behind the lanes, which are drawn already.
     context.globalCompositeOperation = "destination-over";
     context.beginPath();
-    for (let time = Math.ceil(Math.max(0, this.left) / distance) * distance; time < this.right; time += distance) {
+    const { from, to } = this.window;
+    let free = 0;
+    for (let time = Math.ceil(Math.max(0, from) / distance) * distance; time < to; time += distance) {
+      const fold = folds.find((fold) => fold.from <= time && time < fold.to);
+      if (fold) time = Math.ceil(fold.to / distance) * distance;
       const x = Math.round(this.xAt(time)) + 0.5;
+      if (x > this.surface.width) break;
       context.moveTo(x, AXIS - 6);
       context.lineTo(x, this.surface.height);
       const text = this.log.wall.clock(time, distance < 10 ? 3 : distance < 100 ? 2 : distance < 1000 ? 1 : 0);
-      if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
+      if (x < free || x + 40 >= this.surface.width) continue;
+      context.fillText(text, x + 3, 8);
+      free = x + 60;
     }
     context.stroke();
     context.globalCompositeOperation = "source-over";
   }
 
-  /** Prompts that other workers read: their steps there, pale, and how their blocks came here, as stairs up to all of them. */
-  private aways(context: CanvasRenderingContext2D, height: number): void {
+  /** Time that is folded: a band with its length. */
+  private marks(context: CanvasRenderingContext2D): void {
     const colours = theme();
-    const tall = Math.max(2, height - (height >= 12 ? 3 : 1));
+    context.font = FONT;
+    context.textAlign = "center";
+    for (const { from, to } of this.folds.folds) {
+      const x = this.xAt(from);
+      if (x > this.surface.width || x + MARK_PX < this.gutter) continue;
+      context.fillStyle = colours.panel;
+      context.fillRect(x + 1, AXIS, MARK_PX - 2, this.plotHeight);
+      context.strokeStyle = colours.line;
+      context.beginPath();
+      // The two torn edges.
+      for (const edge of [x + 2, x + MARK_PX - 2]) {
+        for (let y = 0; y <= this.plotHeight; y += 4) context.lineTo(edge + (y % 8 === 0 ? 1.5 : -1.5), AXIS + y);
+        context.moveTo(x + MARK_PX - 2, AXIS);
+      }
+      context.stroke();
+      context.save();
+      context.translate(x + MARK_PX / 2, AXIS + Math.min(this.plotHeight, LEAST_LANES * TALLEST_LANE) / 2);
+      context.rotate(-Math.PI / 2);
+      context.fillStyle = colours.quiet;
+      context.fillText(`idle ${ms(to - from)}`, 0, 0.5);
+      context.restore();
+    }
+  }
+
+  /** Prompts that other workers read: their steps there, pale, and how their blocks came here, as stairs up to all of them. */
+  private aways(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
+    const colours = theme();
+    const tall = shapeOf(height).bar;
     const now = this.app.feed.now();
     context.save();
     context.beginPath();
     context.rect(this.gutter, AXIS, this.plotWidth, this.plotHeight);
     context.clip();
     for (const { away, lane } of this.log.requests.values()) {
-      if (!away || away.from_ms >= this.right || (away.to_ms ?? now) <= this.left) continue;
+      if (!away || away.from_ms >= to || (away.to_ms ?? now) <= from) continue;
       const y = AXIS + lane * height - this.scroll;
       if (y < AXIS - height || y > this.surface.height) continue;
       const [x0, x1] = [this.xAt(away.from_ms), this.xAt(away.to_ms ?? now)];
@@ -304,52 +415,66 @@ export class Timeline {
     context.restore();
   }
 
-  /** The rows of drafts in their step: accepted ones are tokens and solid, the others hollow. */
-  private drafts(context: CanvasRenderingContext2D, height: number): void {
+  /** Signs in steps that are wide enough: where a cached prefix ends, and the rows of drafts: accepted ones are tokens and solid, the others hollow. */
+  private steps(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
     if (height < 12) return;
     const { log } = this;
-    const colours = theme();
+    const { bar } = shapeOf(height);
     context.save();
     context.beginPath();
     context.rect(this.gutter, AXIS, this.plotWidth, this.plotHeight);
     context.clip();
     context.font = FONT;
     context.textAlign = "center";
-    for (let i = log.firstStepAfter(this.left); i < log.steps.length; i += 1) {
+    for (let i = log.firstStepAfter(from); i < log.steps.length; i += 1) {
       const step = log.steps[i]!;
-      if (step.at >= this.right) break;
+      if (step.at >= to) break;
       const x = this.xAt(step.at);
-      if (this.xAt(step.end) - x < COUNTED_PX) continue;
+      const width = this.xAt(step.end) - x;
+      if (width < CELL_PX) continue;
+      step.prefill.forEach((chunk, k) => {
+        const y = AXIS + step.prefillOf[k]!.lane * height - this.scroll;
+        if (!begins(chunk) || y < AXIS - height || y > this.surface.height) return;
+        context.fillStyle = theme().cached;
+        context.beginPath();
+        context.moveTo(x, y);
+        context.lineTo(x + Math.min(width, 9), y + bar / 2);
+        context.lineTo(x, y + bar);
+        context.fill();
+      });
+      if (width < COUNTED_PX) continue;
       step.decode.forEach((row, k) => {
         const y = AXIS + step.decodeOf[k]!.lane * height - this.scroll;
-        if (!row.drafts || y < AXIS - height || y > this.surface.height) return;
-        const share = step.took > 0 ? timeOf(step, row).own / step.took : 1;
-        const width = (this.xAt(step.end) - x) * share - 1;
-        const cell = width / (1 + row.drafts);
-        const tokens = row.tokens ?? 1;
-        for (let place = 1; cell >= CELL_PX && place <= row.drafts; place += 1) {
-          context.fillStyle = colours.lane;
-          const [left, right] = [x + place * cell, x + (place + 1) * cell];
-          if (place < tokens) context.fillRect(left - 0.5, y, 1, height - 3);
-          else context.fillRect(left + 0.5, y + 2, right - left - 2, height - 7);
-        }
-        if (cell >= CELL_PX || tokens === 1 || width < COUNTED_PX) return;
-        context.fillStyle = colours.panel;
-        context.fillText(String(tokens), x + width / 2, y + (height - 3) / 2 + 0.5);
+        if (row.drafts && y >= AXIS - height && y <= this.surface.height) this.drafts(context, row, { x, y, height, width: width * (1 - (row.other_prefill ?? 0)) - 1 });
       });
     }
     context.restore();
   }
 
+  private drafts(context: CanvasRenderingContext2D, { drafts = 0, tokens = 1 }: DecodeRow, { x, y, width, height }: { x: number; y: number; width: number; height: number }): void {
+    const { bar, low } = shapeOf(height);
+    const colours = theme();
+    const cell = width / (1 + drafts);
+    for (let place = 1; cell >= CELL_PX && place <= drafts; place += 1) {
+      context.fillStyle = colours.lane;
+      const [left, right] = [x + place * cell, x + (place + 1) * cell];
+      if (place < tokens) context.fillRect(left - 0.5, y + low, 1, bar - low);
+      else context.fillRect(left + 0.5, y + low + 2, right - left - 2, bar - low - 4);
+    }
+    if (cell >= CELL_PX || tokens === 1 || width < COUNTED_PX) return;
+    context.fillStyle = colours.panel;
+    context.fillText(String(tokens), x + width / 2, y + (low + bar) / 2 + 0.5);
+  }
+
   /** Marks over the tokens that came late, one a pixel at most: a triangle where there is room for a shape. */
-  private late(context: CanvasRenderingContext2D, height: number): void {
+  private late(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
     const { log } = this;
     const drawn = new Map<number, number>();
     const tall = Math.max(2, Math.round(height * 0.3));
     context.fillStyle = theme().late;
-    for (let i = log.firstStepAfter(this.left); i < log.steps.length; i += 1) {
+    for (let i = log.firstStepAfter(from); i < log.steps.length; i += 1) {
       const step = log.steps[i]!;
-      if (step.at > this.right) break;
+      if (step.at > to) break;
       const x = Math.round(this.xAt(step.end)) - 2;
       for (const { request } of step.late) {
         const y = AXIS + request.lane * height - this.scroll;
@@ -368,18 +493,18 @@ export class Timeline {
   }
 
   /** Who is in a lane at the right edge of the view; where it shows several, each bar has its name. */
-  private labels(context: CanvasRenderingContext2D, height: number): void {
+  private labels(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
     if (height < 11) return;
     const lanes = new Map<number, Request[]>();
     for (const request of this.log.requests.values()) {
-      if (request.from >= this.right || request.to <= this.left) continue;
+      if (request.from >= to || request.to <= from) continue;
       const there = lanes.get(request.lane);
       if (there) there.push(request);
       else lanes.set(request.lane, [request]);
     }
     context.font = FONT;
     for (const [lane, requests] of lanes) {
-      const y = AXIS + lane * height - this.scroll + (height - 3) / 2;
+      const y = AXIS + lane * height - this.scroll + shapeOf(height).bar / 2;
       if (y < AXIS || y > this.surface.height) continue;
       const last = requests.reduce((last, request) => (request.from > last.from ? request : last));
       if (this.gutter > 0) {
@@ -416,7 +541,7 @@ export class Timeline {
     const y = AXIS + where.request.lane * height - this.scroll;
     context.strokeStyle = theme().ink;
     context.lineWidth = 2;
-    context.strokeRect(x0 - 1, y - 1, Math.max(4, x1 - x0) + 2, height + (height >= 12 ? -1 : 1));
+    context.strokeRect(x0 - 1, y - 1, Math.max(4, x1 - x0) + 2, shapeOf(height).bar + 2);
     context.lineWidth = 1;
   }
 
@@ -434,7 +559,7 @@ export class Timeline {
     if (!pinned) return;
     this.mark(context, height, pinned);
     if (pinned.kind !== "token") return;
-    const middle = (lane: number): number => AXIS + lane * height - this.scroll + (height - 3) / 2;
+    const middle = (lane: number): number => AXIS + lane * height - this.scroll + shapeOf(height).bar / 2;
     const to = { x: this.xAt(pinned.step?.at ?? pinned.token.at), y: middle(pinned.token.request.lane) };
     context.strokeStyle = context.fillStyle = theme().ink;
     for (const other of this.log.delayedBy(pinned.token).slice(0, 3)) {
@@ -460,6 +585,7 @@ export class Timeline {
     });
     on("pointermove", (event) => {
       const before = held.get(event.pointerId);
+      this.pointer = event.offsetX;
       if (!before) return this.point(this.hitAt(event.offsetX, event.offsetY), false);
       moved += Math.abs(event.offsetX - before.x) + Math.abs(event.offsetY - before.y);
       const others = [...held].filter(([id]) => id !== event.pointerId);
@@ -489,7 +615,10 @@ export class Timeline {
     };
     on("pointerup", release);
     on("pointercancel", release);
-    on("pointerleave", () => this.point(null, false));
+    on("pointerleave", () => {
+      this.pointer = null;
+      this.point(null, false);
+    });
     on("wheel", (event) => {
       // The page keeps its wheel: zooming wants Ctrl (or a pinch), panning a sideways wheel.
       if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(event.deltaY * 0.004), event.offsetX);
@@ -501,7 +630,7 @@ export class Timeline {
       this.redraw();
     });
     on("keydown", (event) => {
-      if (this.key(event.key, event.shiftKey)) event.preventDefault();
+      if (!event.ctrlKey && !event.metaKey && !event.altKey && this.key(event.key, event.shiftKey)) event.preventDefault();
     });
     on("blur", () => this.point(null, false));
   }
@@ -517,6 +646,10 @@ export class Timeline {
       "+": () => this.zoom(0.5),
       "=": () => this.zoom(0.5),
       "-": () => this.zoom(2),
+      w: () => this.zoom(1 / 1.5, this.pointer ?? this.middle),
+      s: () => this.zoom(1.5, this.pointer ?? this.middle),
+      a: () => this.pan(-PAN),
+      d: () => this.pan(PAN),
       "0": () => this.fit(),
       f: () => this.setFollow(!this.follow),
       Enter: () => this.hit && this.pin(this.hit),
@@ -525,9 +658,9 @@ export class Timeline {
         this.unpin();
       },
     };
-    if (!act[key]) return false;
-    act[key]();
-    return true;
+    const wanted = act[key.length === 1 ? key.toLowerCase() : key];
+    wanted?.();
+    return wanted !== undefined;
   }
 
   /** To another token; with Shift, everything from where one was is selected. */
@@ -550,7 +683,7 @@ export class Timeline {
     const here = this.hit?.kind === "token" ? request.tokens.indexOf(this.hit.token) : by > 0 ? -1 : last + 1;
     const token = request.tokens[Math.min(last, Math.max(0, here + by))]!;
     this.setFollow(false);
-    if (token.at > this.right || token.at < this.left) this.right = token.at + this.span / 2;
+    this.toView(token.at);
     this.point({ kind: "token", token, step: this.log.stepById(token.step) }, true);
   }
 
@@ -561,14 +694,24 @@ export class Timeline {
     if (!request) return;
     const time = this.hit ? (extent(this.hit).to ?? this.right) : this.right;
     const token = nearest(request.tokens, time);
-    const y = request.lane * this.laneHeight;
-    if (y < this.scroll || y + this.laneHeight > this.scroll + this.plotHeight) this.scroll = y - this.plotHeight / 2;
+    this.wantedLane = request;
     this.setFollow(false);
     if (token) this.point({ kind: "token", token, step: this.log.stepById(token.step) }, true);
   }
 
+  private toView(time: number): void {
+    const shown = this.folds.shown(time);
+    if (shown > this.right || shown < this.left) this.right = shown + this.span / 2;
+  }
+
+  /** The middle of the view; while it follows, its right edge, which is now. */
+  private get middle(): number {
+    return this.gutter + (this.follow ? 1 : 0.5) * this.plotWidth;
+  }
+
   private inView(): Request[] {
-    const shown = [...this.log.requests.values()].filter((request) => request.tokens.length > 0 && request.to > this.left && request.from < this.right);
+    const { from, to } = this.window;
+    const shown = [...this.log.requests.values()].filter((request) => request.tokens.length > 0 && request.to > from && request.from < to);
     return shown.sort((a, b) => a.lane - b.lane || a.from - b.from);
   }
 
@@ -645,7 +788,7 @@ export class Timeline {
   private place(): void {
     if (!this.hit) return;
     const where = extent(this.hit);
-    const x = Math.min(this.surface.width, Math.max(this.gutter, this.xAt(where.to ?? this.right)));
+    const x = Math.min(this.surface.width, Math.max(this.gutter, where.to == null ? this.surface.width : this.xAt(where.to)));
     const y = AXIS + (where.request.lane + 1) * this.laneHeight - this.scroll;
     const low = y > this.surface.height * 0.6;
     const late = x > this.surface.width / 2;

@@ -5,9 +5,11 @@ import type { App } from "./app";
 import { told } from "./ask";
 import { add, el, fill, say } from "./dom";
 import { FONT, Surface, theme, tick, watchTheme } from "./draw";
+import { Folds } from "./folds";
 import { dropFrame, wantFrame } from "./frames";
 import { Lanes } from "./lanes";
 import { Log, type Token } from "./log";
+import { Seats } from "./seats";
 import { count, ms, shortName } from "./units";
 import type { StepEvent } from "./wire";
 
@@ -111,6 +113,7 @@ export class CourseView {
   readonly element: HTMLElement;
   private surface: Surface;
   private lanes: Lanes;
+  private seats: Seats;
   private stop: () => void;
 
   constructor(
@@ -119,10 +122,15 @@ export class CourseView {
     private span: number,
   ) {
     const { log, worst, ttft, title } = course;
-    this.lanes = new Lanes(log);
+    // Nothing more comes: each request is over, and its lane is free for another.
+    for (const request of log.requests.values()) request.gone = true;
+    const folds = new Folds(log);
+    this.lanes = new Lanes(log, folds);
+    this.seats = new Seats(log, folds);
+    this.seats.update(1);
     const canvas = el("canvas", { class: "course", role: "img", "aria-label": `${title}: steps to scale` });
     this.surface = new Surface(canvas, () => wantFrame(this.draw));
-    canvas.style.height = `${AXIS + Math.min(MOST_LANES, log.lanes) * LANE}px`;
+    canvas.style.height = `${AXIS + Math.min(MOST_LANES, this.seats.lanes) * LANE}px`;
     this.stop = watchTheme(() => {
       this.lanes.forget();
       wantFrame(this.draw);
@@ -145,8 +153,8 @@ export class CourseView {
     const context = surface.begin();
     const colours = theme();
     const { worst } = course;
-    const lanes = Math.min(MOST_LANES, course.log.lanes);
-    const first = Math.max(0, Math.min(course.log.lanes - lanes, (worst?.request.lane ?? 0) - lanes / 2) | 0);
+    const lanes = Math.min(MOST_LANES, this.seats.lanes);
+    const first = Math.max(0, Math.min(this.seats.lanes - lanes, (worst?.request.lane ?? 0) - lanes / 2) | 0);
     const x = (time: number): number => ((time - left) / span) * surface.width;
     context.font = FONT;
     this.lanes.paint({ left, span, columns: Math.round(surface.width * surface.ratio), ratio: surface.ratio, lane: first, lanes, now: 0 });

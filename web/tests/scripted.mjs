@@ -4,6 +4,9 @@ import { until } from "./lib.mjs";
 
 const sse = (events) => events.map(([event, data]) => `event: ${event}\ndata: ${JSON.stringify(data)}\n\n`).join("");
 
+/** What a clock on the wall showed when the engine began. */
+const NOON = Date.UTC(2026, 0, 1, 12);
+
 /** One step of the model. */
 export const step = (id, at, took, { decode = [], prefill = [], ...more }) => [
   "step",
@@ -12,6 +15,9 @@ export const step = (id, at, took, { decode = [], prefill = [], ...more }) => [
     blocks: { used: 1, taken: 0, evicted: 0, copied: 0 }, recomputed: 0, flops: 1e6, bytes: 1e6, ...more,
   },
 ];
+
+/** The end of a request. */
+export const ended = (r, at, more = {}) => ["ended", { r, at, ending: "length", arrived: at, queue_ms: 0, longest_gap_ms: 5, ttft_ms: 5, tpot_ms: 5, prompt_tokens: 8, generated: 4, cached: 0, ...more }];
 
 /** The figures of the moment. */
 export const stats = (at, more = {}) => [
@@ -28,7 +34,7 @@ async function play(page, events, limits) {
   await page.route("**/live/info", async (route) => {
     // A page that is closed meanwhile takes its answers with it.
     const info = await route.fetch().then((response) => response.json()).catch(() => null);
-    if (info) await route.fulfill({ json: { ...info, now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 }, limits: limits ?? info.limits } }).catch(() => {});
+    if (info) await route.fulfill({ json: { ...info, now_ms: 400, now_unix_ms: NOON + 400, targets: { ttft_ms: null, tpot_ms: 25 }, limits: limits ?? info.limits } }).catch(() => {});
   });
   await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
   await page.route("**/v1/requests/**", (route) => route.fulfill({ status: 404, json: {} }));

@@ -145,13 +145,13 @@ test("an accepted draft is a solid cell, a rejected one a hollow one, and a run 
   const { box, at } = await places(page);
   await context.picture(page, "live drafts");
   // Five cells of 20 ms: the token, two accepted drafts, two rejected ones.
-  const cell = (place) => colours(page, at(210 + 20 * place) + 2, at(230 + 20 * place) - 2, AXIS + 4, AXIS + 19);
+  const cell = (place) => colours(page, at(210 + 20 * place) + 2, at(230 + 20 * place) - 2, AXIS + 7, AXIS + 18);
   const cells = [];
   for (let place = 0; place < 5; place += 1) cells.push(await cell(place));
   for (const accepted of cells.slice(0, 3)) assert.ok(accepted.decode > 0.9, JSON.stringify(cells));
   for (const rejected of cells.slice(3)) assert.ok(rejected.decode < 0.1 && rejected.lane > 0.9, JSON.stringify(cells));
   // Their rims are those of a token.
-  const rim = await colours(page, at(270) + 2, at(310) - 4, AXIS, AXIS + 2);
+  const rim = await colours(page, at(270) + 2, at(310) - 4, AXIS + 4, AXIS + 6);
   assert.ok(rim.decode > 0.9, JSON.stringify(rim));
   const selection = page.getByRole("region", { name: "Selection" });
   await page.mouse.click(box.x + at(250), box.y + AXIS + 12);
