@@ -16,8 +16,11 @@ import { Folds, MARK_PX } from "./folds";
 import { dropFrame, wantFrame } from "./frames";
 import { begins, Lanes, shapeOf } from "./lanes";
 import type { Log, Request, Token } from "./log";
+import { Overview } from "./overview";
+import { find, Search } from "./search";
 import { Seats } from "./seats";
 import { type Range, Selection } from "./selection";
+import { saveTrace } from "./trace";
 import { describe, extent, type Hit, isSame, ownersOf, requestOf, type TimelineAnswer } from "./tips";
 import { ms, shortName } from "./units";
 import type { DecodeRow, Name } from "./wire";
@@ -66,6 +69,8 @@ export class Timeline {
   private pinned: Hit | null = null;
   private range: Range | null = null;
   private selection = new Selection(() => this.unpin());
+  private overview: Overview;
+  private search: Search;
   private byKeyboard = false;
   private tip = el("div", { class: "tip", hidden: true });
   private spoken = el("div", { class: "visually-hidden", "aria-live": "polite" });
@@ -90,6 +95,12 @@ export class Timeline {
       "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, Enter keeps what is told, with Shift they select a stretch to sum, Escape lets go, W and S zoom, A and D go through time, 0 fits, F follows. The same facts are in the table below.",
     });
     this.surface = new Surface(canvas, () => this.redraw());
+    this.overview = new Overview(app, this);
+    this.search = new Search((query) => find(this.log, query, app.info.name), (hit) => this.visit(hit), () => {
+      this.point(null, false);
+      this.unpin();
+      canvas.focus();
+    });
     const button = (text: string, label: string, act: () => void): HTMLButtonElement => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.followButton = button("Follow now", "Follow now (F)", () => this.setFollow(!this.follow));
     this.followButton.setAttribute("aria-pressed", "true");
@@ -99,10 +110,22 @@ export class Timeline {
       this.redraw();
     });
     fold.setAttribute("aria-pressed", "true");
+    const failed = el("p", { class: "note", role: "status", hidden: true });
+    const trace = button("Trace", "Trace: save what is shown, for ui.perfetto.dev", () => {
+      trace.disabled = true;
+      const tell = (problem: string): void => {
+        trace.disabled = false;
+        say(failed, problem);
+        show(failed, problem !== "");
+      };
+      saveTrace(app, this.window).then(() => tell(""), (error: unknown) => tell(`No trace: ${error instanceof Error ? error.message : error}`));
+    });
     this.element = el(
       "div",
       { class: "timeline-box" },
-      el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), button("Fit", "Fit the last stretch of work (0)", () => this.fit()), fold, this.followButton)),
+      el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), button("Fit", "Fit the last stretch of work (0)", () => this.fit()), fold, this.followButton, this.search.element, trace)),
+      failed,
+      this.overview.element,
       el("div", { class: "stage" }, canvas, this.tip),
       el("p", { class: "quiet-text hint" }, "Point at a token to see what it waited for; click to keep that. Drag to go back; drag along the time axis, or with Shift, to sum a stretch. Pinch, Ctrl and wheel, or W and S zoom. ", this.lanesText, this.lanesUp, this.lanesDown),
       this.selection.element,
@@ -123,6 +146,8 @@ export class Timeline {
     for (const stop of this.stops) stop();
     dropFrame(this.draw);
     this.surface.end();
+    this.overview.end();
+    this.search.end();
   }
 
   /** Brings a request into view as a whole, and says what is known of its first token. False if the log has none of it. */
@@ -177,6 +202,25 @@ export class Timeline {
     this.redraw();
   }
 
+  /** Shows what is around a moment. */
+  centre(time: number): void {
+    this.setFollow(false);
+    this.right = this.folds.shown(time) + this.span / 2;
+    this.redraw();
+  }
+
+  /** Brings a place into view, says what it is and keeps it. */
+  private visit(hit: Hit): void {
+    this.setFollow(false);
+    const { from, to, request } = extent(hit);
+    const [begin, end] = [from, to ?? this.log.newest].map((time) => this.folds.shown(time)) as [number, number];
+    if (end - begin > this.span) this.right = begin + this.span * 0.9;
+    else if (begin < this.left || end > this.right) this.right = (begin + end + this.span) / 2;
+    this.wantedLane = request;
+    this.point(hit, true);
+    this.pin(hit);
+  }
+
   /** Another width of the view, whose right edge stays at its moment: folds are others at each scale, and lanes are given again. */
   private scaleTo(span: number): void {
     this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, span));
@@ -198,7 +242,7 @@ export class Timeline {
     this.redraw();
   }
 
-  private zoom(factor: number, x = this.gutter + this.plotWidth): void {
+  zoom(factor: number, x = this.gutter + this.plotWidth): void {
     // The moment under the pointer stays where it is; in the right edge's case that is now.
     const under = this.timeAt(x);
     const share = (x - this.gutter) / Math.max(1, this.plotWidth);
@@ -207,7 +251,7 @@ export class Timeline {
     this.redraw();
   }
 
-  private pan(by: number): void {
+  pan(by: number): void {
     this.setFollow(false);
     this.right += by * this.span;
     this.redraw();
@@ -303,6 +347,7 @@ export class Timeline {
     this.chosen(context, height);
     this.mark(context, height, this.hit);
     this.place();
+    this.overview.redraw();
     if (this.follow && busy && !this.calm.matches) this.redraw();
   };
 
@@ -738,6 +783,8 @@ export class Timeline {
       if (request.arrived != null && request.arrived <= time && (request.firstPass ?? Infinity) >= time) {
         return { kind: "queue", request, from: request.arrived, to: request.firstPass };
       }
+      // Its steps are no longer known, or none carried it just then.
+      if (request.from <= time && !request.isOpen && request.to >= time) return { kind: "whole", request };
     }
     return null;
   }

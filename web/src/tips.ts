@@ -9,6 +9,7 @@ import type { AwayEvent, DecodeRow, PrefillRow } from "./wire";
 export type Hit =
   | { kind: "token"; token: Token; step: Step | undefined }
   | { kind: "chunk"; request: Request; row: PrefillRow; step: Step }
+  | { kind: "whole"; request: Request }
   | { kind: "queue"; request: Request; from: number; to: number | null }
   | { kind: "away"; request: Request; from: number; to: number | null; away: AwayEvent }
   | { kind: "pause"; request: Request; from: number; to: number | null; verdict: string };
@@ -21,6 +22,7 @@ export function extent(hit: Hit): { request: Request; from: number; to: number |
   const request = requestOf(hit);
   if (hit.kind === "token") return { request, from: hit.step?.at ?? hit.token.at, to: hit.token.at };
   if (hit.kind === "chunk") return { request, from: hit.step.at, to: hit.step.end };
+  if (hit.kind === "whole") return { request, from: request.from, to: request.isOpen ? null : request.to };
   return { request, from: hit.from, to: hit.to };
 }
 
@@ -38,6 +40,7 @@ export function rowOf(step: Step, request: Request): DecodeRow | undefined {
 /** What a person wants to know of it, the headline first. */
 export function describe(hit: Hit, log: Log): string[] {
   const name = shortName(requestOf(hit).name);
+  if (hit.kind === "whole") return all(hit.request, name);
   if (hit.kind === "queue") {
     const length = (hit.to ?? log.newest) - hit.from;
     return [`${name} · waiting ${ms(length)}`, "In the queue: no step has carried a token of it yet."];
@@ -49,6 +52,18 @@ export function describe(hit: Hit, log: Log): string[] {
   }
   if (hit.kind === "chunk") return chunk(hit.request, hit.row, hit.step, name);
   return token(hit.token, hit.step, log, name);
+}
+
+/** A request as a whole. */
+function all(request: Request, name: string): string[] {
+  const { ended, tokens, promptTokens, cached } = request;
+  const state = ended?.ending ?? (request.gone ? "over" : "open");
+  const lines = [`${name} · ${state}`, `${count(promptTokens, "prompt token")}${cached > 0 ? `, ${cached.toLocaleString("en")} of them cached` : ""}, ${count(ended?.generated ?? tokens.length, "output token")}.`];
+  const times: [string, number | null | undefined][] = [["queue", ended?.queue_ms], ["time to first token", request.ttft], ["a token", ended?.tpot_ms], ["longest gap", ended?.longest_gap_ms]];
+  const known = times.filter(([, value]) => value != null && value > 0);
+  if (known.length > 0) lines.push(`${known.map(([what, value]) => `${what} ${ms(value)}`).join(", ")}.`);
+  if (tokens.length === 0) lines.push("Its steps are no longer known.");
+  return lines;
 }
 
 function chunk(request: Request, row: PrefillRow, step: Step, name: string): string[] {
