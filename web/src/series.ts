@@ -90,12 +90,14 @@ const CHARTS: Chart[] = [
     data: (log) => {
       const hits = new Map(log.rates.map((rate) => [rate.at, rate.hits]));
       const { moments } = log;
+      // Between prompts the share of the last one stands.
+      let share: number | null = null;
+      const shares = moments.map((stat) => (share = stat.used_blocks === null ? null : (hits.get(stat.at) ?? share)));
       return [
         seconds(moments),
-        // No step, nothing known: a gap, and no line from the one before to the one behind.
         moments.map((stat) => (stat.used_blocks === null ? null : stat.used_blocks / stat.total_blocks)),
         moments.map((stat) => (stat.used_blocks === null || stat.cached_blocks === null ? null : (stat.used_blocks + stat.cached_blocks) / stat.total_blocks)),
-        moments.map((stat) => hits.get(stat.at) ?? null),
+        shares,
       ];
     },
   },
@@ -179,7 +181,8 @@ function options(chart: Chart, width: number, wall: Wall): uPlot.Options {
         stroke: () => theme()[line.colour],
         width: 1.5,
         points: { show: false },
-        spanGaps: true,
+        // Nothing ran, nothing is known: a gap, and no line from what was before to what came behind.
+        spanGaps: false,
         ...(line.dashed ? { dash: [4, 3] } : {}),
         // Without a pointer, the newest.
         value: (plot: uPlot, value: number | null, at: number) => {

@@ -111,10 +111,12 @@ export class Timeline {
     });
     fold.setAttribute("aria-pressed", "true");
     const failed = el("p", { class: "note", role: "status", hidden: true });
+    let isSaving = false;
     const trace = button("Trace", "Trace: save what is shown, for ui.perfetto.dev", () => {
-      trace.disabled = true;
+      if (isSaving) return;
+      isSaving = true;
       const tell = (problem: string): void => {
-        trace.disabled = false;
+        isSaving = false;
         say(failed, problem);
         show(failed, problem !== "");
       };
@@ -303,7 +305,6 @@ export class Timeline {
     const busy = this.isBusy;
     this.arrange();
     const { lanes } = this.seats;
-    surface.canvas.dataset["lanes"] = String(lanes);
     // As high as its lanes want, once there are more than ever.
     const wanted = AXIS + Math.max(LEAST_LANES, lanes) * TALLEST_LANE;
     if (wanted > this.wanted) {
@@ -328,6 +329,8 @@ export class Timeline {
     const seen = Math.floor(this.plotHeight / height);
     const all = seen >= lanes;
     const { from, to } = this.window;
+    // What tests and other tools look at: the stretch in ms, the lanes, the folds.
+    Object.assign(surface.canvas.dataset, { window: `${from.toFixed(3)} ${to.toFixed(3)}`, lanes, folds: this.folds.folds.length });
     this.tellLimits(from, all ? "" : `Lanes ${first + 1} to ${Math.min(lanes, first + seen)} of ${lanes.toLocaleString("en")} `);
     show(this.lanesUp, !all);
     show(this.lanesDown, !all);

@@ -1,6 +1,9 @@
 // Lanes that can be read under load: who is in which lane, what fills a bar, and what idle time becomes. The feed is a script.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { violations } from "./axe.mjs";
 import { test, until } from "./lib.mjs";
 import { ended, scripted, stats, step } from "./scripted.mjs";
 
@@ -29,7 +32,15 @@ export async function colours(page, area = null) {
   }, area);
 }
 
-/** The lanes of the table are not told: how many there are is in the height of the picture, or in words. */
+/** Where a moment is after a fit of `length` ms of work that began at 0. */
+async function placesOf(page, length) {
+  const wide = await page.locator("canvas.timeline").evaluate((canvas) => canvas.clientWidth - 66);
+  const span = length * 1.08;
+  const right = Math.ceil(length / (span / 4)) * (span / 4) + span * 0.02;
+  return (time) => GUTTER + ((time - right + span) / span) * wide;
+}
+
+/** How many lanes the picture has. */
 const lanesOf = (page) => page.locator("canvas.timeline").evaluate((canvas) => Number(canvas.dataset.lanes));
 
 /** Requests one after the other: a prompt and three tokens of 5 ms each. */
@@ -94,4 +105,223 @@ test("of 24 streams with 40 % machine time the bars are their own colour, and th
     assert.equal(share(inside), 0, `nothing of it is in the bar: ${JSON.stringify(inside)}`);
     assert.ok(share(below) > 0.35 && share(below) < 0.45, `a line of 40 %: ${JSON.stringify(below)}`);
   }
+});
+
+test("a bar keeps its lane while time moves on and others come, and lanes are given again only on zoom", async (context) => {
+  // A short one ends, and its lane stays empty below it: those behind it stay where they are.
+  const rows = (names, start) => names.map((r) => ({ r, a: 0, start }));
+  const events = [step(0, 0, 10, { prefill: rows(["first", "second", "third"], 0).map((row) => ({ ...row, len: 4, samples: 1, cached: 0 })) }), ended("first", 10, { arrived: 0 })];
+  for (let i = 1; i < 20; i += 1) events.push(step(i, 10 * i, 10, { decode: rows(["second", "third"], 3 + i) }));
+  events.push(step(20, 200, 10, { decode: rows(["second", "third"], 23), prefill: [{ r: "fourth", a: 0, start: 0, len: 4, samples: 1, cached: 0 }] }));
+  const page = await scripted(context, events);
+  assert.equal(await lanesOf(page), 3, "the fourth has the lane of the first");
+  await context.picture(page, "lanes kept");
+  const orange = async (lane) => (await colours(page, [GUTTER + 200, AXIS + lane * LANE, 950, 20])).prefill ?? 0;
+  const found = [await orange(0), await orange(1), await orange(2)];
+  assert.ok(found[0] > 100 && found[1] === 0 && found[2] === 0, `and no other moved: ${found}`);
+});
+
+test("another request's prompt is hatched where it has room, and a dark edge where it has none", async (context) => {
+  const events = [step(0, 0, 10, { prefill: [{ r: "a", a: 0, start: 0, len: 4, samples: 1, cached: 0 }] })];
+  const shared = (id, at, took, others) => step(id, at, took, { decode: [{ r: "a", a: 0, start: 3 + id, own: 1 - others, other_prefill: others }], prefill: [{ r: "b", a: 0, start: 64 * id, len: 64, samples: 0, cached: 0, own: others, other_prefill: 0 }] });
+  for (let i = 1; i < 20; i += 1) events.push(shared(i, 10 * i, 10, 0.05));
+  events.push(shared(20, 200, 100, 0.5), step(21, 300, 10, { prefill: [{ r: "c", a: 0, start: 64, len: 4, samples: 1, cached: 64 }] }));
+  const page = await scripted(context, events);
+  const x = await placesOf(page, 310);
+  const lane = (from, to, y = 6) => colours(page, [x(from), AXIS + y, x(to) - x(from), 20 - y]);
+  const [narrow, room] = [await lane(30, 180), await lane(205, 280)];
+  assert.ok(narrow.edge > 0 && !narrow.prefill && narrow.decode > 8 * narrow.edge, `edges: ${JSON.stringify(narrow)}`);
+  assert.ok(room.prefill > 0 && !room.edge, `hatched: ${JSON.stringify(room)}`);
+  // Shapes: prefill is taller than decode, and what was cached is a wedge.
+  const top = (from, to) => colours(page, [x(from), AXIS, x(to) - x(from), 3]);
+  const below = await colours(page, [x(100), AXIS + LANE, x(180) - x(100), 3]);
+  assert.ok(below.prefill > 0 && !(await top(100, 180)).decode, "prefill reaches the top of its lane, decode does not");
+  const wedge = (y) => colours(page, [x(300) - 1, AXIS + 2 * LANE + y, 20, 3]);
+  const [point, corner] = [(await wedge(9)).cached, (await wedge(0)).cached];
+  assert.ok(point > corner && corner > 0, `a wedge: ${point} and ${corner}`);
+});
+
+test("idle time folds to a mark with its length, and a switch unfolds it", async (context) => {
+  // Two seconds of work with two minutes between them; the second one after half a second of waiting, which is no idle time.
+  const work = (id, at, r) => [...Array.from({ length: 20 }, (_, i) => step(id + i, at + 100 * i, 100, i === 0 ? { prefill: [{ r, a: 0, start: 0, len: 8, samples: 1, cached: 0 }] } : { decode: [{ r, a: 0, start: 7 + i }] })), ended(r, at + 2000, { arrived: at - 500 })];
+  const page = await scripted(context, [...work(0, 1000, "before"), ...work(20, 123_500, "behind")]);
+  const said = () => page.locator("canvas.timeline").getAttribute("data-folds");
+  for (const key of ["s", "s", "s", "s"]) await page.keyboard.press(key);
+  await until("the fold", async () => (await said()) === "1");
+  const found = await colours(page);
+  assert.ok(found.decode > 10_000, `both works fill the view: ${JSON.stringify(found)}`);
+  await context.picture(page, "lanes folded");
+  await page.getByRole("button", { name: "Fold idle" }).click();
+  await until("no fold", async () => (await said()) === "0");
+  const unfolded = await colours(page);
+  assert.ok((unfolded.decode ?? 0) < found.decode, "two minutes of nothing take their room");
+  assert.equal(await page.getByRole("button", { name: "Fold idle" }).getAttribute("aria-pressed"), "false");
+});
+
+test("charts have gaps where nothing ran", async (context) => {
+  const columns = ["at", "prefill_tokens", "decode_tokens", "running", "waiting", "used_blocks", "cached_blocks", "hits", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"];
+  const second = (at) => [at, 100, 50, 2, 0, 10, 5, 0.5, 20, 30, 5, 9];
+  const seconds = [...Array.from({ length: 20 }, (_, i) => second(1000 * i)), ...Array.from({ length: 20 }, (_, i) => second(60_000 + 1000 * i))];
+  const page = await scripted(context, [["history", { total_blocks: 100, columns, seconds }], ...inTurn(2).map(([kind, data]) => [kind, { ...data, at: data.at + 80_000 }])]);
+  await context.picture(page, "live gaps");
+  const blue = await page.locator(".plot canvas").nth(1).evaluate((canvas) => {
+    const colour = Number.parseInt(getComputedStyle(document.documentElement).getPropertyValue("--decode").trim().slice(1), 16);
+    const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const columns = new Set();
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200 && Math.abs(((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]) - colour) < 0x080808) columns.add((i / 4) % width);
+    return [...columns].sort((a, b) => a - b);
+  });
+  const gaps = blue.slice(1).map((x, i) => x - blue[i]);
+  assert.equal(gaps.filter((gap) => gap > 20).length, 1, `one gap between two stretches: ${Math.max(...gaps)}`);
+});
+
+/** 256 requests that ended before the feed began, one that was preempted, one that waits, and one whose last token came late. */
+function finished() {
+  const events = Array.from({ length: 256 }, (_, i) => ended(`cmpl-${(i * 7919 + 4096).toString(16).padStart(8, "0")}`, 100 + 10 * i, { arrived: 90 + 10 * i }));
+  const decode = (r, start) => ({ r, a: 0, start });
+  events.push(step(0, 3000, 10, { prefill: [{ r: "slow", a: 0, start: 0, len: 4, samples: 1, cached: 0 }] }));
+  for (let i = 1; i < 8; i += 1) events.push(step(i, 3000 + 10 * i, 10, { decode: [decode("slow", 3 + i), decode("taken", 3 + i)] }));
+  events.push(step(8, 3080, 90, { decode: [decode("slow", 11)], preempted: [{ r: "taken", tokens: 8, verdict: "recompute" }] }));
+  events.push(["requests", { at: 3170, waiting: [{ r: 77, a: 0, since: 3100, prompt_tokens: 9, computed: 0, generated: 0 }], running: [] }]);
+  return events;
+}
+
+test("search finds by the end of an id among 256 requests that ended, and by what befell them", async (context) => {
+  const page = await scripted(context, finished(), { height: 1000 });
+  const field = page.getByRole("searchbox", { name: "Search requests" });
+  const status = page.locator(".search [role=status]");
+  const tip = page.locator(".timeline-box .tip");
+  await page.locator("canvas.timeline").focus();
+  await page.keyboard.press("/");
+  assert.ok(await field.evaluate((field) => field === document.activeElement), "a slash leads there");
+  const wanted = `cmpl-${(200 * 7919 + 4096).toString(16).padStart(8, "0")}`;
+  for (const [query, hits, words] of [
+    [wanted.slice(-6), "1 of 1", /· length/],
+    [wanted.slice(-6).toUpperCase(), "1 of 1", /8 prompt tokens, 4 output tokens/],
+    ["late", "1 of 1", /slow · token 9 · late/],
+    ["waiting", "1 of 1", /#77 · waiting/],
+    ["waiting 77", "1 of 1", /#77 · waiting 70 ms/],
+    ["preempted", "1 of 1", /taken · preempted .*\(recompute\)/],
+    ["late slow", "1 of 1", /token 9/],
+    ["late taken", "nothing", null],
+    ["model:lant late", "1 of 1", /token 9/],
+    ["model:other late", "nothing", null],
+    ["no such id", "nothing", null],
+  ]) {
+    await field.fill(query);
+    await page.keyboard.press("Enter");
+    assert.equal(await status.textContent(), hits, query);
+    if (words) assert.match(await tip.textContent(), words, query);
+  }
+  // Enter walks on, Shift and Enter back, and round.
+  const many = finished().filter(([kind, { r }]) => kind === "ended" && r.endsWith("f")).length;
+  await field.fill("f");
+  assert.equal(await status.textContent(), `${many} hits`);
+  const seen = [];
+  for (const key of ["Enter", "Enter", "Shift+Enter", "Shift+Enter"]) {
+    await page.keyboard.press(key);
+    seen.push(await status.textContent());
+  }
+  assert.deepEqual(seen, [1, 2, 1, many].map((at) => `${at} of ${many}`));
+  await page.keyboard.press("Escape");
+  assert.equal(await field.inputValue(), "");
+  assert.ok(await page.locator("canvas.timeline").evaluate((canvas) => canvas === document.activeElement), "Escape leads back to the lanes");
+  assert.equal(await page.getByRole("region", { name: "Selection" }).count(), 0);
+});
+
+test("what is shown is saved as a trace without a malformed event, and nothing of it is out of the window", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/live", { expected: /status of 429/ });
+  const post = (body) => fetch(`${server.origin}/v1/completions`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ignore_eos: true, ...body }) }).then((response) => response.json());
+  await Promise.all([post({ prompt: "Once", max_tokens: 300 }), post({ prompt: "The fox ".repeat(300), max_tokens: 4 })]);
+  const trace = async () => {
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Trace" }).click()]);
+    assert.equal(download.suggestedFilename(), "twostroke-trace.json");
+    const path = join(context.artefacts, `${Math.random()}.json`);
+    await download.saveAs(path);
+    return JSON.parse(readFileSync(path, "utf8")).traceEvents;
+  };
+  await until("lanes", async () => (await lanesOf(page)) >= 2);
+  await page.locator("canvas.timeline").focus();
+  await page.keyboard.press("0");
+  await page.waitForTimeout(300);
+  const whole = await trace();
+  // A part of it.
+  await page.locator("canvas.timeline").focus();
+  for (const key of ["f", "a", "w", "w", "w"]) await page.keyboard.press(key);
+  await page.waitForTimeout(300);
+  const part = await trace();
+  for (const events of [whole, part]) {
+    const wrong = events.filter(({ ph, pid, name, ts, dur }) => !(["M", "X", "C", "s", "f"].includes(ph) && Number.isFinite(pid) && typeof name === "string" && (ph === "M" || (Number.isFinite(ts) && ts >= 0)) && (ph !== "X" || dur >= 0)));
+    assert.deepEqual(wrong, []);
+    const ends = new Map();
+    for (const { ph, id } of events.filter(({ ph }) => ph === "s" || ph === "f")) ends.set(id, [...(ends.get(id) ?? []), ph]);
+    assert.deepEqual([...ends.values()].filter((pair) => pair.join() !== "s,f"), [], "an arrow has two ends");
+  }
+  const slices = (events) => events.filter(({ ph }) => ph === "X");
+  assert.ok(slices(part).length > 0 && slices(part).length < slices(whole).length, `${slices(part).length} of ${slices(whole).length}`);
+  const [from, to] = await page.locator("canvas.timeline").evaluate((canvas) => canvas.dataset.window.split(" ").map((ms) => Number(ms) * 1000));
+  assert.deepEqual(slices(part).filter(({ ts, dur }) => ts + dur < from - 1 || ts > to + 1), []);
+  // A server that gives none says why.
+  await page.route("**/live/trace*", (route) => route.fulfill({ status: 429, json: { error: { message: "A trace is being made." } } }));
+  await page.getByRole("button", { name: "Trace" }).click();
+  await page.getByText("No trace: A trace is being made.").waitFor();
+});
+
+test("the strip of the last minutes shows where the lanes are, and its window is dragged, by an edge too, and moved by keys", async (context) => {
+  const events = [];
+  for (let i = 0; i < 230; i += 1) {
+    events.push(step(i, 500 * i, 400, { decode: [{ r: "long", a: 0, start: 8 + i }] }), stats(500 * i + 450, { prefill_tokens: 100 * (i % 7), decode_tokens: 10 * i }));
+  }
+  const page = await scripted(context, events, { width: 1280 });
+  const strip = page.getByRole("slider", { name: "Shown stretch of the last minutes" });
+  const now = async () => Number(await strip.getAttribute("aria-valuenow"));
+  const shown = () => page.locator("canvas.timeline").evaluate((canvas) => canvas.dataset.window.split(" ").map(Number));
+  // A window of a few seconds.
+  for (let press = 0; press < 6; press += 1) await page.keyboard.press("w");
+  const { x, y, width } = await strip.boundingBox();
+  const [least, most] = await strip.evaluate((strip) => [strip.ariaValueMin, strip.ariaValueMax].map((seconds) => Number(seconds) * 1000));
+  assert.ok(most - least === 120_000 || most - least === 119_000, `two minutes are the least that has all: ${least} to ${most}`);
+  const at = (time) => x + ((time - least) / 120_000) * width;
+  await page.mouse.click(at(90_000), y + 20);
+  await until("the middle", async () => Math.abs((await shown())[0] + (await shown())[1] - 180_000) < 600);
+  const [from, to] = await shown();
+  // The whole, by 30 s; then its right edge, by 10.
+  await page.mouse.move(at((from + to) / 2), y + 20);
+  await page.mouse.down();
+  await page.mouse.move(at((from + to) / 2 - 30_000), y + 20, { steps: 5 });
+  await page.mouse.up();
+  await until("30 s earlier", async () => Math.abs((await shown())[0] - from + 30_000) < 600 && Math.abs((await shown())[1] - to + 30_000) < 600);
+  await page.mouse.move(at(to - 30_000), y + 20);
+  await page.mouse.down();
+  await page.mouse.move(at(to - 20_000), y + 20, { steps: 5 });
+  await page.mouse.up();
+  await until("a wider one", async () => Math.abs((await shown())[0] - from + 30_000) < 600 && Math.abs((await shown())[1] - to + 20_000) < 600);
+  await context.picture(page, "live overview");
+  await strip.focus();
+  const before = await now();
+  await page.keyboard.press("PageDown");
+  await until("one window later", async () => (await now()) > before);
+  await page.keyboard.press("PageUp");
+  await until("and back", async () => (await now()) === before);
+  assert.match(await strip.getAttribute("aria-valuetext"), /^12:0\d:\d\d to 12:0\d:\d\d$/);
+  await page.keyboard.press("ArrowDown");
+  await until("wider", async () => (await now()) < before);
+  await page.keyboard.press("Home");
+  await until("the beginning", async () => (await now()) <= 0);
+  assert.deepEqual(await violations(page), []);
+});
+
+test("on a phone the name of a request stands in its bar", async (context) => {
+  const page = await scripted(context, underLoad(), { width: 390, height: 844 });
+  await context.picture(page, "lanes on a phone");
+  // Ink of letters, over the bars, at their beginning.
+  const text = await page.locator("canvas.timeline").evaluate((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 20 * devicePixelRatio, 100 * devicePixelRatio, canvas.height - 20 * devicePixelRatio);
+    let dark = 0;
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255 && data[i] + data[i + 1] + data[i + 2] < 150) dark += 1;
+    return dark;
+  });
+  assert.ok(text > 200, `${text} pixels of letters`);
+  assert.deepEqual(await violations(page), []);
 });

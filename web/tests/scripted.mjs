@@ -23,7 +23,7 @@ export const ended = (r, at, more = {}) => ["ended", { r, at, ending: "length", 
 export const stats = (at, more = {}) => [
   "stats",
   {
-    at, running: 1, waiting: 0, used_blocks: 10, cached_blocks: 5, total_blocks: 100, kv_seconds_to_full: null, prefill_backlog_ms: 0, steps: 1,
+    at, unix_ms: NOON + at, running: 1, waiting: 0, used_blocks: 10, cached_blocks: 5, total_blocks: 100, kv_seconds_to_full: null, prefill_backlog_ms: 0, steps: 1,
     prefill_tokens: at, decode_tokens: at, prefix_queries: at, prefix_hits: at / 2, preemptions: 0, paused: false,
     ttft_p50_ms: 5, ttft_p99_ms: 9, itl_p50_ms: 5, itl_p99_ms: 9, ...more,
   },
@@ -31,10 +31,12 @@ export const stats = (at, more = {}) => [
 
 /** Makes a page's feed one that says `events` and ends. */
 async function play(page, events, limits) {
+  // A server whose clock is behind what its feed has said is another server.
+  const now = events.reduce((now, [, { at, took }]) => Math.max(now, (at ?? 0) + (took ?? 0)), 400);
   await page.route("**/live/info", async (route) => {
     // A page that is closed meanwhile takes its answers with it.
     const info = await route.fetch().then((response) => response.json()).catch(() => null);
-    if (info) await route.fulfill({ json: { ...info, now_ms: 400, now_unix_ms: NOON + 400, targets: { ttft_ms: null, tpot_ms: 25 }, limits: limits ?? info.limits } }).catch(() => {});
+    if (info) await route.fulfill({ json: { ...info, now_ms: now, now_unix_ms: NOON + now, targets: { ttft_ms: null, tpot_ms: 25 }, limits: limits ?? info.limits } }).catch(() => {});
   });
   await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
   await page.route("**/v1/requests/**", (route) => route.fulfill({ status: 404, json: {} }));

@@ -266,7 +266,9 @@ test("a step nearly all of which the machine took says that nothing is known, an
     return text;
   };
   const page = await scripted(context, [...events, stats(310)], { limits });
-  for (const phase of ["prefill", "decode"]) await page.locator(`.gauge.${phase}`).getByText("not known (machine busy)").waitFor();
+  for (const phase of ["prefill", "decode"]) await page.locator(`.gauge.${phase}`).getByText("Distance not known").waitFor();
+  // Why is said once, not in each card.
+  assert.equal(await page.getByText("This machine is busy").count(), 1);
   assert.doesNotMatch(await shown(page), /of 1\.00 GB\/s|of 10\.0 GFLOP\/s/);
   await page.evaluate(() => (location.hash = "#/step?step=5"));
   await page.getByText("Its share of that limit is not known (machine busy).").waitFor();

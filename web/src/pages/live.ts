@@ -3,7 +3,7 @@
 import type { App } from "../app";
 import { add, el, say, show } from "../dom";
 import { exampleButton, STORY } from "../examples";
-import { decodeDistance, lastKnown, newest, NOT_KNOWN, prefillDistance, type Distance } from "../limits";
+import { decodeDistance, lastKnown, newest, prefillDistance, type Distance } from "../limits";
 import { Roofline } from "../roofline";
 import { Series } from "../series";
 import { RequestTable } from "../table";
@@ -24,6 +24,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   const story = new Story(app);
   const gauges = { prefill: new Gauge("prefill", "Prefill", "compute"), decode: new Gauge("decode", "Decode", "bandwidth") };
   const tiles = new Tiles(app);
+  const warning = el("p", { class: "notice", role: "status", hidden: true });
   // Its last steps come with the feed, a moment after its answer.
   const empty = emptyState(app, () => setTimeout(() => timeline.fit(), 300));
 
@@ -39,6 +40,7 @@ export function mount(root: HTMLElement, app: App): () => void {
       el("strong", { class: "decode-text" }, "decode"),
       ", bound by memory bandwidth.",
     ),
+    warning,
     el("section", { class: "gauges", "aria-label": "Distance to the limits of this machine" }, gauges.prefill.element, gauges.decode.element),
     tiles.element,
     el("section", { class: "panel timeline-panel", "aria-label": "Timeline" }, timeline.element, empty),
@@ -59,8 +61,13 @@ export function mount(root: HTMLElement, app: App): () => void {
     timer = 0;
     const steps = newest(feed.log.steps, WINDOW_MS);
     const before = (phase: "prefill" | "decode") => lastKnown(phase, feed.log.steps, WINDOW_MS, app.info.limits);
-    gauges.prefill.tell(prefillDistance(steps, app.info.limits) ?? before("prefill"), app);
-    gauges.decode.tell(decodeDistance(steps, app.info.limits) ?? before("decode"), app);
+    const prefill = prefillDistance(steps, app.info.limits) ?? before("prefill");
+    const decode = decodeDistance(steps, app.info.limits) ?? before("decode");
+    gauges.prefill.tell(prefill, app);
+    gauges.decode.tell(decode, app);
+    const doubts = doubtsOf([prefill, decode], app);
+    say(warning, doubts);
+    show(warning, doubts !== "");
     tiles.tell();
     show(empty, feed.log.requests.size === 0);
   };
@@ -89,6 +96,14 @@ export function mount(root: HTMLElement, app: App): () => void {
     clearTimeout(timer);
     for (const part of [timeline, series, roofline, table]) part.end();
   };
+}
+
+/** What there is to warn of, once for the page: why figures are missing or not sure. */
+function doubtsOf(distances: (Distance | null)[], app: App): string {
+  const isBusy = distances.some((distance) => distance != null && distance.achieved == null);
+  const unsure = app.info.limits?.not_sure;
+  const parts = [isBusy && "This machine is busy: other programs ran in nearly all of some steps, so a distance is not known.", unsure && `The limits of this machine are not sure: ${unsure}.`];
+  return parts.filter((part) => typeof part === "string").join(" ");
 }
 
 /** A phase and how near it is to the limit that binds it. */
@@ -130,11 +145,10 @@ class Gauge {
     const unit = prefill ? "FLOP/s" : "B/s";
     const { limits } = app.info;
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
-    const rate = distance.achieved == null ? `Distance ${NOT_KNOWN}` : `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": limits of this machine unknown"}`;
+    const rate = distance.achieved == null ? "Distance not known" : `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": limits of this machine unknown"}`;
     const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "output"} tokens per second`;
     const cache = !prefill && limits?.in_cache ? " The weights stay in the processor's cache, and its bandwidth is the limit." : "";
-    const doubt = limits?.not_sure ? ` The limits are not sure: ${limits.not_sure}.` : "";
-    return `${rate} · ${tokens} in such steps.${cache}${doubt}${age}`;
+    return `${rate} · ${tokens} in such steps.${cache}${age}`;
   }
 }
 
