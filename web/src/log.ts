@@ -289,7 +289,7 @@ export class Log {
       request = new Request(name, this.seen);
       this.seen += 1;
       this.requests.set(name, request);
-      if (this.requests.size > KEPT_REQUESTS) this.forget();
+      if (this.requests.size > KEPT_REQUESTS && this.seen % 256 === 0) this.forget();
     }
     return request;
   }
@@ -297,9 +297,10 @@ export class Log {
   /** Beyond a number the oldest requests that are over; of those that were over before the oldest step, the tokens. */
   private forget(): void {
     const horizon = this.steps[0]?.at ?? 0;
+    const silent = this.newest - SILENCE_MS;
     for (const request of this.requests.values()) {
       const isOut = request.pauses[request.pauses.length - 1]?.to === null;
-      if (request.isOpen && !isOut && request.lastPass != null && request.lastPass < this.newest - SILENCE_MS) request.gone = true;
+      if (request.isOpen && !isOut && request.lastPass != null && request.lastPass < silent) request.gone = true;
     }
     let many = this.requests.size - KEPT_REQUESTS * 0.9;
     for (const [name, request] of this.requests) {

@@ -357,7 +357,7 @@ export class Timeline {
   /** What there is to say of lanes out of view, and of steps that are no longer known. */
   private tellLimits(from: number, lanes: string): void {
     const first = this.log.steps[0];
-    const isOld = first != null && from < first.at && [...this.log.requests.values()].some((request) => request.from < first.at);
+    const isOld = first != null && from < first.at && [...this.log.requests.values()].some(({ firstPass }) => firstPass != null && firstPass < first.at);
     say(this.lanesText, `${isOld ? `Steps are known from ${this.log.wall.clock(first.at)} on. ` : ""}${lanes}`);
   }
 

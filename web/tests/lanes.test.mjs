@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { violations } from "./axe.mjs";
-import { test, until } from "./lib.mjs";
+import { streams, test, until } from "./lib.mjs";
 import { ended, scripted, stats, step } from "./scripted.mjs";
 
 const AXIS = 20;
@@ -324,4 +324,54 @@ test("on a phone the name of a request stands in its bar", async (context) => {
   });
   assert.ok(text > 200, `${text} pixels of letters`);
   assert.deepEqual(await violations(page), []);
+});
+
+test("ten thousand lanes, steps of 0 and of 60 s, a clock that was set back, ids that repeat and are skipped: the page goes on", async (context) => {
+  const many = Array.from({ length: 10_000 }, (_, i) => ({ r: `lane-${i}`, a: 0, start: 3 }));
+  const one = (id, at, took) => step(id, at, took, { decode: [{ r: "lane-0", a: 0, start: 4 + id }] });
+  const events = [
+    step(1, 100, 20, { prefill: many.map((row) => ({ ...row, start: 0, len: 3, samples: 1, cached: 0 })) }),
+    step(2, 120, 20, { decode: many }),
+    one(3, 140, 0), one(4, 140, 0), // no time at all
+    one(5, 140, 60_000),
+    one(9, 60_140, 10), // skipped
+    one(9, 60_150, 10), one(7, 60_160, 10), // told already
+    one(10, 20, 10), one(11, 60_000, -5), // the clock was set back
+    one(12, 60_200, 10),
+    stats(60_210), stats(60_000, { unix_ms: 0 }), stats(60_700, { unix_ms: Date.UTC(2026, 0, 1, 11) }),
+  ];
+  const page = await scripted(context, events);
+  assert.equal(await lanesOf(page), 10_000);
+  await page.getByText(/Lanes 1 to \d+ of 10,000/).waitFor();
+  await page.getByRole("button", { name: "Lanes below" }).click();
+  await page.getByText(/Lanes [2-9]\d+ to \d+ of 10,000/).waitFor();
+  for (const key of ["w", "w", "s", "s", "s", "a", "d", "0", "Home", "ArrowDown", "End", "Enter", "Escape", "f"]) await page.keyboard.press(key);
+  const field = page.getByRole("searchbox", { name: "Search requests" });
+  await field.fill("lane-9999");
+  await page.keyboard.press("Enter");
+  await until("the last lane", async () => /lane-9999/.test(await page.locator(".timeline-box .tip").textContent()));
+  await page.getByText(/to 10,?000 of 10,000/).waitFor();
+  // Moments only grow: the token of the step of 60 s is one, and nothing is older than what was before it.
+  for (const [query, words] of [["lane-0", /lane-0 · open.*9 output tokens/], ["late lane-0", /60\.0 s after the one before/]]) {
+    await field.fill(query);
+    await page.keyboard.press("Enter");
+    assert.match(await page.locator(".timeline-box .tip").textContent(), words);
+  }
+  assert.equal(await page.getByText(/NaN|Infinity|undefined/).count(), 0);
+});
+
+test("a page of 24 streams draws its frames: figures, and that every lane is there", async (context) => {
+  const server = await context.server("--max-num-seqs", "24");
+  const page = await context.open(server, "/#/live", { motion: true });
+  const stop = await streams(server, 24);
+  await until("24 lanes", async () => (await lanesOf(page)) >= 24);
+  const first = await page.evaluate(() => window.__frames.count);
+  await page.waitForTimeout(4000);
+  const frames = await page.evaluate((first) => window.__frames.samples().slice(-Math.min(600, window.__frames.count - first)), first);
+  stop();
+  const seconds = (frames.at(-1).at - frames[0].at) / 1000;
+  const took = frames.map((frame) => frame.took).sort((a, b) => a - b);
+  console.log(`figure  24 streams: ${((frames.length - 1) / seconds).toFixed(0)} frames a second, drawing takes ${took[took.length >> 1].toFixed(1)} ms (p99 ${took[Math.floor(took.length * 0.99)].toFixed(1)})`);
+  assert.ok(frames.length > 1);
+  await context.picture(page, "live 24 streams");
 });
