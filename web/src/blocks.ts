@@ -78,6 +78,26 @@ export class Blocks {
     return this.map;
   }
 
+  /**
+   * The blocks of which a request was the first user after a step, in the order in which it took them: those of one step, and those that
+   * it had before the map was known, by their numbers.
+   */
+  pagesOf(name: Name, step: number): number[] {
+    this.seek(step);
+    const user = (this.numbers.get(name) ?? -1) + 2;
+    const taken = new Map<number, number>();
+    if (user >= 2) this.map.forEach((code, block) => code >> 12 === user && taken.set(block, -1));
+    for (let i = this.cursor - 1, open = taken.size; i >= 0 && open > 0; i -= 1) {
+      const { step, blocks } = this.changes[i]!;
+      for (let k = 0; k < blocks.length; k += 3) {
+        if (taken.get(blocks[k]!) !== -1 || blocks[k + 1]! >> 12 === user) continue;
+        taken.set(blocks[k]!, step);
+        open -= 1;
+      }
+    }
+    return [...taken].sort((a, b) => a[1] - b[1] || a[0] - b[0]).map(([block]) => block);
+  }
+
   decode(code: number): Block {
     if (code === FREE) return { kind: "free" };
     if (code === CACHED) return { kind: "cached" };

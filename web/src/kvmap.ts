@@ -1,4 +1,6 @@
-// The KV cache as a map: a cell for each block, in the colour of the request that holds it.
+// The KV cache: one bar of the pool, and a map with a cell for each block in use, in the colour of the request that holds it.
+//
+//   [in use 12|cached 6|                     free 24,569                  ]
 
 import type { App } from "./app";
 import type { Block } from "./blocks";
@@ -11,15 +13,13 @@ import type { Name } from "./wire";
 const [SMALLEST, LARGEST] = [4, 18];
 const MOST_HEIGHT = 300;
 const NAMED = 10;
-const PALE = 110;
-/** Blocks behind the last one that was ever in use are left out, but this number is shown at least. */
-const LEAST_SHOWN = 1024;
 
 export class KvMap {
   readonly element: HTMLElement;
-  private canvas = el("canvas", { class: "kv", tabindex: 0, role: "application", "aria-roledescription": "map", "aria-label": "Blocks of the KV cache. Arrow keys go from block to block." });
+  private canvas = el("canvas", { class: "kv", tabindex: 0, role: "application", "aria-roledescription": "map", "aria-label": "Blocks of the KV cache in use. Arrow keys go from block to block." });
   private surface: Surface;
   private summary = el("p", { class: "quiet-text" });
+  private pool = el("div", { class: "pool", role: "img" });
   private users = el("ul", { class: "legend users" });
   private tip = el("div", { class: "tip", hidden: true });
   private spoken = el("div", { class: "visually-hidden", "aria-live": "polite" });
@@ -29,13 +29,13 @@ export class KvMap {
   private pointed: number | null = null;
   private cell = LARGEST;
   private columns = 1;
-  /** Up to the last block that was seen in use. */
-  private shown = 0;
+  /** The blocks in use, each in its cell. */
+  private used: number[] = [];
   private stops: (() => void)[];
 
   constructor(private app: App) {
     this.surface = new Surface(this.canvas, () => this.redraw());
-    this.element = el("div", {}, this.summary, el("div", { class: "stage" }, this.canvas, this.tip), this.users, this.spoken);
+    this.element = el("div", {}, this.pool, this.summary, el("div", { class: "stage" }, this.canvas, this.tip), this.users, this.spoken);
     this.stops = [app.feed.watchBlocks(), watchTheme(() => this.redraw())];
     this.canvas.addEventListener("pointermove", (event) => this.point(this.blockAt(event.offsetX, event.offsetY), false));
     this.canvas.addEventListener("pointerleave", () => this.point(null, false));
@@ -44,8 +44,8 @@ export class KvMap {
       const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns }[event.key];
       if (by === undefined) return;
       event.preventDefault();
-      const there = this.pointed == null ? 0 : this.pointed + by;
-      if (there >= 0 && there < app.feed.blocks.size) this.point(there, true);
+      const there = this.pointed == null ? 0 : this.used.indexOf(this.pointed) + by;
+      if (there >= 0 && there < this.used.length) this.point(this.used[there]!, true);
     });
   }
 
@@ -72,49 +72,54 @@ export class KvMap {
   private draw = (): void => {
     const { surface } = this;
     const { blocks, log } = this.app.feed;
-    const number = blocks.size;
-    show(this.canvas, number > 0);
-    if (number === 0) return say(this.summary, this.app.feed.state.kind === "open" ? "The map comes with the next step." : "No map: the server is not there.");
+    show(this.pool, blocks.size > 0);
+    if (blocks.size === 0) {
+      show(this.canvas, false);
+      return say(this.summary, this.app.feed.state.kind === "open" ? "The map comes with the next step." : "No map: the server is not there.");
+    }
     const map = blocks.at(this.step);
-    if (surface.width === 0) return;
-    for (let i = this.shown; i < number; i += 1) if (map[i] !== 0) this.shown = i + 1;
-    const shown = Math.min(number, Math.max(LEAST_SHOWN, 2 ** Math.ceil(Math.log2(this.shown * 1.1))));
-    this.layOut(shown);
     const dark = isDark();
-    const colours = theme();
-    const colourOf = new Map<number, number>();
     const owned = new Map<Name, number>();
-    const rows = Math.ceil(shown / this.columns);
+    const colours: number[] = [];
+    const numbered: [number, number][] = [];
+    let cached = 0;
+    this.used = [];
+    map.forEach((code, i) => {
+      if (code === 1) cached += 1;
+      const block = code > 1 ? blocks.decode(code) : null;
+      if (block?.kind !== "used") return;
+      owned.set(block.by, (owned.get(block.by) ?? 0) + 1);
+      if (block.sharers > 1) numbered.push([this.used.length, block.sharers]);
+      this.used.push(i);
+      colours.push(pixel(requestColour(log.requests.get(block.by)?.index ?? hash(block.by), dark)));
+    });
+    this.divide(map.length, this.used.length, cached);
+    this.write(map.length, numbered.length, owned, dark);
+    show(this.canvas, this.used.length > 0);
+    if (surface.width === 0 || this.used.length === 0) return;
+    this.layOut(this.used.length);
+    const rows = this.sheet.height;
     const context = this.sheet.getContext("2d")!;
     const image = context.createImageData(this.columns, rows);
-    const words = new Uint32Array(image.data.buffer);
-    let [cached, used, shared] = [0, 0, 0];
-    const numbered: [number, number][] = [];
-    for (let i = 0; i < shown; i += 1) {
-      const code = map[i]!;
-      let colour = colourOf.get(code);
-      const block = code > 1 || colour === undefined ? blocks.decode(code) : null;
-      if (colour === undefined) {
-        if (block!.kind === "used") colour = pixel(requestColour(log.requests.get(block!.by)?.index ?? hash(block!.by), dark));
-        // Paler than those in use: it may be taken at any time.
-        else colour = block!.kind === "free" ? pixel(colours.lane) : pixel(colours.cached, PALE);
-        colourOf.set(code, colour);
-      }
-      words[i] = colour;
-      if (code === 1) cached += 1;
-      if (block?.kind !== "used") continue;
-      used += 1;
-      owned.set(block.by, (owned.get(block.by) ?? 0) + 1);
-      if (block.sharers < 2) continue;
-      shared += 1;
-      numbered.push([i, block.sharers]);
-    }
+    new Uint32Array(image.data.buffer).set(colours);
     context.putImageData(image, 0, 0);
     this.paint(rows, numbered);
-    this.write(number, shown, used, shared, cached, owned, dark);
   };
 
-  /** Chooses the number of columns: the whole cache is seen at once, with cells as large as that allows. */
+  /** The bar of the pool. */
+  private divide(all: number, used: number, cached: number): void {
+    const parts: [string, number][] = [["in use", used], ["cached", cached], ["free", all - used - cached]];
+    const words = parts.map(([name, number]) => `${name} ${number.toLocaleString("en")}`);
+    if (this.pool.getAttribute("aria-label") === words.join(", ")) return;
+    this.pool.setAttribute("aria-label", words.join(", "));
+    fill(this.pool, ...parts.map(([name, number], i) => {
+      const part = el("span", { class: name.replace(" ", "-") }, number > 0 && words[i]);
+      part.style.flexGrow = String(number);
+      return part;
+    }));
+  }
+
+  /** Chooses the number of columns: all in use are seen at once, with cells as large as that allows. */
   private layOut(number: number): void {
     const { width } = this.surface;
     const fits = (cell: number): boolean => Math.ceil(number / Math.max(1, Math.floor(width / cell))) * cell <= MOST_HEIGHT;
@@ -147,25 +152,23 @@ export class KvMap {
     if (this.pointed != null) {
       context.strokeStyle = colours.ink;
       context.lineWidth = 2;
-      context.strokeRect((this.pointed % columns) * cell - 1, Math.floor(this.pointed / columns) * cell - 1, cell + 1, cell + 1);
+      const place = this.used.indexOf(this.pointed);
+      if (place >= 0) context.strokeRect((place % columns) * cell - 1, Math.floor(place / columns) * cell - 1, cell + 1, cell + 1);
     }
   }
 
-  private write(number: number, shown: number, used: number, shared: number, cached: number, owned: Map<Name, number>, dark: boolean): void {
+  private write(number: number, shared: number, owned: Map<Name, number>, dark: boolean): void {
     const { log, blocks } = this.app.feed;
-    const free = number - used - cached;
+    const used = this.used.length;
     const early = blocks.since != null && this.step < blocks.since ? ` The map is known from step ${blocks.since} on, since this page was opened.` : "";
-    say(
-      this.summary,
-      `${count(number, "block")} of ${this.app.info.block_size} tokens: ${used.toLocaleString("en")} in use${shared > 0 ? ` (${shared.toLocaleString("en")} by more than one request, with their number)` : ""}, ${cached.toLocaleString("en")} cached and free to be taken, ${free.toLocaleString("en")} empty.${number > shown ? ` Of the empty ones, ${(number - shown).toLocaleString("en")} are not drawn.` : ""}${early}`,
-    );
+    const sharing = shared > 0 ? ` (${shared.toLocaleString("en")} by more than one request, with their number)` : "";
+    say(this.summary, `${count(number, "block")} of ${this.app.info.block_size} tokens: ${used.toLocaleString("en")} in use${sharing}${used > 0 ? ", each a cell of the map" : ""}. Cached ones hold prefixes that no request uses, and are free to be taken.${early}`);
     const most = [...owned].sort((a, b) => b[1] - a[1]);
     const items = most.slice(0, NAMED).map(([name, blocks]) => {
       const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.background = requestColour(log.requests.get(name)?.index ?? hash(name), dark);
       return el("li", { title: String(name) }, swatch, `${shortName(name)}: ${blocks}`);
     });
-    if (cached > 0) items.push(el("li", {}, el("span", { class: "swatch cached pale", "aria-hidden": "true" }), "cached"));
     if (most.length > NAMED) items.push(el("li", {}, `and ${count(most.length - NAMED, "request")} more`));
     fill(this.users, ...items);
     if (this.pointed != null) this.tell(this.byKeyboard);
@@ -175,8 +178,8 @@ export class KvMap {
 
   private blockAt(x: number, y: number): number | null {
     const column = Math.floor(x / this.cell);
-    const block = Math.floor(y / this.cell) * this.columns + column;
-    return column < this.columns && block >= 0 && block < this.sheet.height * this.columns && block < this.app.feed.blocks.size ? block : null;
+    const place = Math.floor(y / this.cell) * this.columns + column;
+    return column < this.columns ? (this.used[place] ?? null) : null;
   }
 
   private point(block: number | null, byKeyboard: boolean): void {
@@ -194,7 +197,8 @@ export class KvMap {
     const words = describe(block);
     fill(this.tip, el("strong", {}, `Block ${index}`), el("p", {}, words));
     if (aloud) fill(this.spoken, `Block ${index}: ${words}`);
-    const [x, y] = [(index % this.columns) * this.cell, (Math.floor(index / this.columns) + 1) * this.cell];
+    const place = Math.max(0, this.used.indexOf(index));
+    const [x, y] = [(place % this.columns) * this.cell, (Math.floor(place / this.columns) + 1) * this.cell];
     const { style } = this.tip;
     style.left = `${x}px`;
     style.top = `${y}px`;

@@ -1,6 +1,7 @@
 // Step: the engine is paused, goes one step at a time and on again, and its log is there to go back through.
 
 import assert from "node:assert/strict";
+import { violations } from "./axe.mjs";
 import { streams, test, until } from "./lib.mjs";
 
 /** The step that is shown, and the newest of the log; -1 before there is one. */
@@ -131,4 +132,46 @@ test("what the machine took of a step is said, and no limit is blamed for it", a
   await cost.getByText("For 24 ms of its 32 ms the machine ran other programs on the cores that it needs; by itself it took 8.0 ms.").waitFor();
   // 40 MB at 10 GB/s are 4 ms: half of what it took by itself, and an eighth of 32.
   await cost.getByText("It reached 50 % of that limit in that time. The cost model is not judged by it.").waitFor();
+});
+
+test("the pool is one bar, the map has the pages in use alone, and the block table leads to them in the order they were taken", async (context) => {
+  const server = await context.server();
+  const { block_size: size } = await (await fetch(`${server.origin}/live/info`)).json();
+  const step = (id, rows) => ["step", { id, at: id * 10, took: 9, predicted: 9, decode: [], prefill: [], preempted: [], waiting: 0, waiting_tokens: 0, blocked: null, blocks: { used: 1, taken: 1, evicted: 0, copied: 0 }, recomputed: 0, flops: 1e6, bytes: 1e6, ...rows }];
+  const row = (r, start, len) => ({ r, a: 0, start, len, samples: 1, cached: 0 });
+  // 1,000 pages: 990 free, 6 cached, and page 700 is the elder's. The younger takes page 40, then 17, then 500; its first is the elder's.
+  const blocks = Array.from({ length: 1000 }, (_, i) => (i === 700 ? ["elder", 2] : i < 6 ? 1 : 0));
+  const events = [
+    step(1, { prefill: [row("elder", 0, size)] }),
+    ["kv", { step: 1, full: true, blocks }],
+    step(2, { prefill: [row("younger", size, size)] }), ["kv", { step: 2, full: false, changed: [[40, ["younger", 1]]] }],
+    step(3, { prefill: [row("younger", 2 * size, size)] }), ["kv", { step: 3, full: false, changed: [[17, ["younger", 1]]] }],
+    step(4, { prefill: [row("younger", 3 * size, 5)], decode: [{ r: "elder", a: 0, start: size }] }), ["kv", { step: 4, full: false, changed: [[500, ["younger", 1]], [900, ["elder", 1]]] }],
+  ];
+  const feed = events.map(([event, data]) => `event: ${event}\ndata: ${JSON.stringify(data)}\n\n`).join("");
+  const page = await context.open(server, "/#/step", { prepare: (page) => page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: feed })) });
+  const pool = page.locator(".pool");
+  await until("the pool", async () => (await pool.getAttribute("aria-label")) === "in use 5, cached 6, free 989");
+  const widths = await pool.locator("span").evaluateAll((parts) => parts.map((part) => part.getBoundingClientRect().width));
+  assert.ok(widths[2] > 0.7 * (widths[0] + widths[1] + widths[2]), `to scale, as far as words allow: ${widths}`);
+  // The keyboard goes from page in use to page in use.
+  await page.locator("canvas.kv").focus();
+  const seen = [];
+  for (let press = 0; press < 7; press += 1) {
+    await page.keyboard.press("ArrowRight");
+    seen.push(await page.locator(".stage .tip strong").textContent());
+  }
+  assert.deepEqual(seen.slice(0, 5), ["Block 17", "Block 40", "Block 500", "Block 700", "Block 900"]);
+  assert.equal(seen[6], "Block 900", "and no further");
+  const table = page.locator("canvas.block-table");
+  assert.equal(await table.getAttribute("aria-label"), "Block table of younger: 0 is shared, 1 to page 40, 2 to page 17, 3 to page 500");
+  await page.getByText(`${(3 * size + 5).toLocaleString("en")} positions of younger in 4 pages of ${size}; the last has 5 of ${size} slots filled; the first is held by requests before it too.`).waitFor();
+  await context.picture(page, "step block table");
+  await page.getByLabel("Request of the block table").selectOption("elder");
+  assert.equal(await table.getAttribute("aria-label"), "Block table of elder: 0 to page 700, 1 to page 900");
+  // Back through the log the table is what it was.
+  await page.getByRole("button", { name: "One step back" }).click();
+  await until("the table of step 3", async () => (await table.getAttribute("aria-label")) === "Block table of younger: 0 is shared, 1 to page 40, 2 to page 17");
+  await until("and its pool", async () => (await pool.getAttribute("aria-label")) === "in use 3, cached 6, free 991");
+  assert.deepEqual(await violations(page), []);
 });

@@ -3,6 +3,7 @@
 
 import type { App } from "../app";
 import { ask, told } from "../ask";
+import { BlockTable } from "../blocktable";
 import { add, el, say, show } from "../dom";
 import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
@@ -23,6 +24,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   const pass = new PassView(app);
   const wordView = new WordView(app);
   const map = new KvMap(app);
+  const table = new BlockTable(app);
   const costs = new Costs(app);
   const whatIf = new WhatIf(app);
   const controls = new Controls(app);
@@ -62,7 +64,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     ),
     nothing,
     el("section", { class: "panel" }, el("h2", {}, "What it did"), sentence, pass.element, wordView.element, sender(app)),
-    el("div", { class: "two" }, el("section", { class: "panel" }, el("h2", {}, "What it cost"), costs.element), el("section", { class: "panel" }, el("h2", {}, "KV cache after it"), map.element)),
+    el("div", { class: "two" }, el("section", { class: "panel" }, el("h2", {}, "What it cost"), costs.element), el("section", { class: "panel" }, el("h2", {}, "KV cache after it"), map.element, table.element)),
     el(
       "section",
       { class: "panel" },
@@ -95,6 +97,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     wordView.show(shown);
     costs.show(shown);
     map.show(shown.id);
+    table.show(shown);
   };
 
   let timer = 0;
@@ -111,7 +114,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     stop();
     clearTimeout(timer);
     dropFrame(draw);
-    for (const part of [pass, wordView, map, whatIf]) part.end();
+    for (const part of [pass, wordView, map, table, whatIf]) part.end();
   };
 }
 

@@ -1,0 +1,150 @@
+// The block table of a request: where each piece of its keys and values is in the pool.
+//
+//   table   0    1    2            positions 0 to 31, 32 to 63, 64 on
+//           |     \  /
+//           |      \/              arrows: any page will do, in any order
+//           |      /\
+//   page    17   23   40           [#####......]  5 of 32 slots are filled
+
+import type { App } from "./app";
+import { el, fill, say, show } from "./dom";
+import { arrow, FONT, Surface, theme, watchTheme } from "./draw";
+import { dropFrame, wantFrame } from "./frames";
+import type { Request, Step } from "./log";
+import { count, shortName } from "./units";
+
+/** Entries that are drawn, the last ones; and requests to choose from. */
+const MOST_ENTRIES = 24;
+const MOST_REQUESTS = 64;
+const [TOP, DOWN, HEIGHT] = [18, 62, 96];
+const WIDEST = 74;
+
+/** An entry: the page, unless it is one that requests before this one hold too, and how many of its slots are filled. */
+export interface Entry {
+  index: number;
+  page: number | null;
+  filled: number;
+}
+
+/**
+ * The table of a request of which `positions` are computed, in blocks of `size`, and which is the first holder of `pages`, in the order in
+ * which it took them. What it needs more is a prefix that others hold, and that comes first.
+ */
+export function entriesOf(positions: number, size: number, pages: readonly number[]): Entry[] {
+  const shared = Math.max(0, Math.ceil(positions / size) - pages.length);
+  const all = [...Array.from({ length: shared }, () => null), ...pages];
+  return all.map((page, index) => ({ index, page, filled: Math.min(size, Math.max(0, positions - index * size)) }));
+}
+
+export class BlockTable {
+  readonly element: HTMLElement;
+  private canvas = el("canvas", { class: "block-table", role: "img", "aria-label": "Block table" });
+  private surface: Surface;
+  private choice = el("select", { "aria-label": "Request of the block table" });
+  private words = el("p", { class: "quiet-text" });
+  private box: HTMLElement;
+  private step: Step | null = null;
+  private entries: Entry[] = [];
+  private names = "";
+  private stop: () => void;
+
+  constructor(private app: App) {
+    this.surface = new Surface(this.canvas, () => wantFrame(this.draw));
+    this.stop = watchTheme(() => wantFrame(this.draw));
+    this.box = el("div", { class: "row" }, el("h3", { class: "inline" }, "Block table of"), this.choice);
+    this.element = el("div", { hidden: true }, this.box, this.canvas, this.words);
+    this.choice.addEventListener("change", () => this.tell());
+  }
+
+  end(): void {
+    this.stop();
+    dropFrame(this.draw);
+    this.surface.end();
+  }
+
+  show(step: Step): void {
+    this.step = step;
+    const requests = [...new Set([...step.prefillOf, ...step.decodeOf])].slice(0, MOST_REQUESTS);
+    const names = JSON.stringify(requests.map(({ name }) => name));
+    if (names !== this.names) {
+      const chosen = this.choice.value;
+      fill(this.choice, ...requests.map(({ name }) => el("option", { value: JSON.stringify(name) }, shortName(name))));
+      // The one that was looked at stays, step after step.
+      if (requests.some(({ name }) => JSON.stringify(name) === chosen)) this.choice.value = chosen;
+    }
+    this.names = names;
+    this.tell();
+  }
+
+  private tell(): void {
+    const { step } = this;
+    const { blocks } = this.app.feed;
+    const request = step && [...step.prefillOf, ...step.decodeOf].find(({ name }) => JSON.stringify(name) === this.choice.value);
+    show(this.element, request != null && blocks.size > 0);
+    if (!step || !request || blocks.size === 0) return;
+    const positions = positionsOf(step, request);
+    const size = this.app.info.block_size;
+    const pages = blocks.pagesOf(request.name, step.id);
+    this.entries = positions.length === 1 ? entriesOf(positions[0]!, size, pages) : pages.map((page, index) => ({ index, page, filled: size }));
+    say(this.words, this.describe(request, positions, size));
+    this.canvas.setAttribute("aria-label", `Block table of ${shortName(request.name)}: ${this.entries.slice(-MOST_ENTRIES).map(({ index, page }) => `${index} ${page == null ? "is shared" : `to page ${page}`}`).join(", ")}`);
+    wantFrame(this.draw);
+  }
+
+  private describe(request: Request, positions: number[], size: number): string {
+    const name = shortName(request.name);
+    if (positions.length > 1) return `${name} has ${count(positions.length, "answer")}, and their pages are not told apart.`;
+    const shared = this.entries.filter(({ page }) => page == null).length;
+    const last = [...this.entries].reverse().find(({ filled }) => filled > 0);
+    const left = this.entries.length - MOST_ENTRIES;
+    const parts = [
+      `${count(positions[0] ?? 0, "position")} of ${name} in ${count(this.entries.length, "page")} of ${size}`,
+      last && `the last has ${last.filled} of ${size} slots filled`,
+      shared > 0 && `the first ${shared === 1 ? "is" : `${shared} are`} held by requests before it too`,
+      left > 0 && `the first ${left === 1 ? "is" : `${left} are`} not drawn`,
+    ];
+    return `${parts.filter((part) => typeof part === "string").join("; ")}.`;
+  }
+
+  private draw = (): void => {
+    const { surface } = this;
+    if (surface.width === 0) return;
+    const shown = this.entries.slice(-MOST_ENTRIES);
+    const context = surface.begin();
+    const colours = theme();
+    const size = this.app.info.block_size;
+    const left = 46;
+    const width = Math.min(WIDEST, (surface.width - left) / Math.max(1, shown.length));
+    // Pages stand by their numbers, so that the arrows cross as the table does.
+    const places = [...shown].sort((a, b) => (a.page ?? -1) - (b.page ?? -1) || a.index - b.index);
+    const middle = (place: number): number => left + (place + 0.5) * width;
+    context.textAlign = "left";
+    context.fillStyle = colours.quiet;
+    context.fillText("table", 0, TOP / 2 + 1);
+    context.fillText("page", 0, DOWN + 9);
+    context.textAlign = "center";
+    shown.forEach((entry, i) => {
+      const place = places.indexOf(entry);
+      context.strokeStyle = context.fillStyle = entry.page == null ? colours.cached : colours.quiet;
+      arrow(context, { x: middle(i), y: TOP + 2 }, { x: middle(place), y: DOWN - 2 });
+      context.strokeStyle = colours.line;
+      context.strokeRect(left + i * width + 1.5, 0.5, width - 3, TOP);
+      context.fillStyle = colours.ink;
+      if (width >= 16) context.fillText(String(entry.index), middle(i), TOP / 2 + 1);
+      const x = left + place * width + 1.5;
+      context.strokeRect(x, DOWN + 0.5, width - 3, HEIGHT - DOWN - 2);
+      if (width >= 22) context.fillText(entry.page == null ? "shared" : String(entry.page), middle(place), DOWN + 9);
+      context.fillStyle = entry.page == null ? colours.cached : colours.decode;
+      context.fillRect(x + 1, HEIGHT - 14, ((width - 5) * entry.filled) / size, 11);
+    });
+    context.font = FONT;
+  };
+}
+
+/** How many positions of each of its answers are computed after a step. */
+function positionsOf(step: Step, request: Request): number[] {
+  const ends = new Map<number, number>();
+  step.prefill.forEach((row, i) => step.prefillOf[i] === request && ends.set(row.a, Math.max(ends.get(row.a) ?? 0, row.start + row.len)));
+  step.decode.forEach((row, i) => step.decodeOf[i] === request && ends.set(row.a, Math.max(ends.get(row.a) ?? 0, row.start + (row.tokens ?? 1))));
+  return [...ends.values()];
+}
