@@ -3,6 +3,7 @@
 
 import type { App } from "./app";
 import { type Answer, ask, noAnswer, type Progress } from "./ask";
+import { Models } from "./chat/models";
 import { Store } from "./chat/store";
 import { fromJson, type Kept } from "./chat/transfer";
 import { asMessage } from "./chat/check";
@@ -33,9 +34,10 @@ const SETTLE_MS = 300;
 
 export class Talk {
   readonly store = new Store();
+  readonly models = new Models();
   /** Those that have messages, the last changed first. */
   conversations: Conversation[] = [];
-  current = newConversation({ system: "", stop: "", sampling: { max_tokens: "256" } });
+  current = newConversation({ model: "", system: "", stop: "", sampling: { max_tokens: "256" } });
   messages = new Map<string, Message>();
   /** When the pieces of the newest answer came. */
   moments: number[] = [];
@@ -87,6 +89,12 @@ export class Talk {
   /** What has come of the answer that is written in this conversation. */
   get sofar(): Answer | null {
     return this.runs.get(this.current.id)?.sofar ?? null;
+  }
+
+  /** Nothing has come of the answer that is written, not even word that its prompt is read. */
+  get isSilent(): boolean {
+    const run = this.runs.get(this.current.id);
+    return run != null && run.progress == null && run.sofar.id === "";
   }
 
   subscribe(listener: (change: Change) => void): () => void {
@@ -221,7 +229,7 @@ export class Talk {
     const run: Run = { conversation, message: null!, abort, progress: null, sofar: noAnswer() };
     this.runs.set(conversation.id, run);
     run.message = this.add({ parent: conversation.leaf, role: "assistant", content: "", files: [] });
-    const answer = await this.stream(app, run, { ...fieldsOf(settings), messages, return_token_ids: true });
+    const answer = await this.stream(app, run, { ...this.models.sent(settings.model), ...fieldsOf(settings), messages, return_token_ids: true });
     run.message.answer = { ...answer, text: "", thought: "", moments: [] };
     this.runs.delete(conversation.id);
     const isKept = this.isKnown(conversation);

@@ -43,12 +43,12 @@ export function conversationOf(fields: Fields, where: string): Omit<Conversation
   return { title: text(fields, "title", where, LONGEST_NAME), created: number(fields, "created", where), changed: number(fields, "changed", where), settings: settingsOf(fields["settings"], `${where}.settings`) };
 }
 
-function settingsOf(value: unknown, where: string): Settings {
+export function settingsOf(value: unknown, where: string): Settings {
   const fields = object(value ?? {}, where);
   const sampling = Object.entries(object(fields["sampling"] ?? {}, `${where}.sampling`)).slice(0, 32);
   // Numbers of the form, as text.
   const kept = sampling.filter(([name, entry]) => /^[a-z_]{1,32}$/.test(name) && typeof entry === "string" && /^[\d.eE+-]{0,32}$/.test(entry));
-  return { system: text(fields, "system", where, LONGEST, ""), stop: text(fields, "stop", where, LONGEST_NAME * 10, ""), sampling: Object.fromEntries(kept) as Record<string, string> };
+  return { model: text(fields, "model", where, LONGEST_NAME, ""), system: text(fields, "system", where, LONGEST, ""), stop: text(fields, "stop", where, LONGEST_NAME * 10, ""), sampling: Object.fromEntries(kept) as Record<string, string> };
 }
 
 /** What a message has by itself. */

@@ -20,7 +20,7 @@ export class ContextBar {
   ) {}
 
   draw(): void {
-    const whole = this.app.info.max_model_len;
+    const whole = this.talk.models.card(this.talk.current.settings.model)?.context ?? this.app.info.max_model_len;
     const used = Math.min(this.talk.used, whole);
     const share = whole > 0 ? used / whole : 0;
     const words = `${tokens(used)} of ${tokens(whole)}${share >= NEARLY_FULL ? ", nearly full" : ""}`;

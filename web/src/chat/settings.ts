@@ -1,8 +1,9 @@
 // How the answers of a conversation are made: system prompt, sampling, stop strings, and presets of the sampling.
 
-import { add, el } from "../dom";
+import { add, el, fill, say, show } from "../dom";
 import { labelled } from "../form";
 import type { Talk } from "../talk";
+import { BUILT_IN, LONGEST_NAME, OWN, Presets } from "./presets";
 
 /** A sampling control: its field in the API, its range, and what it does. An empty one is not sent. */
 interface Control {
@@ -24,16 +25,16 @@ const CONTROLS: Control[] = [
   { field: "seed", name: "Seed", min: 0, max: 2 ** 53 - 1, step: 1, hint: "same seed, same answer" },
 ];
 
-/** What a preset sets; `balanced` is the model's own. */
-const PRESETS: Record<string, Record<string, string>> = {
-  precise: { temperature: "0", top_p: "", top_k: "", min_p: "" },
-  balanced: { temperature: "", top_p: "", top_k: "", min_p: "" },
-  creative: { temperature: "1.1", top_p: "0.95", top_k: "", min_p: "0.05" },
-};
-
 export class SettingsForm {
   readonly form = el("form", { class: "settings", onsubmit: (event: Event) => event.preventDefault() });
-  readonly preset = el("select", {}, ...[...Object.keys(PRESETS), "own"].map((name) => el("option", { value: name }, name)));
+  /** The menu of presets, and what keeps the present settings as one. */
+  readonly presetBar: HTMLElement;
+  private presets = new Presets();
+  private preset = el("select", {});
+  private remove = el("button", { type: "button", hidden: true }, "Delete preset");
+  private naming: HTMLFormElement;
+  private nameField = el("input", { type: "text", maxlength: LONGEST_NAME, required: true, placeholder: "name", "aria-label": "Save as" });
+  private problem = el("span", { class: "note", role: "status" });
   private system = el("textarea", { rows: 2, placeholder: "none" });
   private stop = el("textarea", { rows: 2, placeholder: "none" });
   private inputs = new Map(
@@ -50,6 +51,50 @@ export class SettingsForm {
     );
     this.form.addEventListener("input", () => this.changed());
     this.preset.addEventListener("change", () => this.choose());
+    this.remove.addEventListener("click", () => {
+      this.presets.remove(this.preset.value.slice(OWN.length));
+      this.listPresets();
+      this.preset.focus();
+    });
+    const save = el("button", { type: "button", onclick: () => this.name(true) }, "Save preset");
+    this.naming = el("form", { class: "row", hidden: true }, this.nameField, el("button", { type: "submit" }, "Save"), el("button", { type: "button", onclick: () => this.name(false) }, "Cancel"));
+    this.naming.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.keep(this.nameField.value.trim());
+    });
+    this.nameField.addEventListener("keydown", (event) => event.key === "Escape" && this.name(false));
+    this.presetBar = el("span", { class: "row preset" }, el("label", {}, "preset ", this.preset), save, this.remove, this.naming, this.problem);
+    this.listPresets();
+  }
+
+  /** Another tab has saved or deleted a preset. */
+  reloadPresets(): void {
+    this.presets.reload();
+    this.listPresets();
+  }
+
+  private name(isAsked: boolean): void {
+    show(this.naming, isAsked);
+    say(this.problem, "");
+    this.nameField.value = "";
+    (isAsked ? this.nameField : this.preset).focus();
+  }
+
+  private keep(name: string): void {
+    if (name === "" || !this.isValid()) return;
+    this.changed(); // so that each field is said, the empty ones too
+    const problem = this.presets.save(name, this.talk.current.settings);
+    this.listPresets();
+    if (problem === "") this.name(false);
+    say(this.problem, problem);
+  }
+
+  /** Own presets have a sign before their names, so that none is like a built-in one. */
+  private listPresets(): void {
+    const option = (value: string, name = value): HTMLElement => el("option", { value }, name);
+    const own = this.presets.own.map(({ name }) => option(OWN + name, name));
+    fill(this.preset, ...Object.keys(BUILT_IN).map((name) => option(name)), option(OWN), own.length > 0 && el("optgroup", { label: "your own" }, ...own));
+    this.tellPreset();
   }
 
   /** Shows the settings of the conversation. */
@@ -79,12 +124,21 @@ export class SettingsForm {
   }
 
   private choose(): void {
-    for (const [field, value] of Object.entries(PRESETS[this.preset.value] ?? {})) this.inputs.get(field)!.value = value;
+    const own = this.presets.own.find(({ name }) => OWN + name === this.preset.value);
+    for (const [field, value] of Object.entries(BUILT_IN[this.preset.value] ?? {})) this.inputs.get(field)!.value = value;
+    if (own) {
+      for (const [field, input] of this.inputs) input.value = own.sampling[field] ?? "";
+      this.stop.value = own.stop;
+    }
     this.changed();
   }
 
   private tellPreset(): void {
-    const is = ([, values]: [string, Record<string, string>]) => Object.entries(values).every(([field, value]) => this.inputs.get(field)!.value === value);
-    this.preset.value = Object.entries(PRESETS).find(is)?.[0] ?? "own";
+    const { value } = this.preset;
+    const has = (values: Record<string, string>): boolean => Object.entries(values).every(([field, value]) => this.inputs.get(field)?.value === value);
+    const own = this.presets.own.filter(({ sampling, stop }) => stop === this.stop.value && has(sampling)).map(({ name }) => OWN + name);
+    const name = own.includes(value) ? value : own[0];
+    this.preset.value = name ?? Object.entries(BUILT_IN).find(([, values]) => has(values))?.[0] ?? OWN;
+    show(this.remove, name !== undefined);
   }
 }

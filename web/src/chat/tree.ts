@@ -29,6 +29,8 @@ export interface Message {
 
 /** How answers of a conversation are made. */
 export interface Settings {
+  /** Which model answers, where the server has several; empty: its first. */
+  model: string;
   system: string;
   /** A string in each line. */
   stop: string;

@@ -9,6 +9,7 @@ import { ask, longestGap, longPrompt } from "../ask";
 import { Composer } from "../chat/composer";
 import { ContextBar } from "../chat/context";
 import { exportPanel } from "../chat/exports";
+import { ModelMenu } from "../chat/models";
 import { SettingsForm } from "../chat/settings";
 import { Sidebar } from "../chat/sidebar";
 import { siblings } from "../chat/tree";
@@ -19,6 +20,8 @@ import { type Change, Talk } from "../talk";
 import { count, ms } from "../units";
 import "./chat.css";
 
+/** How often a model's state is asked for while it loads. */
+const MODELS_EVERY_MS = 1_000;
 /** So near to its end a conversation is at its end: pixels of a screen are not always whole. */
 const AT_END = 4;
 
@@ -32,6 +35,16 @@ export function mount(root: HTMLElement, app: App): () => void {
   const status = el("p", { class: "status", role: "status" });
   const settings = new SettingsForm(talk);
   const context = new ContextBar(app, talk);
+  const { models } = talk;
+  const lookAtModels = async (): Promise<void> => void ((await models.refresh(app)) && draw("turns"));
+  const menu = new ModelMenu(
+    models,
+    (model) => {
+      talk.settle({ model });
+      draw("turns");
+    },
+    () => void lookAtModels(),
+  );
   const turns = new Map<string, Turn>();
   const composer = new Composer((content, files) => {
     if (talk.isAnswering || !settings.isValid()) return false;
@@ -51,6 +64,16 @@ export function mount(root: HTMLElement, app: App): () => void {
     branch: (message) => void talk.branch(message),
     walk: (message, by) => talk.walk(message, by),
   };
+
+  /** What is said while an answer is awaited: a model may have to be loaded first. */
+  const waiting = (): string => {
+    const card = models.cards.length > 1 ? models.card(talk.current.settings.model) : undefined;
+    return card?.state && card.state !== "loaded" && talk.isSilent ? `Loading ${card.name}…` : "The engine answers…";
+  };
+  // While one loads, its state is asked for.
+  const asking = setInterval(() => {
+    if (models.cards.length > 1 && (talk.isSilent || models.cards.some(({ state }) => state === "loading"))) void lookAtModels();
+  }, MODELS_EVERY_MS);
 
   let shown = "";
   const drawTurns = (): void => {
@@ -75,7 +98,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     const last = path.at(-1)?.answer;
     composer.send.disabled = talk.isAnswering;
     composer.stop.disabled = !talk.isAnswering;
-    say(status, talk.isAnswering ? "The engine answers…" : !last ? "" : last.error ? "No answer." : "The answer is complete.");
+    say(status, talk.isAnswering ? waiting() : !last ? "" : last.error ? "No answer." : "The answer is complete.");
     if (shown !== talk.current.id) settings.show();
     shown = talk.current.id;
   };
@@ -89,6 +112,8 @@ export function mount(root: HTMLElement, app: App): () => void {
       turn.read(talk.progress);
       turn.draw({ at: all.indexOf(last), of: all.length }, talk.sofar, true);
     } else turn?.read(null);
+    if (talk.isAnswering) say(status, waiting());
+    menu.draw(talk.current.settings.model);
     context.draw();
     stickToEnd();
   };
@@ -125,22 +150,23 @@ export function mount(root: HTMLElement, app: App): () => void {
       "div",
       { class: "columns" },
       sidebar.element,
-      el("div", { class: "talk panel" }, el("div", { class: "bar-top" }, begin, context.element, presetOf(settings)), log, status, composer.form),
+      el("div", { class: "talk panel" }, el("div", { class: "bar-top" }, begin, menu.element, context.element, settings.presetBar), log, status, composer.form),
       el("aside", { "aria-label": "Settings" }, el("details", { class: "panel", open: wide() }, el("summary", {}, "Sampling"), settings.form), exportPanel(talk), interference(app, talk)),
     ),
   );
   const end = talk.subscribe(draw);
+  const presets = ({ key }: StorageEvent): void => void (key?.startsWith("twostroke-presets") && settings.reloadPresets());
+  window.addEventListener("storage", presets);
   draw("turns");
+  void lookAtModels();
   composer.message.focus();
   return () => {
     end();
     sizes.disconnect();
+    clearInterval(asking);
+    window.removeEventListener("storage", presets);
     document.removeEventListener("keydown", keys);
   };
-}
-
-function presetOf({ preset }: SettingsForm): HTMLElement {
-  return el("label", { class: "preset" }, "preset ", preset);
 }
 
 /** The experiment: a long prompt of another request beside the answer. */
