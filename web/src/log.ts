@@ -288,6 +288,7 @@ export class Log {
     if (!request) {
       request = new Request(name, this.seen);
       this.seen += 1;
+      if (this.newest - (this.lastStep?.end ?? 0) > BREAK_MS) this.breaks += 1;
       this.requests.set(name, request);
       if (this.requests.size > KEPT_REQUESTS && this.seen % 256 === 0) this.forget();
     }

@@ -294,7 +294,9 @@ export class Timeline {
     const stats = log.stats[log.stats.length - 1];
     const now = this.app.feed.now();
     if (this.app.feed.state.kind !== "open") return false;
-    return (stats != null && stats.running + stats.waiting > 0 && !stats.paused) || (log.lastStep != null && now - log.lastStep.end < 1000);
+    if (log.lastStep != null && now - log.lastStep.end < 1000) return true;
+    // Before the first word of a request the time since the last one is idle, and will be folded.
+    return stats != null && stats.running + stats.waiting > 0 && !stats.paused && [...log.requests.values()].some((request) => request.isOpen);
   }
 
   // Drawing

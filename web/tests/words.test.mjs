@@ -65,7 +65,7 @@ test("a server that gives no log probabilities answers all the same", async (con
 
 test("hostile words, control characters, and ids that repeat or are skipped stay text", async (context) => {
   const server = await context.server();
-  const texts = [...PAYLOADS, "\u0000\u001b[31m\u007f", "\u202eabc", "\ufffd", "", " ", "\n\n"];
+  const texts = [...PAYLOADS, "\u0000\u001b[31m\u007f", "\u202eabc", "\ufffd", "\ud83d", "a\udc00", "", " ", "\n\n"];
   const step = (id, row) => ["step", { id, at: id * 10, took: 9, predicted: 9, decode: [], prefill: [], preempted: [], waiting: 0, waiting_tokens: 0, blocked: null, blocks: { used: 1, taken: 1, evicted: 0, copied: 0 }, recomputed: 0, flops: 1e6, bytes: 1e6, ...row }];
   const sse = (events) => events.map(([event, data]) => `${event ? `event: ${event}\n` : ""}data: ${JSON.stringify(data)}\n\n`).join("");
   const steps = [step(1, { prefill: [{ r: "x", a: 0, start: 0, len: 3, samples: 1, cached: 0 }] }), ...texts.map((_, i) => step(i + 2, { decode: [{ r: "x", a: 0, start: 3 + i }, { r: "x", a: 0, start: 9_999 }, { r: 7, a: 0, start: 1 }] }))];
