@@ -53,6 +53,8 @@ export function shapeOf(height: number): { bar: number; low: number; line: numbe
   return height >= 7 ? { bar: height - 3, low: 1, line: height - 3 } : { bar: Math.max(1, height - 1), low: 0, line: null };
 }
 
+const HAS = { tall: 1, hatched: 2, machine: 4 };
+
 /** An image that lies on a canvas. */
 class Sheet {
   readonly canvas = document.createElement("canvas");
@@ -90,6 +92,8 @@ export class Lanes {
   private pattern: { ratio: number; stripes: CanvasPattern } | null = null;
   private painted: Painted | null = null;
   private moves = 0;
+  /** What there is in each lane beside its ground: the images are drawn of those lanes only. */
+  private has = new Uint8Array(0);
   /** Pixels of the screen for one of CSS. */
   private ratio = 1;
 
@@ -128,6 +132,7 @@ export class Lanes {
       }
       if (shift === 0 && before.steps === log.stepVersion) from = width;
     }
+    if (from === 0) this.has = new Uint8Array(lanes);
     if (from < width) {
       this.columns(from, width, view, column, scale);
       const all = from === 0 || before?.column !== column;
@@ -163,6 +168,7 @@ export class Lanes {
       band(on, row, begin, isWide ? last - others : last, colour);
       if (isWide) band(shared, row, last - others, last, prefill);
       else if (others > 0) band(on, row, Math.max(begin, last - unit), last, edge);
+      this.has[row]! |= (on === tall ? HAS.tall : 0) | (isWide ? HAS.hatched : 0);
     };
     const now = Math.max(log.newest, view.now);
     for (const request of log.requests.values()) {
@@ -181,20 +187,25 @@ export class Lanes {
       // Where a step is wide enough, a gap shows where it ends.
       const last = end - begin >= 4 * unit ? end - unit : end;
       const elsewhere = step.took > 0 ? Math.round((Math.min(1, (step.stolen ?? 0) / step.took)) * (end - begin)) : 0;
+      const mark = (row: number): void => {
+        if (elsewhere <= 0) return;
+        band(machine, row, end - elsewhere, end, grey);
+        this.has[row]! |= HAS.machine;
+      };
       for (let k = 0; k < step.decodeOf.length; k += 1) {
         const request = step.decodeOf[k]!;
         const row = request.lane - lane;
         if (row < 0 || row >= lanes) continue;
         const made = step.decode[k]!;
         part(low, row, made, begin, last, request.thinks(made.a, made.start) ? thinking : decode);
-        band(machine, row, end - elsewhere, end, grey);
+        mark(row);
       }
       for (let k = 0; k < step.prefillOf.length; k += 1) {
         const row = step.prefillOf[k]!.lane - lane;
         if (row < 0 || row >= lanes) continue;
         const chunk = step.prefill[k]!;
         part(tall, row, chunk, begin, last, prefill);
-        band(machine, row, end - elsewhere, end, grey);
+        mark(row);
         if (begins(chunk)) band(tall, row, begin, Math.min(begin + 3 * unit, last), cached);
       }
     }
@@ -204,16 +215,17 @@ export class Lanes {
   blit(context: CanvasRenderingContext2D, to: { x: number; y: number; width: number; height: number }): void {
     const { bar, low, line } = shapeOf(to.height);
     const lanes = this.low.canvas.height;
-    this.hatch(lanes * to.height);
+    if (this.has.some((has) => has & HAS.hatched)) this.hatch(lanes * to.height);
     context.imageSmoothingEnabled = false;
     const scale = this.hatched.canvas.height / lanes;
     const row = ({ canvas }: Sheet, lane: number, y: number, height: number): void => context.drawImage(canvas, 0, lane, canvas.width, 1, to.x, to.y + lane * to.height + y, to.width, height);
     for (let lane = 0; lane < lanes; lane += 1) {
       row(this.low, lane, low, bar - low);
-      row(this.tall, lane, 0, bar);
+      const has = this.has[lane]!;
+      if (has & HAS.tall) row(this.tall, lane, 0, bar);
       const hatched = (bar - low) * (scale / to.height);
-      context.drawImage(this.hatched.canvas, 0, lane * scale, this.hatched.canvas.width, hatched, to.x, to.y + lane * to.height + low, to.width, bar - low);
-      if (line != null) row(this.machine, lane, line, 2);
+      if (has & HAS.hatched) context.drawImage(this.hatched.canvas, 0, lane * scale, this.hatched.canvas.width, hatched, to.x, to.y + lane * to.height + low, to.width, bar - low);
+      if (line != null && has & HAS.machine) row(this.machine, lane, line, 2);
     }
   }
 

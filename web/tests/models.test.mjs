@@ -151,3 +151,22 @@ test("settings are saved under a name, chosen in another conversation and tab, a
     assert.deepEqual(await preset(page).locator("option").allTextContents(), ["precise", "balanced", "creative", "own"], kept.slice(0, 30));
   }
 });
+
+test("the menu, an own preset and the field for another have no violation, wide and narrow, light and dark", async (context) => {
+  const server = await context.server();
+  for (const [dark, width] of [[false, 1440], [true, 1440], [false, 390], [true, 390]]) {
+    const page = await context.open(server, "/#/chat", { dark, width, height: 844, prepare: (page) => list(page, () => [["a-model-of-a-long-name-that-goes-on:30b", "loaded"], ["small", "unloaded"]]) });
+    await until("the menu", async () => (await options(page).catch(() => [])).length === 2);
+    for (const name of ["mine", ""]) {
+      await page.getByRole("button", { name: "Save preset" }).click();
+      await page.getByLabel("Save as").fill(name);
+      if (name) await page.keyboard.press("Enter");
+    }
+    await page.getByRole("button", { name: "Delete preset" }).waitFor();
+    assert.deepEqual(await violations(page), [], `${dark ? "dark" : "light"}, ${width} px`);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert.ok(wide <= 0, `${width} px: ${wide} px too wide`);
+    await context.picture(page, `models ${dark ? "dark" : "light"} ${width}`);
+    await page.close();
+  }
+});
