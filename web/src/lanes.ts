@@ -36,7 +36,7 @@ interface Painted {
   lane: number;
   version: number;
   steps: number;
-  /** How often another place was given to what was painted. */
+  /** How often what was painted has moved to another place. */
   moves: number;
   /** Up to where everything was known. */
   until: number;

@@ -4,7 +4,7 @@
 //   lane 2        [bbbbbbbbbb] [eee]
 //
 // A request keeps its lane while time moves on. What fits into a lane depends on how wide a gap is on the screen, so all lanes are
-// given again when the scale is another.
+// assigned again when the scale is another.
 
 import type { Folds } from "./folds";
 import type { Log, Request } from "./log";

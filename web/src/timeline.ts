@@ -6,33 +6,30 @@
 //   lane 1  ....[####prefill####]|d#o|d|d##|         d## tokens that came together, o a rejected draft
 //           time in which nothing was to be done is folded to a mark: [60 s]
 //
-// lanes.ts paints lanes and steps, seats.ts says which lane a request has, folds.ts where a moment is, tips.ts what a place is,
+// lanes.ts paints lanes and steps, marks.ts what lies over them; seats.ts says which lane a request has, folds.ts where a moment is, tips.ts what a place is,
 // selection.ts keeps and sums what was chosen; here are the axis, the labels and the pointer. Nothing in a frame reads layout.
 
 import type { App } from "./app";
 import { el, fill, say, show } from "./dom";
-import { arrow, FONT, Surface, theme, tick, watchTheme } from "./draw";
-import { Folds, MARK_PX } from "./folds";
+import { arrow, Surface, theme, watchTheme } from "./draw";
+import { Folds } from "./folds";
 import { dropFrame, wantFrame } from "./frames";
-import { begins, Lanes, shapeOf } from "./lanes";
+import { Lanes, shapeOf } from "./lanes";
 import type { Log, Request, Token } from "./log";
+import { AXIS, type Frame, LEAST_LANES, paintAways, paintFolds, paintGrid, paintLabels, paintLate, paintSteps, TALLEST_LANE } from "./marks";
 import { Overview } from "./overview";
 import { find, Search } from "./search";
 import { Seats } from "./seats";
 import { type Range, Selection } from "./selection";
 import { saveTrace } from "./trace";
 import { describe, extent, type Hit, isSame, ownersOf, requestOf, type TimelineAnswer } from "./tips";
-import { ms, shortName } from "./units";
-import type { DecodeRow, Name } from "./wire";
+import type { Name } from "./wire";
 
-const AXIS = 20;
 const SHORTEST_SPAN = 20;
 /** A key pans by this part of the view. */
 const PAN = 0.25;
 const LONGEST_SPAN = 120_000;
-const TALLEST_LANE = 26;
 const FLATTEST_LANE = 4;
-const LEAST_LANES = 6;
 /** The feed speaks every 50 ms; so far behind, steps enter at the edge one after another. */
 const BEHIND_MS = 60;
 
@@ -41,12 +38,6 @@ const ARRIVAL_TOLD_MS = 1000;
 
 /** A pointer that moved less has clicked. */
 const CLICK_PX = 4;
-/** The width of a row of drafts in its step; in narrower ones the number of tokens is written. */
-const CELL_PX = 5;
-const COUNTED_PX = 12;
-/** Narrower than this no bar has a name on it. */
-const NAMED_PX = 64;
-
 export class Timeline {
   readonly element: HTMLElement;
   private surface: Surface;
@@ -223,7 +214,7 @@ export class Timeline {
     this.pin(hit);
   }
 
-  /** Another width of the view, whose right edge stays at its moment: folds are others at each scale, and lanes are given again. */
+  /** Another width of the view, whose right edge stays at its moment: folds are others at each scale, and lanes are assigned again. */
   private scaleTo(span: number): void {
     this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, span));
     this.arrange();
@@ -343,12 +334,11 @@ export class Timeline {
     context.clip();
     this.lanes.blit(context, { x: this.gutter, y: AXIS - (this.scroll % height), width: this.plotWidth, height });
     context.restore();
-    this.aways(context, height, from, to);
-    this.steps(context, height, from, to);
-    this.marks(context);
-    this.grid(context);
-    this.late(context, height, from, to);
-    this.labels(context, height, from, to);
+    const frame: Frame = {
+      context, log, folds: this.folds, now: this.app.feed.now(), from, to, span: this.span, gutter: this.gutter, width: surface.width, bottom: surface.height, height,
+      xAt: (time) => this.xAt(time), yOf: (lane) => AXIS + lane * height - this.scroll,
+    };
+    for (const paint of [paintAways, paintSteps, paintFolds, paintGrid, paintLate, paintLabels]) paint(frame);
     this.chosen(context, height);
     this.mark(context, height, this.hit);
     this.place();
@@ -369,217 +359,6 @@ export class Timeline {
     this.wantedLane = null;
     const y = (request?.lane ?? 0) * height;
     if (request && (y < this.scroll || y + height > this.scroll + this.plotHeight)) this.scroll = y - this.plotHeight / 2;
-  }
-
-  private grid(context: CanvasRenderingContext2D): void {
-    const colours = theme();
-    const wanted = Math.max(2, Math.floor(this.plotWidth / 85));
-    const distance = tick(this.span, wanted);
-    const { folds } = this.folds;
-    context.fillStyle = colours.quiet;
-    context.strokeStyle = colours.line;
-    context.textAlign = "left";
-    // Behind the lanes, which are drawn already.
-    context.globalCompositeOperation = "destination-over";
-    context.beginPath();
-    const { from, to } = this.window;
-    let free = 0;
-    for (let time = Math.ceil(Math.max(0, from) / distance) * distance; time < to; time += distance) {
-      const fold = folds.find((fold) => fold.from <= time && time < fold.to);
-      if (fold) time = Math.ceil(fold.to / distance) * distance;
-      const x = Math.round(this.xAt(time)) + 0.5;
-      if (x > this.surface.width) break;
-      context.moveTo(x, AXIS - 6);
-      context.lineTo(x, this.surface.height);
-      const text = this.log.wall.clock(time, distance < 10 ? 3 : distance < 100 ? 2 : distance < 1000 ? 1 : 0);
-      if (x < free || x + 40 >= this.surface.width) continue;
-      context.fillText(text, x + 3, 8);
-      free = x + 60;
-    }
-    context.stroke();
-    context.globalCompositeOperation = "source-over";
-  }
-
-  /** Time that is folded: a band with its length. */
-  private marks(context: CanvasRenderingContext2D): void {
-    const colours = theme();
-    context.font = FONT;
-    context.textAlign = "center";
-    for (const { from, to } of this.folds.folds) {
-      const x = this.xAt(from);
-      if (x > this.surface.width || x + MARK_PX < this.gutter) continue;
-      context.fillStyle = colours.panel;
-      context.fillRect(x + 1, AXIS, MARK_PX - 2, this.plotHeight);
-      context.strokeStyle = colours.line;
-      context.beginPath();
-      // The two torn edges.
-      for (const edge of [x + 2, x + MARK_PX - 2]) {
-        for (let y = 0; y <= this.plotHeight; y += 4) context.lineTo(edge + (y % 8 === 0 ? 1.5 : -1.5), AXIS + y);
-        context.moveTo(x + MARK_PX - 2, AXIS);
-      }
-      context.stroke();
-      context.save();
-      context.translate(x + MARK_PX / 2, AXIS + Math.min(this.plotHeight, LEAST_LANES * TALLEST_LANE) / 2);
-      context.rotate(-Math.PI / 2);
-      context.fillStyle = colours.quiet;
-      context.fillText(`idle ${ms(to - from)}`, 0, 0.5);
-      context.restore();
-    }
-  }
-
-  /** Prompts that other workers read: their steps there, pale, and how their blocks came here, as stairs up to all of them. */
-  private aways(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
-    const colours = theme();
-    const tall = shapeOf(height).bar;
-    const now = this.app.feed.now();
-    context.save();
-    context.beginPath();
-    context.rect(this.gutter, AXIS, this.plotWidth, this.plotHeight);
-    context.clip();
-    for (const { away, lane } of this.log.requests.values()) {
-      if (!away || away.from_ms >= to || (away.to_ms ?? now) <= from) continue;
-      const y = AXIS + lane * height - this.scroll;
-      if (y < AXIS - height || y > this.surface.height) continue;
-      const [x0, x1] = [this.xAt(away.from_ms), this.xAt(away.to_ms ?? now)];
-      context.fillStyle = colours.lane;
-      context.fillRect(x0, y, x1 - x0, tall);
-      context.fillStyle = colours.prefill;
-      context.globalAlpha = 0.45;
-      for (const step of away.steps) {
-        const x = this.xAt(step.from_ms);
-        context.fillRect(x, y, Math.max(1, this.xAt(step.to_ms) - x - 1), tall);
-      }
-      context.globalAlpha = 1;
-      context.fillStyle = colours.cached;
-      const all = away.landed[away.landed.length - 1]?.blocks ?? 1;
-      away.landed.forEach(({ at_ms, blocks }, i) => {
-        const x = this.xAt(at_ms);
-        const next = away.landed[i + 1];
-        const rise = Math.max(1, Math.round((blocks / all) * tall));
-        context.fillRect(x, y + tall - rise, 1, rise);
-        context.fillRect(x, y + tall - rise, Math.max(1, (next ? this.xAt(next.at_ms) : x1) - x), Math.min(2, rise));
-      });
-      context.strokeStyle = colours.quiet;
-      context.strokeRect(x0 + 0.5, y + 0.5, Math.max(1, x1 - x0 - 1), tall - 1);
-    }
-    context.restore();
-  }
-
-  /** Signs in steps that are wide enough: where a cached prefix ends, and the rows of drafts: accepted ones are tokens and solid, the others hollow. */
-  private steps(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
-    if (height < 12) return;
-    const { log } = this;
-    const { bar } = shapeOf(height);
-    context.save();
-    context.beginPath();
-    context.rect(this.gutter, AXIS, this.plotWidth, this.plotHeight);
-    context.clip();
-    context.font = FONT;
-    context.textAlign = "center";
-    for (let i = log.firstStepAfter(from); i < log.steps.length; i += 1) {
-      const step = log.steps[i]!;
-      if (step.at >= to) break;
-      const x = this.xAt(step.at);
-      const width = this.xAt(step.end) - x;
-      if (width < CELL_PX) continue;
-      step.prefill.forEach((chunk, k) => {
-        const y = AXIS + step.prefillOf[k]!.lane * height - this.scroll;
-        if (!begins(chunk) || y < AXIS - height || y > this.surface.height) return;
-        context.fillStyle = theme().cached;
-        context.beginPath();
-        context.moveTo(x, y);
-        context.lineTo(x + Math.min(width, 9), y + bar / 2);
-        context.lineTo(x, y + bar);
-        context.fill();
-      });
-      if (width < COUNTED_PX) continue;
-      step.decode.forEach((row, k) => {
-        const y = AXIS + step.decodeOf[k]!.lane * height - this.scroll;
-        if (row.drafts && y >= AXIS - height && y <= this.surface.height) this.drafts(context, row, { x, y, height, width: width * (1 - (row.other_prefill ?? 0)) - 1 });
-      });
-    }
-    context.restore();
-  }
-
-  private drafts(context: CanvasRenderingContext2D, { drafts = 0, tokens = 1 }: DecodeRow, { x, y, width, height }: { x: number; y: number; width: number; height: number }): void {
-    const { bar, low } = shapeOf(height);
-    const colours = theme();
-    const cell = width / (1 + drafts);
-    for (let place = 1; cell >= CELL_PX && place <= drafts; place += 1) {
-      context.fillStyle = colours.lane;
-      const [left, right] = [x + place * cell, x + (place + 1) * cell];
-      if (place < tokens) context.fillRect(left - 0.5, y + low, 1, bar - low);
-      else context.fillRect(left + 0.5, y + low + 2, right - left - 2, bar - low - 4);
-    }
-    if (cell >= CELL_PX || tokens === 1 || width < COUNTED_PX) return;
-    context.fillStyle = colours.panel;
-    context.fillText(String(tokens), x + width / 2, y + (low + bar) / 2 + 0.5);
-  }
-
-  /** Marks over the tokens that came late, one a pixel at most: a triangle where there is room for a shape. */
-  private late(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
-    const { log } = this;
-    const drawn = new Map<number, number>();
-    const tall = Math.max(2, Math.round(height * 0.3));
-    context.fillStyle = theme().late;
-    for (let i = log.firstStepAfter(from); i < log.steps.length; i += 1) {
-      const step = log.steps[i]!;
-      if (step.at > to) break;
-      const x = Math.round(this.xAt(step.end)) - 2;
-      for (const { request } of step.late) {
-        const y = AXIS + request.lane * height - this.scroll;
-        if (drawn.get(request.lane) === x || y < AXIS || y > this.surface.height) continue;
-        drawn.set(request.lane, x);
-        if (height < 12) context.fillRect(x, y, 2, tall);
-        else {
-          context.beginPath();
-          context.moveTo(x - 3, y);
-          context.lineTo(x + 5, y);
-          context.lineTo(x + 1, y + tall);
-          context.fill();
-        }
-      }
-    }
-  }
-
-  /** Who is in a lane at the right edge of the view; where it shows several, each bar has its name. */
-  private labels(context: CanvasRenderingContext2D, height: number, from: number, to: number): void {
-    if (height < 11) return;
-    const lanes = new Map<number, Request[]>();
-    for (const request of this.log.requests.values()) {
-      if (request.from >= to || request.to <= from) continue;
-      const there = lanes.get(request.lane);
-      if (there) there.push(request);
-      else lanes.set(request.lane, [request]);
-    }
-    context.font = FONT;
-    for (const [lane, requests] of lanes) {
-      const y = AXIS + lane * height - this.scroll + shapeOf(height).bar / 2;
-      if (y < AXIS || y > this.surface.height) continue;
-      const last = requests.reduce((last, request) => (request.from > last.from ? request : last));
-      if (this.gutter > 0) {
-        context.textAlign = "right";
-        context.fillStyle = last.isOpen ? theme().ink : theme().quiet;
-        context.fillText(shortName(last.name), this.gutter - 8, y + 0.5);
-      }
-      if (requests.length > 1 || this.gutter === 0) for (const request of requests) this.name(context, request, y);
-    }
-    context.globalAlpha = 1;
-  }
-
-  /** The name of a request on its bar, if there is room. */
-  private name(context: CanvasRenderingContext2D, request: Request, y: number): void {
-    const x = Math.max(this.gutter, this.xAt(request.from)) + 3;
-    const end = Math.min(this.surface.width, this.xAt(request.isOpen ? this.log.newest : request.to));
-    if (end - x < NAMED_PX) return;
-    const text = shortName(request.name);
-    context.textAlign = "left";
-    context.globalAlpha = 0.85;
-    context.fillStyle = theme().panel;
-    context.fillRect(x - 1, y - 7, context.measureText(text).width + 6, 14);
-    context.globalAlpha = 1;
-    context.fillStyle = theme().ink;
-    context.fillText(text, x + 2, y + 0.5);
   }
 
   /** Around what is pointed at. */

@@ -125,7 +125,7 @@ test("of 24 streams with 40 % machine time the bars are their own colour, and th
   assert.ok(sum.line / sum.all > 0.35 && sum.line / sum.all < 0.45, `below it a line of 40 %: ${JSON.stringify(sum)}`);
 });
 
-test("a bar keeps its lane while time moves on and others come, and lanes are given again only on zoom", async (context) => {
+test("a bar keeps its lane while time moves on and others come, and lanes are assigned again only on zoom", async (context) => {
   // A short one ends, and its lane stays empty below it: those behind it stay where they are.
   const rows = (names, start) => names.map((r) => ({ r, a: 0, start }));
   const events = [step(0, 0, 10, { prefill: rows(["first", "second", "third"], 0).map((row) => ({ ...row, len: 4, samples: 1, cached: 0 })) }), ended("first", 10, { arrived: 0 })];
