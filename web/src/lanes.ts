@@ -120,9 +120,8 @@ export class Lanes {
     const scale = view.span / width;
     const column = Math.round(view.left / scale);
     const before = this.painted;
-    const events = log.version - log.stepVersion;
     let from = 0;
-    if (before && before.scale === scale && before.lane === lane && before.version === events && before.moves === moves) {
+    if (before && before.scale === scale && before.lane === lane && before.version === log.version && before.moves === moves) {
       const shift = column - before.column;
       // What runs or waits grows with the time, so everything after the last step is painted again.
       const known = Math.floor(folds.shown(before.until) / scale) - column - 1;
@@ -138,7 +137,7 @@ export class Lanes {
       const all = from === 0 || before?.column !== column;
       for (const sheet of sheets) sheet.put(all ? 0 : from);
     }
-    this.painted = { scale, column, lane, version: events, steps: log.stepVersion, moves, until: log.lastStep?.end ?? 0 };
+    this.painted = { scale, column, lane, version: log.version, steps: log.stepVersion, moves, until: log.lastStep?.end ?? 0 };
   }
 
   private columns(from: number, to: number, view: View, column: number, scale: number): void {

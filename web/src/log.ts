@@ -192,9 +192,9 @@ export class Log {
   seen = 0;
   /** Grows where the engine may have been idle. */
   breaks = 0;
-  /** Grows with every change. */
+  /** Grows where a request is known to have come, waited, ended or thought otherwise than before. */
   version = 0;
-  /** The same for `step` events alone. */
+  /** Grows with every step. */
   stepVersion = 0;
   tpotTarget: number | null = null;
   /** The server's, as soon as it has said it. */
@@ -244,7 +244,6 @@ export class Log {
     this.steps.push(step);
     if (event.id % 256 === 0) this.forget();
     if (this.steps.length > this.kept) this.steps.splice(0, this.steps.length - this.kept);
-    this.version += 1;
     this.stepVersion += 1;
   }
 
@@ -279,7 +278,10 @@ export class Log {
     request.gone = false;
     // Several prompts of one call have one name, and one of them may be over before the others.
     if (request.ended && request.ended.at < step.at) request.ended = null;
-    if (request.isOpen && !wasOpen) this.seen += 1;
+    if (request.isOpen && !wasOpen) {
+      this.seen += 1;
+      this.version += 1;
+    }
     return request;
   }
 
@@ -315,9 +317,12 @@ export class Log {
 
   people(event: RequestsEvent): void {
     const open = new Set<Name>();
+    const known = this.seen;
+    let isOther = false;
     for (const { r, since, prompt_tokens } of event.waiting) {
       open.add(r);
       const request = this.request(r);
+      isOther ||= request.arrived == null;
       request.arrived ??= since;
       request.promptTokens = Math.max(request.promptTokens, prompt_tokens);
     }
@@ -330,9 +335,11 @@ export class Log {
     const complete = event.waiting.length < 256 && event.running.length < 256;
     for (const request of this.requests.values()) {
       if (!complete || !request.isOpen || open.has(request.name)) continue;
-      if ((request.lastPass ?? request.from) < event.at - 1000) request.gone = true;
+      if ((request.lastPass ?? request.from) >= event.at - 1000) continue;
+      request.gone = true;
+      isOther = true;
     }
-    this.version += 1;
+    if (isOther || this.seen !== known) this.version += 1;
   }
 
   thought(event: ThoughtEvent): void {
@@ -391,7 +398,6 @@ export class Log {
         itl_p99_ms: of(row, "itl_p99_ms"),
       });
     }
-    this.version += 1;
   }
 
   /** Whether the engine is paused now. */
@@ -425,7 +431,6 @@ export class Log {
     if (this.stats.length > KEPT_STATS) this.stats.splice(0, this.stats.length - KEPT_STATS);
     if (this.moments.length > KEPT_STATS) this.moments.splice(0, this.moments.length - KEPT_STATS);
     if (this.rates.length > KEPT_STATS) this.rates.splice(0, this.rates.length - KEPT_STATS);
-    this.version += 1;
   }
 
   /** Index of the first step that ends after `time`. */

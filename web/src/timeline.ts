@@ -322,8 +322,8 @@ export class Timeline {
     const seen = Math.floor(this.plotHeight / height);
     const all = seen >= lanes;
     const { from, to } = this.window;
-    // What tests and other tools look at: the stretch in ms, the lanes, the folds.
-    Object.assign(surface.canvas.dataset, { window: `${from.toFixed(3)} ${to.toFixed(3)}`, lanes, folds: this.folds.folds.length });
+    // What tests and other tools look at: the stretch in ms, up to where steps are known, the lanes, the folds.
+    Object.assign(surface.canvas.dataset, { window: `${from.toFixed(3)} ${to.toFixed(3)}`, until: log.lastStep?.end ?? 0, lanes, folds: this.folds.folds.length });
     this.tellLimits(from, all ? "" : `Lanes ${first + 1} to ${Math.min(lanes, first + seen)} of ${lanes.toLocaleString("en")} `);
     show(this.lanesUp, !all);
     show(this.lanesDown, !all);

@@ -50,6 +50,9 @@ export async function scripted(context, events, { limits, ...options } = {}) {
   // A feed that ended is asked for again and again: what the page says about that would move the lanes under the pointer.
   await page.evaluate(() => (document.querySelector(".notice").style.display = "none"));
   await page.locator("canvas.timeline").focus();
+  // A long one comes in several pieces.
+  const end = events.reduce((end, [kind, { at, took }]) => (kind === "step" ? Math.max(end, at + took) : end), 0);
+  await until("the end of the script", () => page.locator("canvas.timeline").evaluate((canvas, end) => Number(canvas.dataset.until) >= end, end));
   await until("the script", async () => {
     await page.keyboard.press("End");
     return page.locator(".timeline-box .tip").isVisible();
