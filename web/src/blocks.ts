@@ -78,9 +78,22 @@ export class Blocks {
     return this.map;
   }
 
+  /** The first step at or after this one after which the map was told; `null`: not yet. */
+  toldFrom(step: number): number | null {
+    if (this.first != null && this.first >= step) return this.first;
+    return this.changes.find((change) => change.step >= step)?.step ?? null;
+  }
+
+  /** The last step before this one after which it was told. */
+  toldBefore(step: number): number | null {
+    let told = this.first != null && this.first < step ? this.first : null;
+    for (const change of this.changes) if (change.step < step) told = change.step;
+    return told;
+  }
+
   /**
-   * The blocks of which a request was the first user after a step, in the order in which it took them: those of one step, and those that
-   * it had before the map was known, by their numbers.
+   * The blocks of which a request was the first user after a step, in the order in which it took them: first those that it had before the
+   * map was known or that an earlier user of the same prefix left to it; these, and those of one step, by their numbers.
    */
   pagesOf(name: Name, step: number): number[] {
     this.seek(step);
@@ -91,7 +104,7 @@ export class Blocks {
       const { step, blocks } = this.changes[i]!;
       for (let k = 0; k < blocks.length; k += 3) {
         if (taken.get(blocks[k]!) !== -1 || blocks[k + 1]! >> 12 === user) continue;
-        taken.set(blocks[k]!, step);
+        if (blocks[k + 1]! <= CACHED) taken.set(blocks[k]!, step);
         open -= 1;
       }
     }

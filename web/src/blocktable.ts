@@ -19,21 +19,14 @@ const MOST_REQUESTS = 64;
 const [TOP, DOWN, HEIGHT] = [18, 62, 96];
 const WIDEST = 74;
 
-/** An entry: the page, unless it is one that requests before this one hold too, and how many of its slots are filled. */
-export interface Entry {
-  index: number;
-  page: number | null;
-  filled: number;
-}
+/** Of a page the number; one that a request before this one holds too; or one that was given back before it was told. */
+type Page = number | "shared" | "unknown";
 
-/**
- * The table of a request of which `positions` are computed, in blocks of `size`, and which is the first holder of `pages`, in the order in
- * which it took them. What it needs more is a prefix that others hold, and that comes first.
- */
-export function entriesOf(positions: number, size: number, pages: readonly number[]): Entry[] {
-  const shared = Math.max(0, Math.ceil(positions / size) - pages.length);
-  const all = [...Array.from({ length: shared }, () => null), ...pages];
-  return all.map((page, index) => ({ index, page, filled: Math.min(size, Math.max(0, positions - index * size)) }));
+/** An entry: its page, and how many of the page's slots are filled. */
+interface Entry {
+  index: number;
+  page: Page;
+  filled: number;
 }
 
 export class BlockTable {
@@ -78,29 +71,49 @@ export class BlockTable {
 
   private tell(): void {
     const { step } = this;
-    const { blocks } = this.app.feed;
     const request = step && [...step.prefillOf, ...step.decodeOf].find(({ name }) => JSON.stringify(name) === this.choice.value);
-    show(this.element, request != null && blocks.size > 0);
-    if (!step || !request || blocks.size === 0) return;
+    const told = step && request ? this.pagesOf(step, request) : null;
+    show(this.element, told != null);
+    if (!step || !request || !told) return;
     const positions = positionsOf(step, request);
     const size = this.app.info.block_size;
-    const pages = blocks.pagesOf(request.name, step.id);
-    this.entries = positions.length === 1 ? entriesOf(positions[0]!, size, pages) : pages.map((page, index) => ({ index, page, filled: size }));
+    const number = positions.length === 1 ? Math.ceil(positions[0]! / size) : told.length;
+    this.entries = Array.from({ length: number }, (_, index) => ({ index, page: told[index] ?? "unknown", filled: positions.length === 1 ? Math.min(size, positions[0]! - index * size) : size }));
     say(this.words, this.describe(request, positions, size));
-    this.canvas.setAttribute("aria-label", `Block table of ${shortName(request.name)}: ${this.entries.slice(-MOST_ENTRIES).map(({ index, page }) => `${index} ${page == null ? "is shared" : `to page ${page}`}`).join(", ")}`);
+    const said = ({ index, page }: Entry): string => `${index} ${page === "shared" ? "is shared" : page === "unknown" ? "is not known" : `to page ${page}`}`;
+    this.canvas.setAttribute("aria-label", `Block table of ${shortName(request.name)}: ${this.entries.slice(-MOST_ENTRIES).map(said).join(", ")}`);
     wantFrame(this.draw);
+  }
+
+  /**
+   * The pages of a request in their order, as they were told next, or last before it gave them back; `null`: never. What it needed more than
+   * it was the first holder of is a prefix that others hold, and comes first.
+   */
+  private pagesOf(step: Step, { name }: Request): Page[] | null {
+    const { blocks, log } = this.app.feed;
+    for (const at of [blocks.toldFrom(step.id), blocks.toldBefore(step.id)]) {
+      const pages = at == null ? [] : blocks.pagesOf(name, at);
+      if (at == null || pages.length === 0) continue;
+      let i = log.steps[log.indexOf(at)]?.id === at ? log.indexOf(at) : log.indexOf(at) - 1;
+      let positions: number[] = [];
+      for (; i >= 0 && positions.length === 0; i -= 1) positions = positionsOf(log.steps[i]!, { name });
+      const shared = positions.length === 1 ? Math.max(0, Math.ceil(positions[0]! / this.app.info.block_size) - pages.length) : 0;
+      return [...Array.from({ length: shared }, () => "shared" as const), ...pages];
+    }
+    return null;
   }
 
   private describe(request: Request, positions: number[], size: number): string {
     const name = shortName(request.name);
     if (positions.length > 1) return `${name} has ${count(positions.length, "answer")}, and their pages are not told apart.`;
-    const shared = this.entries.filter(({ page }) => page == null).length;
+    const [shared, unknown] = ["shared", "unknown"].map((kind) => this.entries.filter(({ page }) => page === kind).length) as [number, number];
     const last = [...this.entries].reverse().find(({ filled }) => filled > 0);
     const left = this.entries.length - MOST_ENTRIES;
     const parts = [
       `${count(positions[0] ?? 0, "position")} of ${name} in ${count(this.entries.length, "page")} of ${size}`,
       last && `the last has ${last.filled} of ${size} slots filled`,
       shared > 0 && `the first ${shared === 1 ? "is" : `${shared} are`} held by requests before it too`,
+      unknown > 0 && `${count(unknown, "page")} of them ${unknown === 1 ? "was" : "were"} given back before it was told`,
       left > 0 && `the first ${left === 1 ? "is" : `${left} are`} not drawn`,
     ];
     return `${parts.filter((part) => typeof part === "string").join("; ")}.`;
@@ -116,7 +129,8 @@ export class BlockTable {
     const left = 46;
     const width = Math.min(WIDEST, (surface.width - left) / Math.max(1, shown.length));
     // Pages stand by their numbers, so that the arrows cross as the table does.
-    const places = [...shown].sort((a, b) => (a.page ?? -1) - (b.page ?? -1) || a.index - b.index);
+    const order = ({ page }: Entry): number => (page === "shared" ? -1 : page === "unknown" ? Infinity : page);
+    const places = [...shown].sort((a, b) => (order(a) === order(b) ? a.index - b.index : order(a) - order(b)));
     const middle = (place: number): number => left + (place + 0.5) * width;
     context.textAlign = "left";
     context.fillStyle = colours.quiet;
@@ -125,7 +139,7 @@ export class BlockTable {
     context.textAlign = "center";
     shown.forEach((entry, i) => {
       const place = places.indexOf(entry);
-      context.strokeStyle = context.fillStyle = entry.page == null ? colours.cached : colours.quiet;
+      context.strokeStyle = context.fillStyle = entry.page === "shared" ? colours.cached : colours.quiet;
       arrow(context, { x: middle(i), y: TOP + 2 }, { x: middle(place), y: DOWN - 2 });
       context.strokeStyle = colours.line;
       context.strokeRect(left + i * width + 1.5, 0.5, width - 3, TOP);
@@ -133,8 +147,8 @@ export class BlockTable {
       if (width >= 16) context.fillText(String(entry.index), middle(i), TOP / 2 + 1);
       const x = left + place * width + 1.5;
       context.strokeRect(x, DOWN + 0.5, width - 3, HEIGHT - DOWN - 2);
-      if (width >= 22) context.fillText(entry.page == null ? "shared" : String(entry.page), middle(place), DOWN + 9);
-      context.fillStyle = entry.page == null ? colours.cached : colours.decode;
+      if (width >= 22) context.fillText(entry.page === "unknown" ? "?" : String(entry.page), middle(place), DOWN + 9);
+      context.fillStyle = entry.page === "shared" ? colours.cached : colours.decode;
       context.fillRect(x + 1, HEIGHT - 14, ((width - 5) * entry.filled) / size, 11);
     });
     context.font = FONT;
@@ -142,9 +156,9 @@ export class BlockTable {
 }
 
 /** How many positions of each of its answers are computed after a step. */
-function positionsOf(step: Step, request: Request): number[] {
+function positionsOf(step: Step, { name }: Pick<Request, "name">): number[] {
   const ends = new Map<number, number>();
-  step.prefill.forEach((row, i) => step.prefillOf[i] === request && ends.set(row.a, Math.max(ends.get(row.a) ?? 0, row.start + row.len)));
-  step.decode.forEach((row, i) => step.decodeOf[i] === request && ends.set(row.a, Math.max(ends.get(row.a) ?? 0, row.start + (row.tokens ?? 1))));
+  step.prefill.forEach((row) => row.r === name && ends.set(row.a, Math.max(ends.get(row.a) ?? 0, row.start + row.len)));
+  step.decode.forEach((row) => row.r === name && ends.set(row.a, Math.max(ends.get(row.a) ?? 0, row.start + (row.tokens ?? 1))));
   return [...ends.values()];
 }

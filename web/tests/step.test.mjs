@@ -146,11 +146,24 @@ test("the pool is one bar, the map has the pages in use alone, and the block tab
     ["kv", { step: 1, full: true, blocks }],
     step(2, { prefill: [row("younger", size, size)] }), ["kv", { step: 2, full: false, changed: [[40, ["younger", 1]]] }],
     step(3, { prefill: [row("younger", 2 * size, size)] }), ["kv", { step: 3, full: false, changed: [[17, ["younger", 1]]] }],
-    step(4, { prefill: [row("younger", 3 * size, 5)], decode: [{ r: "elder", a: 0, start: size }] }), ["kv", { step: 4, full: false, changed: [[500, ["younger", 1]], [900, ["elder", 1]]] }],
+    step(4, { prefill: [{ ...row("younger", 3 * size, 5), samples: 1 }], decode: [{ r: "elder", a: 0, start: size }] }), ["kv", { step: 4, full: false, changed: [[500, ["younger", 1]], [900, ["elder", 1]]] }],
+    // The elder ends and leaves what was shared; of two steps the map is told once; and with its last step the younger gives all back.
+    step(5, { decode: [{ r: "younger", a: 0, start: 3 * size + 5 }] }),
+    step(6, { decode: [{ r: "younger", a: 0, start: 3 * size + 6 }] }), ["kv", { step: 6, full: false, changed: [[700, ["younger", 1]], [900, 0]] }],
+    step(7, { decode: [{ r: "younger", a: 0, start: 3 * size + 7 }] }), ["kv", { step: 7, full: false, changed: [[700, 1], [40, 0], [17, 0], [500, 0]] }],
   ];
   const feed = events.map(([event, data]) => `event: ${event}\ndata: ${JSON.stringify(data)}\n\n`).join("");
   const page = await context.open(server, "/#/step", { prepare: (page) => page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: feed })) });
   const pool = page.locator(".pool");
+  const table = page.locator("canvas.block-table");
+  const label = async (what, wanted) => until(what, async () => (await table.getAttribute("aria-label")) === `Block table of ${wanted}`);
+  await label("what it had before it gave all back", "younger: 0 to page 700, 1 to page 40, 2 to page 17, 3 to page 500");
+  await until("an empty pool", async () => (await pool.getAttribute("aria-label")) === "in use 0, cached 7, free 993");
+  await page.getByRole("slider", { name: "Step" }).focus();
+  await page.keyboard.press("ArrowLeft");
+  await page.keyboard.press("ArrowLeft");
+  await label("of a step between two maps, what was told next", "younger: 0 to page 700, 1 to page 40, 2 to page 17, 3 to page 500");
+  await page.keyboard.press("ArrowLeft");
   await until("the pool", async () => (await pool.getAttribute("aria-label")) === "in use 5, cached 6, free 989");
   const widths = await pool.locator("span").evaluateAll((parts) => parts.map((part) => part.getBoundingClientRect().width));
   assert.ok(widths[2] > 0.7 * (widths[0] + widths[1] + widths[2]), `to scale, as far as words allow: ${widths}`);
@@ -163,7 +176,6 @@ test("the pool is one bar, the map has the pages in use alone, and the block tab
   }
   assert.deepEqual(seen.slice(0, 5), ["Block 17", "Block 40", "Block 500", "Block 700", "Block 900"]);
   assert.equal(seen[6], "Block 900", "and no further");
-  const table = page.locator("canvas.block-table");
   assert.equal(await table.getAttribute("aria-label"), "Block table of younger: 0 is shared, 1 to page 40, 2 to page 17, 3 to page 500");
   await page.getByText(`${(3 * size + 5).toLocaleString("en")} positions of younger in 4 pages of ${size}; the last has 5 of ${size} slots filled; the first is held by requests before it too.`).waitFor();
   await context.picture(page, "step block table");
