@@ -86,8 +86,8 @@ export class BlockTable {
   }
 
   /**
-   * The pages of a request in their order, as they were told next, or last before it gave them back; `null`: never. What it needed more than
-   * it was the first holder of is a prefix that others hold, and comes first.
+   * The pages of a request in their order, as they were told next, or last before it gave them back; `null`: never. What it needed
+   * more than it was the first holder of is a prefix that others hold, and comes first.
    */
   private pagesOf(step: Step, { name }: Request): Page[] | null {
     const { blocks, log } = this.app.feed;

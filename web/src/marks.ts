@@ -130,7 +130,7 @@ export function paintAways(frame: Frame): void {
   context.restore();
 }
 
-/** Signs in steps that are wide enough: where a cached prefix ends, and the rows of drafts: accepted ones are tokens and solid, the others hollow. */
+/** Signs in steps that are wide enough: a cached prefix, and the rows of drafts: accepted ones are tokens and solid, the others hollow. */
 export function paintSteps(frame: Frame): void {
   const { context, log, height, from, to, bottom, xAt, yOf } = frame;
   if (height < 12) return;

@@ -6,8 +6,9 @@
 //   lane 1  ....[####prefill####]|d#o|d|d##|         d## tokens that came together, o a rejected draft
 //           time in which nothing was to be done is folded to a mark: [60 s]
 //
-// lanes.ts paints lanes and steps, marks.ts what lies over them; seats.ts says which lane a request has, folds.ts where a moment is, tips.ts what a place is,
-// selection.ts keeps and sums what was chosen; here are the axis, the labels and the pointer. Nothing in a frame reads layout.
+// lanes.ts paints lanes and steps, marks.ts what lies over them; seats.ts says which lane a request has, folds.ts where a
+// moment is, tips.ts what a place is; selection.ts keeps and sums what was chosen. Here are the view, the pointer and the keys.
+// Nothing in a frame reads layout.
 
 import type { App } from "./app";
 import { el, fill, say, show } from "./dom";
