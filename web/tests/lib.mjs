@@ -206,8 +206,9 @@ async function fresh(directory, route) {
   const file = join(directory, path === "/" ? "index.html" : path.slice(1));
   const isFile = /^\/[a-z]*(\.[a-z]+)?$/.test(path) && (path === "/" || path.includes(".")) && existsSync(file);
   if (!isFile) return route.fallback();
-  const response = await route.fetch();
-  await route.fulfill({ path: file, headers: response.ok() ? response.headers() : {} });
+  // A busy machine may lose a connection, and a page that is closed meanwhile takes its answers with it.
+  const response = await route.fetch({ maxRetries: 2 }).catch(() => null);
+  await route.fulfill({ path: file, headers: response?.ok() ? response.headers() : {} }).catch(() => {});
 }
 
 /** Waits until `probe` gives something true and returns it; its last value is in the error. */
