@@ -180,6 +180,7 @@ export class Timeline {
     let from = first.at;
     for (const { away } of this.log.requests.values()) if (away && (away.to_ms ?? last.end) >= first.at) from = Math.min(from, away.from_ms);
     this.scaleTo((this.folds.shown(last.end) - this.folds.shown(from)) * 1.08);
+    this.right = this.folds.shown(last.end) + this.span * 0.02;
     this.setFollow(true);
   }
 
