@@ -287,7 +287,8 @@ export class Timeline {
     const stats = log.stats[log.stats.length - 1];
     const now = this.app.feed.now();
     if (this.app.feed.state.kind !== "open") return false;
-    if (log.lastStep != null && now - log.lastStep.end < 1000) return true;
+    // What happened last does not leave a view that is not wider than that.
+    if (log.lastStep != null && now - log.lastStep.end < Math.min(1000, this.span / 4)) return true;
     // Before the first word of a request the time since the last one is idle, and will be folded.
     return stats != null && stats.running + stats.waiting > 0 && !stats.paused && [...log.requests.values()].some((request) => request.isOpen);
   }
