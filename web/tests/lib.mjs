@@ -150,7 +150,7 @@ class Context {
       document.addEventListener("securitypolicyviolation", (event) => window.__violations.push(`${event.violatedDirective}: ${event.blockedURI}`));
     });
     // `TWOSTROKE_UI=DIRECTORY`: pages that were just built, before they are in a binary.
-    if (process.env.TWOSTROKE_UI) await profile.route("**/*", (route) => fresh(process.env.TWOSTROKE_UI, route));
+    if (process.env.TWOSTROKE_UI && !others) await profile.route("**/*", (route) => fresh(process.env.TWOSTROKE_UI, route));
     if (prepare) await prepare(page);
     await page.goto(server.origin + path);
     // The page is there when the server has said what it is, and knows what has happened when the feed has begun.
