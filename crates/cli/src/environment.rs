@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use launch::Variables;
 use server::OtelOptions;
@@ -87,9 +87,27 @@ fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
     })
 }
 
+/// Where the supervisor that started this process hears how it is: systemd's `NOTIFY_SOCKET`.
+pub(crate) fn notify_socket() -> Option<OsString> {
+    std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty())
+}
+
+/// How often it wants to hear that this process lives, if it does: `WATCHDOG_USEC`, for the process `WATCHDOG_PID`.
+pub(crate) fn watchdog() -> Option<Duration> {
+    let is_meant = text("WATCHDOG_PID").is_none_or(|id| id == std::process::id().to_string());
+    let microseconds: u64 = text("WATCHDOG_USEC").filter(|_| is_meant)?.parse().ok()?;
+    // No supervisor asks more often; a zero would keep a core busy.
+    (microseconds >= 1000).then(|| Duration::from_micros(microseconds))
+}
+
 /// The keys that `serve` asks for, where no flag says which.
 pub(crate) fn api_keys() -> Vec<String> {
     text("TWOSTROKE_API_KEY").map_or_else(Vec::new, |keys| keys.split(',').map(|key| key.trim().to_owned()).collect())
+}
+
+/// The shell whose line is to be completed, where a script of `completions` asks.
+pub(crate) fn completing() -> Option<String> {
+    text("TWOSTROKE_COMPLETE")
 }
 
 /// What starts this program, if that is not the file that runs.

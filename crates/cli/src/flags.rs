@@ -8,6 +8,7 @@
 mod batch;
 mod bench;
 mod bench_serve;
+mod completions;
 mod doctor;
 mod entries;
 mod kept;
@@ -28,14 +29,17 @@ mod verify;
 mod whatif;
 mod why;
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 pub(crate) use self::batch::BatchFlags;
 pub(crate) use self::bench::{BenchFlags, Output};
 pub(crate) use self::bench_serve::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
+pub(crate) use self::completions::{CompletionsFlags, Shell};
 pub(crate) use self::doctor::DoctorFlags;
 pub(crate) use self::entries::ModelEntry;
-pub(crate) use self::kept::{CompletionFlags, ListFlags, PsFlags, PullFlags, RmFlags, ShowFlags, StopFlags};
+pub(crate) use self::kept::{ListFlags, PsFlags, PullFlags, RmFlags, ShowFlags, StopFlags};
 pub(crate) use self::lab::LabFlags;
 pub(crate) use self::others::{HINTED, REFUSED, hint, take_hinted};
 pub(crate) use self::plan::PlanFlags;
@@ -170,8 +174,18 @@ pub(crate) enum Command {
     Ps(PsFlags),
     /// Have a server unload models. What they answer goes on; a request loads them again.
     Stop(StopFlags),
-    /// Print a script that completes verbs and flags in a shell: source <(twostroke completion bash)
-    Completion(CompletionFlags),
+    /// Print a script that completes verbs, flags and names of models in a shell: source <(twostroke completions bash)
+    ///
+    /// The script asks this program for what fits, so that it knows the short names and the models of the cache. Fish:
+    /// twostroke completions fish | source.
+    #[command(alias = "completion")]
+    Completions(CompletionsFlags),
+    /// Write the manual's pages, one for each verb, into a directory.
+    #[command(hide = true)]
+    ManPages {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
@@ -196,7 +210,6 @@ pub(crate) fn verb_hint(verb: &str) -> Option<&'static str> {
     Some(match verb {
         "chat" | "cli" => "twostroke run without a prompt is a chat",
         "complete" | "generate" => "twostroke run \"...\" answers a prompt",
-        "completions" => "twostroke completion bash|zsh|fish prints the script",
         "run-batch" => "twostroke batch answers a file of requests",
         "collect-env" => "twostroke doctor tells what this machine offers",
         "download" => "twostroke pull downloads a model",

@@ -22,6 +22,7 @@ mod keys;
 mod log;
 mod models;
 mod narrower;
+mod notify;
 mod outputs;
 mod shapes;
 mod signals;
@@ -46,7 +47,13 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
         return failure.report();
     }
     let arguments: Vec<OsString> = arguments.collect();
-    let run = || parse_and_run(arguments.iter().cloned()).map_or_else(Failure::report, |()| 0);
+    let run = || {
+        let ended = match environment::completing() {
+            Some(shell) => commands::completions::answer(&shell, &arguments),
+            None => parse_and_run(arguments.iter().cloned()),
+        };
+        ended.map_or_else(Failure::report, |()| 0)
+    };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, run) {
@@ -124,7 +131,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Rm(flags) => commands::kept::remove(flags),
         Command::Ps(flags) => commands::ps::list(flags),
         Command::Stop(flags) => commands::ps::stop(flags),
-        Command::Completion(flags) => commands::kept::completion(flags),
+        Command::Completions(flags) => commands::completions::script(flags),
+        Command::ManPages { directory } => commands::man_pages::write(directory),
         Command::FlagReference => commands::reference::print(),
         Command::ApiReference => console::put(&server::api_reference()),
         Command::RenderTemplates => commands::render_templates::render(),

@@ -17,6 +17,7 @@ use crate::console::{Progress, note};
 use crate::environment;
 use crate::failure::Failure;
 use crate::flags::ModelFlags;
+use crate::notify;
 
 pub(crate) fn shipped() -> Result<Checkpoint, Failure> {
     launch::shipped().map_err(Failure::usage)
@@ -77,7 +78,9 @@ fn downloading(bar: &Progress, event: DownloadEvent<'_>) {
         DownloadEvent::Begins(incoming) => announce(incoming),
         DownloadEvent::File(progress) => {
             bar.naming(progress.file.to_string());
-            bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
+            let (done, total) = (progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
+            bar.at(done, total);
+            notify::progress("downloading", done, total);
         }
     }
 }
@@ -180,9 +183,13 @@ pub(crate) fn start(checkpoint: &Checkpoint, settings: &Settings, chosen: Chosen
     let loading = Progress::new("loading");
     let mut measuring = None;
     let started = settings.start(checkpoint, chosen, &mut |starting| match starting {
-        Starting::Loading(progress) => loading.at(progress.bytes_done, progress.bytes_total),
+        Starting::Loading(progress) => {
+            loading.at(progress.bytes_done, progress.bytes_total);
+            notify::progress("loading", progress.bytes_done, progress.bytes_total);
+        }
         Starting::Calibrating { done, total } => {
             measuring.get_or_insert_with(|| Progress::counting("calibrating", "steps")).at(done as u64, total as u64);
+            notify::progress("calibrating", done as u64, total as u64);
         }
     });
     drop((loading, measuring));

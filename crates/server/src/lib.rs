@@ -52,7 +52,6 @@ use engine::Observe;
 use transport::listen::Listener;
 use transport::origin::{OriginOptions, OriginPolicy, Unusable};
 use transport::socket::Socket;
-use transport::stop::StopStage;
 
 use crate::app::App;
 use crate::responses::Store;
@@ -69,7 +68,7 @@ pub use transport::arriving::Patience;
 pub use transport::auth::ApiKey;
 pub use transport::hints::Hint;
 pub use transport::socket::{Address, TlsFiles};
-pub use transport::stop::{Stop, StopHandle, hangups};
+pub use transport::stop::{Stop, StopHandle, StopStage, hangups};
 
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);

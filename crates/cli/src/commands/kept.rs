@@ -1,9 +1,8 @@
-//! `twostroke list`, `show`, `rm`: the models on this disk. `twostroke completion`: a script for a shell.
+//! `twostroke pull`, `list`, `show`, `rm`: the models on this disk.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use clap::CommandFactory;
 use launch::SHIPPED_NAME;
 use plan::units::bytes;
 use roofline::ModelShape;
@@ -11,7 +10,7 @@ use serde_json::json;
 
 use crate::console::{put, put_line};
 use crate::failure::Failure;
-use crate::flags::{Cli, CompletionFlags, ListFlags, PullFlags, RmFlags, ShowFlags};
+use crate::flags::{ListFlags, PullFlags, RmFlags, ShowFlags};
 use crate::{environment, models, shapes};
 
 pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
@@ -160,13 +159,6 @@ fn agrees(id: &str) -> Result<bool, Failure> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
-}
-
-/// The script.
-pub(crate) fn completion(flags: &CompletionFlags) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(flags.shell, &mut Cli::command(), "twostroke", &mut script);
-    put(&String::from_utf8_lossy(&script))
 }
 
 #[cfg(test)]

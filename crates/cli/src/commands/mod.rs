@@ -3,9 +3,11 @@
 pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod bench_serve;
+pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod kept;
 pub(crate) mod lab;
+pub(crate) mod man_pages;
 pub(crate) mod plan;
 pub(crate) mod ps;
 pub(crate) mod quality;

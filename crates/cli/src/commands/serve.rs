@@ -26,7 +26,7 @@ use crate::figures::{self, bytes, operations, peak};
 use crate::flags::{Beyond, KvEvents, ModelEntry, ServeFlags, Speculate};
 use crate::log::Lines;
 use crate::signals;
-use crate::{environment, keys, models, narrower};
+use crate::{environment, keys, models, narrower, notify};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
@@ -34,6 +34,7 @@ const IO_THREADS: usize = 2;
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
+    notify::start();
     let api_keys = keys::of(flags)?;
     let token = if flags.allow_pause { Some(hold_token()?) } else { None };
     let asks_for_keys = !api_keys.is_empty();
@@ -50,6 +51,8 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
         let address = Found { address: server.address().clone(), token, asks_for_keys, kv_events };
         announce(flags, &settings, (&engine, &limits), &address);
         lines.iter().for_each(|line| note(line));
+        notify::ready(&engine.model().name, &address.address.to_string());
+        tokio::spawn(notify::watch(engine.clone(), stop.clone(), Duration::from_secs(flags.drain_timeout)));
         server.run(stop).await;
         finish(&engine);
         Lines::finish(LAST_LINES);

@@ -1,7 +1,9 @@
-//! Flags of the verbs about models that are on this disk, and of `completion`.
+//! Flags of the verbs about models that are on this disk.
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 
+use super::completions::{cached_models, models};
 use super::shared::ServerFlags;
 
 /// Flags of `list`.
@@ -17,7 +19,7 @@ pub(crate) struct ListFlags {
 pub(crate) struct PullFlags {
     /// Models: ORG/NAME of the hub, with :QUANT for one GGUF file, or short names such as llama3.2:1b. Without one, the
     /// short names are listed.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", add = ArgValueCompleter::new(models))]
     pub(crate) models: Vec<String>,
 }
 
@@ -25,7 +27,7 @@ pub(crate) struct PullFlags {
 #[derive(Args, Debug)]
 pub(crate) struct ShowFlags {
     /// What -m takes, and the names that `plan` knows. Default: the built-in model.
-    #[arg(value_name = "DIR|GGUF|HUB_ID")]
+    #[arg(value_name = "DIR|GGUF|HUB_ID", add = ArgValueCompleter::new(models))]
     pub(crate) model: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
@@ -36,7 +38,7 @@ pub(crate) struct ShowFlags {
 #[derive(Args, Debug)]
 pub(crate) struct RmFlags {
     /// Models as `list` has them, or by their short names.
-    #[arg(value_name = "MODEL", required = true)]
+    #[arg(value_name = "MODEL", required = true, add = ArgValueCompleter::new(cached_models))]
     pub(crate) models: Vec<String>,
     /// Do not ask.
     #[arg(short, long)]
@@ -57,16 +59,8 @@ pub(crate) struct PsFlags {
 #[derive(Args, Debug)]
 pub(crate) struct StopFlags {
     /// Models as `ps` has them.
-    #[arg(value_name = "MODEL", required = true)]
+    #[arg(value_name = "MODEL", required = true, add = ArgValueCompleter::new(cached_models))]
     pub(crate) models: Vec<String>,
     #[command(flatten)]
     pub(crate) server: ServerFlags,
-}
-
-/// Flags of `completion`.
-#[derive(Args, Debug)]
-pub(crate) struct CompletionFlags {
-    /// The shell.
-    #[arg(value_name = "SHELL", value_enum)]
-    pub(crate) shell: clap_complete::Shell,
 }

@@ -321,7 +321,7 @@ pub(crate) const REFUSED: &[Refused] = &[
          --webui-mcp-proxy --no-ui-mcp-proxy --no-webui-mcp-proxy",
     ),
     ("text is taken as it stands", "--escape -e --no-escape"),
-    ("`twostroke completion bash` prints it", "--completion-bash"),
+    ("`twostroke completions bash` prints it", "--completion-bash"),
 ];
 
 /// `serve` has --revision, the other verbs this.

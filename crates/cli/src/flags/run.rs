@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use engine::SamplingParams;
 
+use super::completions::models;
 use super::shared::ModelFlags;
 use super::values::{count, rows, size};
 
@@ -13,7 +15,7 @@ use super::values::{count, rows, size};
 pub(crate) struct RunFlags {
     /// The model (a path, ORG/NAME of the hub, a short name such as llama3.2:1b), then what to ask. Without a model the
     /// built-in one is asked, and the prompt needs quotation marks. Text piped into standard input is added below it.
-    #[arg(value_name = "MODEL|PROMPT")]
+    #[arg(value_name = "MODEL|PROMPT", add = ArgValueCompleter::new(models))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,

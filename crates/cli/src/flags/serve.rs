@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use clap_complete::ArgValueCompleter;
 use engine::SwapDisk;
 use model::GenerationBase;
 
+use super::completions::models;
 use super::entries::{KeepAlive, ModelEntry, entry, keep_alive};
 use super::shared::ModelFlags;
 use super::values::{
@@ -39,7 +41,7 @@ pub(crate) struct ServeFlags {
     /// The same as --model. Of several, the first answers what names none, and all are in memory from the start. Without
     /// one, and where only this machine can ask, the built-in model is the first, and those of the hub's cache are loaded
     /// when they are asked for.
-    #[arg(value_name = "DIR|GGUF|HUB_ID", conflicts_with = "model")]
+    #[arg(value_name = "DIR|GGUF|HUB_ID", conflicts_with = "model", add = ArgValueCompleter::new(models))]
     pub(crate) models: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,

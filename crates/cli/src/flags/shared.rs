@@ -2,8 +2,10 @@
 
 use bench::load::{Api, Target};
 use clap::{Args, ValueEnum};
+use clap_complete::ArgValueCompleter;
 use kernels::threads::NodeChoice;
 
+use super::completions::models;
 use super::values::{positive, size};
 use crate::failure::Failure;
 
@@ -13,7 +15,7 @@ pub(crate) struct ModelFlags {
     /// A directory in Hugging Face layout, a GGUF file (of several parts, the first), or a hub id such as
     /// Qwen/Qwen2.5-0.5B-Instruct, taken from the local Hugging Face cache or downloaded into it. Default: the built-in
     /// model.
-    #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID")]
+    #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID", add = ArgValueCompleter::new(models))]
     pub(crate) model: Option<String>,
     /// Precision of the weights in memory: bf16, int8 with a scale per 128 weights, or int4 with a scale per 32
     /// weights (the embedding and the head stay int8). auto takes what the checkpoint is stored in, and int8 where
