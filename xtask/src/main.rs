@@ -19,6 +19,7 @@
 //! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
 //! schema [--examples N]       the document of the API against the server, by Schemathesis
 //! agents                      Codex, Claude Code and opencode against the server
+//! dist [--check]              tarballs, packages, image, wheel, formula; or made twice and installed
 //! routers                     vllm-router over workers of ours, some of which are killed
 //! dynamo                      NVIDIA Dynamo over workers of ours, some of which are killed and drained
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
@@ -31,6 +32,7 @@ mod chaos;
 mod checks;
 mod count;
 mod crosscheck;
+mod dist;
 mod dynamo;
 mod hostile;
 mod oracle;
@@ -55,9 +57,10 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
   test                      set up what the tests need, run what every change must pass: fmt build tests clients web
+                            install
   test --all                everything: every client and program, long tables of tests, 10 minutes of soak
   test --only STAGE         one stage of it: those above, targets loom planted hostile docs schema prometheus kubernetes
-                            crosscheck python deny routers dynamo real soak
+                            crosscheck python deny dist routers dynamo real soak
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   book                      build docs/ as a book into target/book (mdBook), and follow each of its links
@@ -85,6 +88,10 @@ const HELP: &str = "usage: cargo xtask <command>
                             fails if an answer is not what it says
   agents                    download Codex, Claude Code and opencode (1 GB on disk), ask each something: what they send has
                             to be understood, and the model is a random one
+  dist                      what people install without cargo, in target/dist: tarballs and .deb for x86-64 and aarch64,
+                            image, wheel, Homebrew formula, install.sh, SHA256SUMS
+  dist --check [DIR]        make them twice of the tests' binary, or take those in DIR; install each where nothing else is
+                            and ask it; a table of what that took
   routers                   vllm-router over workers of ours: two that read prompts and two that answer, some of which
                             are killed; and two that it finds prefixes in
   dynamo                    NVIDIA Dynamo's frontend and router over workers of ours, two that read prompts and two that
@@ -120,6 +127,9 @@ fn main() -> ExitCode {
         ["planted", bug] => planted::run(Some(bug)),
         ["agents"] => test::agents(),
         ["dynamo"] => dynamo::run(),
+        ["dist"] => dist::run(),
+        ["dist", "--check"] => dist::check(None).and_then(|mut check| shell::show(&mut check)),
+        ["dist", "--check", made] => dist::check(Some(made.as_ref())).and_then(|mut check| shell::show(&mut check)),
         ["routers"] => routers::run(),
         ["schema"] => test::schema(60),
         ["schema", "--examples", examples] => match examples.parse() {

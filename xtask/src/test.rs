@@ -13,6 +13,7 @@ use std::time::Instant;
 use crate::book;
 use crate::checks;
 use crate::crosscheck;
+use crate::dist;
 use crate::hostile;
 use crate::planted;
 use crate::prometheus;
@@ -63,12 +64,13 @@ const fn long(name: &'static str, run: fn(Extent) -> Result<Counts, String>) -> 
     Stage { name, is_quick: false, is_beside_tests: false, run }
 }
 
-const STAGES: [Stage; 20] = [
+const STAGES: [Stage; 22] = [
     quick("fmt", format),
     quick("build", build),
     quick("tests", tests),
     beside("clients", clients),
     beside("web", pages),
+    beside("install", install_script),
     long("targets", targets),
     long("loom", pool),
     long("planted", planted_bugs),
@@ -80,6 +82,7 @@ const STAGES: [Stage; 20] = [
     long("crosscheck", load_generators),
     long("python", package),
     long("deny", deny),
+    long("dist", distribution),
     long("routers", routers),
     long("dynamo", dynamo),
     long("real", real_models),
@@ -380,6 +383,16 @@ fn dynamo(_: Extent) -> Result<Counts, String> {
     Ok(Counts::default())
 }
 
+/// The script that installs, its service's unit: without a network and what is built.
+fn install_script(_: Extent) -> Result<Counts, String> {
+    count(command("python3", &["-B"]).arg(root().join("tests/dist/install.py")))
+}
+
+/// What people install without cargo, made twice and installed.
+fn distribution(_: Extent) -> Result<Counts, String> {
+    count(&mut dist::check(None)?)
+}
+
 /// What narrow weights cost on real checkpoints.
 fn real_models(_: Extent) -> Result<Counts, String> {
     crate::real::run(None)?;
@@ -469,6 +482,12 @@ pub(crate) fn write_reference() -> Result<(), String> {
         fs::write(&path, output.stdout).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
+}
+
+/// The binary that tests have.
+pub(crate) fn built() -> Result<PathBuf, String> {
+    build(Extent::Quick)?;
+    Ok(binary())
 }
 
 fn binary() -> PathBuf {
