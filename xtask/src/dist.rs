@@ -83,6 +83,7 @@ fn make(build: Build, to: &Path) -> Result<(), String> {
         ("buildah", "buildah"),
         ("mmdebstrap", "mmdebstrap"),
         ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+        (binary::AARCH64_HEADERS, "libc6-dev-arm64-cross"),
     ]);
     fresh(to)?;
     let work = to.with_extension("work");
@@ -90,22 +91,26 @@ fn make(build: Build, to: &Path) -> Result<(), String> {
     let moment = moment()?;
     let third_party = licences::third_party()?;
     let host = binary::built(Machine::X86_64, build)?.ok_or("the host's own binary cannot be built")?;
-    for machine in [Machine::X86_64, Machine::Aarch64] {
-        let Some(binary) = binary::built(machine, build)? else { continue };
+    let pack = |machine: Machine, binary: &Path| {
         let begin = Instant::now();
         let tree = work.join(format!("twostroke-{VERSION}-{}", machine.name()));
-        tree::plant(&tree, &tree::Parts { binary: &binary, writer: &host, machine, third_party: &third_party })?;
+        tree::plant(&tree, &tree::Parts { binary, writer: &host, machine, third_party: &third_party })?;
         packages::tarball(&tree, to, moment)?;
         packages::deb(&tree, machine, &work, to, moment)?;
         made(&format!("tarball and .deb for {}", machine.name()), begin);
-    }
+        Ok::<_, String>(tree)
+    };
+    let tree = pack(Machine::X86_64, &host)?;
     let begin = Instant::now();
-    if image::make(&work.join(format!("twostroke-{VERSION}-{}", Machine::X86_64.name())), &work, to, moment)? {
+    if image::make(&tree, &work, to, moment)? {
         made("image", begin);
     }
     let begin = Instant::now();
     binary::wheel(build, to, moment)?;
     made("wheel", begin);
+    if let Some(binary) = binary::built(Machine::Aarch64, build)? {
+        pack(Machine::Aarch64, &binary)?;
+    }
     packages::source_and_formula(to)?;
     packages::sums(to)
 }

@@ -83,10 +83,11 @@ fn install(packages: &[&str]) -> Result<(), String> {
     show(command("apt-get", &install).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
-/// Programs that some checks can do without, each with its Debian package: installed where they can be. Who misses one
-/// says what is skipped.
+/// Programs (or files) that some checks can do without, each with its Debian package: installed where they can be. Who
+/// misses one says what is skipped.
 pub(crate) fn programs(wanted: &[(&str, &str)]) {
-    let is_missing = |(program, _): &&(&str, &str)| !answers("sh", &["-c", &format!("command -v {program}")]);
+    let is_missing =
+        |(program, _): &&(&str, &str)| !answers("sh", &["-c", &format!("command -v {program} || test -e {program}")]);
     let packages: Vec<&str> = wanted.iter().filter(is_missing).map(|(_, package)| *package).collect();
     if !packages.is_empty()
         && let Err(problem) = install(&packages)

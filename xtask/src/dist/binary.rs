@@ -7,6 +7,9 @@ use crate::setup;
 use crate::shell::{cargo, command, root, show, target};
 use crate::test;
 
+/// What crates with code in C want of the cross compiler's library.
+pub(super) const AARCH64_HEADERS: &str = "/usr/aarch64-linux-gnu/include/stdlib.h";
+
 /// How the binaries are built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Build {
@@ -76,8 +79,8 @@ pub(super) fn built(machine: Machine, build: Build) -> Result<Option<PathBuf>, S
         skipped(&files, "its standard library cannot be installed");
         return Ok(None);
     }
-    if machine != Machine::X86_64 && !is_here(&linker) {
-        skipped(&files, &format!("{linker} is not here"));
+    if machine != Machine::X86_64 && (!is_here(&linker) || !Path::new(AARCH64_HEADERS).exists()) {
+        skipped(&files, &format!("{linker} or its C library is not here"));
         return Ok(None);
     }
     let (triple, profile) = (machine.triple(), build.profile());
