@@ -20,7 +20,7 @@ mod tree;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -155,6 +155,12 @@ fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), String> {
 fn filled(file: &str, values: &[(&str, &str)]) -> Result<String, String> {
     let text = read(&root().join("deploy").join(file))?;
     Ok(values.iter().fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value)))
+}
+
+/// Where cargo keeps the sources of crates.
+fn cargo_home() -> PathBuf {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).unwrap_or_default()
 }
 
 fn is_here(program: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{is_here, skipped};
+use super::{cargo_home, is_here, skipped};
 use crate::setup;
 use crate::shell::{cargo, command, root, show, target};
 use crate::test;
@@ -96,10 +96,8 @@ pub(super) fn built(machine: Machine, build: Build) -> Result<Option<PathBuf>, S
 
 /// No path of the machine that built it is in a binary.
 fn flags() -> String {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).unwrap_or_default();
     let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
-    [remap(&root(), "."), remap(&target(), "target"), remap(&home, "cargo")].join("\u{1f}")
+    [remap(&root(), "."), remap(&target(), "target"), remap(&cargo_home(), "cargo")].join("\u{1f}")
 }
 
 /// The wheel, which has the command too.

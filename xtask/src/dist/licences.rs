@@ -4,27 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::output;
+use super::{cargo_home, output};
 use crate::shell::cargo;
 
 /// Each crate with its licence, then each text of a licence with the crates that have it.
 pub(super) fn third_party() -> Result<String, String> {
-    let arguments = ["tree", "--locked", "--package", "cli", "--edges", "normal", "--prefix", "none", "--no-dedupe"];
+    let arguments = ["tree", "--locked", "--package", "cli", "--edges", "normal,no-proc-macro", "--prefix", "none"];
     let mut tree = cargo(&arguments);
-    let list = output(tree.args(["--target", "x86_64-unknown-linux-gnu", "--format", "{p}|{l}"]))?;
+    let list = output(tree.args(["--no-dedupe", "--target", "x86_64-unknown-linux-gnu", "--format", "{p}|{l}"]))?;
     let list = String::from_utf8_lossy(&list).into_owned();
-    // Those of this repository are listed with a path behind.
-    let crates: BTreeSet<&str> =
-        list.lines().filter(|line| !line.contains('(') || line.contains("(proc-macro)")).collect();
+    let lines: BTreeSet<(&str, &str)> = list.lines().filter_map(|line| line.split_once('|')).collect();
+    // Those of this repository have a path behind.
+    let crates = lines.into_iter().filter(|(package, _)| !package.contains('('));
     let sources = sources()?;
     let mut text = String::from("Crates that are linked into twostroke, and their licences.\n\n");
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for line in crates {
-        let (package, licence) = line.split_once('|').unwrap_or((line, ""));
-        let mut words = package.split(' ');
-        let (name, version) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    for (package, licence) in crates {
+        let (name, version) = package.split_once(" v").unwrap_or((package, ""));
         text.push_str(&format!("{name} {version}: {licence}\n"));
-        let folder = format!("{name}-{}", version.trim_start_matches('v'));
+        let folder = format!("{name}-{version}");
         let found = sources.iter().map(|source| source.join(&folder)).find(|path| path.is_dir());
         let folder = found.ok_or_else(|| format!("the source of {name} {version} is not in cargo's registry"))?;
         for licence in licences(&folder)? {
@@ -39,9 +37,7 @@ pub(super) fn third_party() -> Result<String, String> {
 
 /// Where cargo keeps what it has unpacked.
 fn sources() -> Result<Vec<PathBuf>, String> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).ok_or("there is no home directory")?;
-    let sources = home.join("registry/src");
+    let sources = cargo_home().join("registry/src");
     let folders = fs::read_dir(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
     Ok(folders.flatten().map(|entry| entry.path()).collect())
 }
