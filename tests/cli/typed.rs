@@ -21,9 +21,9 @@ fn first_words_of_other_programs() {
         (&["show"], 0, "parameters"),
         (&["show", "lantern"], 0, "KV cache"),
         (&["show", "qwen3-8b"], 0, "no files"),
-        (&["completion", "bash"], 0, "complete -F"),
+        (&["completions", "bash"], 0, "-F _twostroke"),
         (&["completion", "zsh"], 0, "#compdef twostroke"),
-        (&["completion", "fish"], 0, "complete -c twostroke"),
+        (&["completions", "fish"], 0, "--command twostroke"),
         // Ollama's.
         (
             &["run", "llama3.2", "hi"],

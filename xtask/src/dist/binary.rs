@@ -86,7 +86,10 @@ pub(super) fn built(machine: Machine, build: Build) -> Result<Option<PathBuf>, S
     let (triple, profile) = (machine.triple(), build.profile());
     let mut cargo = cargo(&["build", "--quiet", "--locked", "--package", "cli"]);
     cargo.args(["--profile", profile, "--target", triple]).env("CARGO_ENCODED_RUSTFLAGS", flags());
-    if machine != Machine::X86_64 {
+    if machine == Machine::X86_64 {
+        // Together, so that dependencies have the same features and the wheel is of what is compiled for the binary.
+        cargo.args(["--package", "python"]);
+    } else {
         let name = triple.to_uppercase().replace('-', "_");
         cargo.env(format!("CARGO_TARGET_{name}_LINKER"), linker);
     }
@@ -100,12 +103,12 @@ fn flags() -> String {
     [remap(&root(), "."), remap(&target(), "target"), remap(&cargo_home(), "cargo")].join("\u{1f}")
 }
 
-/// The wheel, which has the command too.
+/// The wheel, which has the command too. Tests of the package have theirs built likewise, so there is one already.
 pub(super) fn wheel(build: Build, to: &Path, moment: u64) -> Result<(), String> {
     let python = setup::python_exactly("venv-dist", &root().join("tests/dist/requirements.txt"))?;
     let maturin = python.with_file_name("maturin");
     let mut maturin = command(maturin, &["build", "--quiet", "--locked", "--strip", "--compatibility"]);
-    maturin.args(["manylinux_2_34", "--profile", build.profile(), "--manifest-path"]);
+    maturin.args(["manylinux_2_34", "--profile", "release", "--manifest-path"]);
     maturin.arg(root().join("crates/python/Cargo.toml")).arg("--out").arg(to);
     if build == Build::Release {
         maturin.args(["--target", Machine::X86_64.triple()]).env("CARGO_ENCODED_RUSTFLAGS", flags());
