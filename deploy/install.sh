@@ -4,8 +4,8 @@
 #   curl -fsSL "$TWOSTROKE_BASE_URL/install.sh" | sh                     to ~/.local, as root to /usr/local
 #   curl -fsSL "$TWOSTROKE_BASE_URL/install.sh" | sh -s -- --uninstall   what it has installed, and nothing else
 #
-# The variable names where SHA256SUMS and the tarballs lie; it has to be exported. A file whose sum is not the one listed,
-# half of one, a full disk, a machine that there is no tarball for: one line says so and nothing is installed.
+# The variable names where SHA256SUMS and the tarballs lie; it has to be exported. A file whose sum is not the one
+# listed, half of one, a full disk, a machine that there is no tarball for: one line says so and nothing is installed.
 set -eu
 
 say() {
@@ -72,8 +72,8 @@ prepare() {
         fail "the program does not start here (it needs glibc 2.34 or later and libgcc): $(tail -n 1 "$stage/problem")"
 }
 
-# Moves every file to its place, which takes no room on the disk, and lists it for --uninstall. What an earlier version had
-# and this one has not goes.
+# Moves every file to its place, which takes no room on the disk, and lists it for --uninstall. What an earlier version
+# had and this one has not goes.
 put() {
     new="$tree/share/twostroke/installed"
     { mkdir -p "$tree/share/twostroke" && (cd "$tree" && find . -type f | sed 's|^\./||' | sort) > "$stage/files" &&
@@ -105,7 +105,7 @@ uninstall() {
         exit 1
     }
     while read -r file; do remove "$file"; done < "$list"
-    say "removed from $prefix; models and what was measured stay in ${XDG_CACHE_HOME:-~/.cache}/huggingface and twostroke"
+    say "removed from $prefix; models and what was measured stay in ${XDG_CACHE_HOME:-~/.cache}"
 }
 
 main() {

@@ -1,4 +1,4 @@
-"""Checks one after another, each with its time, skipped by name where a program is missing; a closing line that counts."""
+"""Checks one after another, each with its time, skipped by name where a program is missing, and a closing line."""
 
 import functools
 import shutil

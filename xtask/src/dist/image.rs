@@ -1,4 +1,5 @@
-//! The container image: Debian's C library, the tree and a user without rights, put together by buildah without a daemon.
+//! The container image: Debian's C library, the tree and a user without rights, put together by buildah, without a
+//! daemon.
 
 use std::ffi::OsStr;
 use std::path::Path;
