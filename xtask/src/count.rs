@@ -57,15 +57,15 @@ fn figures() -> Result<Vec<Figure>, String> {
     let rust = tracked("*.rs")?;
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 228_000 },
-        Figure { name: "code of engine", value: code("engine")?, limit: 8_600 },
-        Figure { name: "code of server", value: code("server")?, limit: 12_000 },
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 234_000 },
+        Figure { name: "code of engine", value: code("engine")?, limit: 8_750 },
+        Figure { name: "code of server", value: code("server")?, limit: 12_700 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 14 },
         Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 15 },
         Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 6 },
         Figure { name: "lines with banned words", value: banned(&rust)?, limit: 3 },
-        Figure { name: "binaries of tests", value: test_binaries()?, limit: 45 },
+        Figure { name: "binaries of tests", value: test_binaries()?, limit: 46 },
         Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 5_000 },
     ])
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use protocol::Nanos;
 
-/// A model stays so many times as long as the next takes to load.
+/// A model stays for this multiple of the time that the next takes to load.
 const STAYS: u64 = 3;
 /// One without requests for so long has no work.
 const QUIET: Nanos = Nanos(1_000_000_000);

@@ -60,8 +60,9 @@ fn every_route_but_health_the_page_and_the_document_needs_the_key() {
         for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"] {
             // Slashes that stand twice or at the end are as if they were not there.
             let plain = format!("/{}", path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"));
-            let is_file = ["/app.js", "/calculator.js", "/highlight.js", "/tour.js", "/app.css", "/favicon.svg", "/licences.txt"]
-                .contains(&plain.as_str());
+            let is_file =
+                ["/app.js", "/calculator.js", "/highlight.js", "/tour.js", "/app.css", "/favicon.svg", "/licences.txt"]
+                    .contains(&plain.as_str());
             let is_open = is_file || ["/health", "/", "/docs", "/openapi.json"].contains(&plain.as_str());
             let open = method == "GET" && is_open;
             let expected = if open { 200 } else { 401 };
