@@ -258,8 +258,6 @@ mod tests {
             (&["rm"], "MODEL"),
             (&["push", "llama3"], "twostroke quantize"),
             (&["cp", "llama3", "mine"], "twostroke quantize"),
-            (&["ps"], "twostroke top"),
-            (&["stop", "llama3"], "twostroke top"),
             (&["completions", "tcsh"], "tcsh"),
             (&["serve", "--return-tokens-as-token-ids"], "return_tokens_as_token_ids"),
             (&["serve", "--enable-force-include-usage"], "include_usage"),
