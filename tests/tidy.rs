@@ -10,6 +10,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("protocol", ""),
     ("scheduler", "protocol"),
     ("ledger", "protocol scheduler"),
+    ("residency", "protocol"),
     ("kernels", ""),
     ("files", ""),
     ("roofline", "kernels"),
@@ -39,7 +40,8 @@ const ARROWS: &[(&str, &str)] = &[
     ("batches", "telemetry transport files"),
     (
         "server",
-        "protocol batches dialect engine telemetry transport files replay model text roofline scheduler plan figures",
+        "protocol batches dialect engine telemetry transport files replay model text residency roofline scheduler plan \
+         figures",
     ),
     ("sim", "protocol scheduler files figures"),
     ("launch", "engine model text checkpoint hub kernels"),
@@ -50,7 +52,7 @@ const ARROWS: &[(&str, &str)] = &[
     (
         "cli",
         "protocol server batches bench dialect launch replay engine model text checkpoint hub \
-         quality rates roofline kernels scheduler sim plan files figures kv-events receipt",
+         quality rates residency roofline kernels scheduler sim plan files figures kv-events receipt",
     ),
     ("python", "cli engine text scheduler"),
 ];
@@ -549,11 +551,12 @@ fn time_is_an_argument() {
         "crates/kernels/src/threads/sync.rs",
         "crates/rates/src/calibrate.rs",
         "crates/speculate/src/medusa.rs",
+        "crates/residency/src/manager.rs",
     ];
     let elsewhere = paths.filter(|path| !measures.iter().any(|file| path == Path::new(file)));
     let clocks = elsewhere.flat_map(|path| lines_with(&path, &["Instant::now", "SystemTime"])).collect();
     assert_none(
-        "only engine, server, telemetry, transport, batches, bench, cli, kv-events and the measurements of limits and steps look at a clock",
+        "only engine, server, telemetry, transport, batches, bench, cli, kv-events, the manager of models and the measurements of limits and steps look at a clock",
         clocks,
     );
 }

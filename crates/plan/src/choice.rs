@@ -10,7 +10,7 @@ use kernels::WeightClass;
 use roofline::Machine;
 
 use crate::fleet::{FleetSize, Users};
-use crate::question::{Here, Prices, Question, WhichMachine};
+use crate::question::{Here, PriceList, Question, WhichMachine};
 use crate::units::{duration, thousands};
 use crate::{Ask, Deployment};
 
@@ -23,7 +23,7 @@ const ROWS: usize = 12;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choices {
     /// The Pareto front, the cheapest first, or where there are no prices the fewest machines.
-    pub rows: Vec<Choice>,
+    pub rows: Vec<FleetChoice>,
     /// Rows of the front that are not listed.
     pub left_off: usize,
     /// Whether the rows are ordered by price.
@@ -40,7 +40,7 @@ pub struct Choices {
 
 /// A choice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct FleetChoice {
     /// The machine's name.
     pub machine: String,
     /// Machines in one instance.
@@ -68,12 +68,12 @@ pub struct Unmet {
     pub on: String,
 }
 
-impl Choice {
-    fn of(deployment: &Deployment, name: String, fleet: FleetSize) -> Choice {
+impl FleetChoice {
+    fn of(deployment: &Deployment, name: String, fleet: FleetSize) -> FleetChoice {
         let machine = &deployment.machine;
         let all = |of_one: Option<f64>| of_one.map(|value| value * fleet.machines as f64);
         let (price, watts) = (all(machine.price_per_hour), all(machine.watts));
-        Choice { machine: name, count: machine.count, weights: deployment.demands.weights, fleet, price, watts }
+        FleetChoice { machine: name, count: machine.count, weights: deployment.demands.weights, fleet, price, watts }
     }
 
     /// Machines of all instances.
@@ -96,7 +96,7 @@ impl Choice {
         [self.price.unwrap_or(self.cards() as f64), self.fleet.ttft, self.fleet.tpot, lost]
     }
 
-    fn beats(&self, other: &Choice) -> bool {
+    fn beats(&self, other: &FleetChoice) -> bool {
         let (own, other) = (self.figures(), other.figures());
         own != other && own.iter().zip(&other).all(|(own, other)| own <= other)
     }
@@ -127,11 +127,11 @@ impl Question {
                     let Ok(deployment) = question.deploy(here) else { continue };
                     tried += 1;
                     let fleet = deployment.fleet(&ask, &users);
-                    fitting.extend(fleet.map(|fleet| Choice::of(&deployment, name.clone(), fleet)));
+                    fitting.extend(fleet.map(|fleet| FleetChoice::of(&deployment, name.clone(), fleet)));
                 }
             }
         }
-        Some(Choices::of(fitting, tried, !matches!(self.prices, Prices::None), &users))
+        Some(Choices::of(fitting, tried, !matches!(self.prices, PriceList::None), &users))
     }
 
     /// With prices those that have one, and else all that are known.
@@ -142,9 +142,9 @@ impl Question {
             given @ WhichMachine::Given { .. } => (given.clone(), "given".to_string()),
         };
         match &self.prices {
-            Prices::Own(_) => vec![own],
-            Prices::Listed(prices) => prices.iter().map(|(name, _)| named(name.clone())).collect(),
-            Prices::None => {
+            PriceList::Own(_) => vec![own],
+            PriceList::Listed(prices) => prices.iter().map(|(name, _)| named(name.clone())).collect(),
+            PriceList::None => {
                 let known = Machine::known().filter(|known| !known.name.eq_ignore_ascii_case(&own.1));
                 let known: Vec<_> = known.map(|known| named(known.name)).collect();
                 [vec![own], known].concat()
@@ -154,10 +154,10 @@ impl Question {
 }
 
 impl Choices {
-    fn of(fitting: Vec<Choice>, tried: usize, is_priced: bool, users: &Users) -> Choices {
-        let good: Vec<&Choice> = fitting.iter().filter(|choice| !choice.fleet.misses_target).collect();
+    fn of(fitting: Vec<FleetChoice>, tried: usize, is_priced: bool, users: &Users) -> Choices {
+        let good: Vec<&FleetChoice> = fitting.iter().filter(|choice| !choice.fleet.misses_target).collect();
         let front = good.iter().filter(|choice| !good.iter().any(|other| other.beats(choice)));
-        let mut rows: Vec<Choice> = front.map(|&choice| choice.clone()).collect();
+        let mut rows: Vec<FleetChoice> = front.map(|&choice| choice.clone()).collect();
         rows.sort_by(|a, b| a.figures().partial_cmp(&b.figures()).expect("times and prices are numbers"));
         let left_off = rows.len().saturating_sub(ROWS);
         rows.truncate(ROWS);
@@ -199,11 +199,12 @@ impl Choices {
 }
 
 /// Which targets all of `fitting` miss. If each is met by some, then both on the choice that is nearest.
-fn unmet(fitting: &[Choice], users: &Users) -> Vec<Unmet> {
+fn unmet(fitting: &[FleetChoice], users: &Users) -> Vec<Unmet> {
     let targets = [("ttft", users.ttft), ("tpot", users.tpot)];
     let targets = targets.into_iter().filter_map(|(name, target)| Some((name, target?)));
-    let reached = |choice: &Choice, target: &str| if target == "ttft" { choice.fleet.ttft } else { choice.fleet.tpot };
-    let of = |(target, wanted): (&'static str, f64), choice: &Choice| {
+    let reached =
+        |choice: &FleetChoice, target: &str| if target == "ttft" { choice.fleet.ttft } else { choice.fleet.tpot };
+    let of = |(target, wanted): (&'static str, f64), choice: &FleetChoice| {
         let (best, on) = (reached(choice, target), choice.words());
         Unmet { target, wanted, best, on }
     };
@@ -216,7 +217,7 @@ fn unmet(fitting: &[Choice], users: &Users) -> Vec<Unmet> {
         return missed;
     }
     let excess =
-        |choice: &Choice| targets.clone().map(|(name, wanted)| reached(choice, name) / wanted).fold(0.0, f64::max);
+        |choice: &FleetChoice| targets.clone().map(|(name, wanted)| reached(choice, name) / wanted).fold(0.0, f64::max);
     let nearest = fitting.iter().min_by(|a, b| excess(a).total_cmp(&excess(b)));
     nearest.map_or_else(Vec::new, |nearest| targets.clone().map(|target| of(target, nearest)).collect())
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::units::rounded;
-use crate::{Choices, Cost, Costs, FleetSize, Plan, Profile, SpeculationPlan};
+use crate::{Choices, Costs, FleetSize, PhaseCost, Plan, Profile, SpeculationPlan};
 
 pub(crate) fn ms(seconds: f64) -> f64 {
     // Floors are compared exactly.
@@ -185,7 +185,7 @@ fn exact(value: f64) -> f64 {
 }
 
 fn costs(costs: &Costs) -> Value {
-    let of = |cost: &Cost| {
+    let of = |cost: &PhaseCost| {
         json!({
             "machine_seconds": exact(cost.seconds),
             "price": cost.price.map(exact),

@@ -34,16 +34,17 @@ mod speculation;
 mod text;
 pub mod units;
 
-pub use choice::{Choice, Choices, Unmet};
+pub use choice::{Choices, FleetChoice, Unmet};
 pub use cost::Simulated;
 pub use division::{Division, DivisionVerdict};
 pub use fleet::{Cap, FleetSize, USE, Users};
 pub use gain::Gain;
 pub use memory::Memory;
 pub use named::NamedModel;
-pub use price::{Cost, Costs};
+pub use price::{Costs, PhaseCost};
 pub use question::{
-    HERE, Here, Loaded, PARAMETERS, Parameter, ParameterKind, Prices, Problem, Question, WhichMachine, is_here, presets,
+    HERE, Here, Loaded, PARAMETERS, Parameter, ParameterKind, PriceList, Problem, Question, WhichMachine, is_here,
+    presets,
 };
 pub use speculation::{SpeculationModel, SpeculationPlan};
 

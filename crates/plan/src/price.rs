@@ -12,7 +12,7 @@ use crate::{Ask, Deployment, Plan};
 
 /// What something costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cost {
+pub struct PhaseCost {
     /// Seconds of a machine, or of all machines of an instance, waiting included.
     pub seconds: f64,
     /// In the currency of the machine's price; `None` without one.
@@ -27,13 +27,13 @@ pub struct Costs {
     /// Requests that decode together: of a fleet, those that its targets and its memory allow.
     pub batch: usize,
     /// A million computed prompt tokens.
-    pub input: Cost,
+    pub input: PhaseCost,
     /// A million cached prompt tokens; `None` without any.
-    pub cached: Option<Cost>,
+    pub cached: Option<PhaseCost>,
     /// A million output tokens, reasoning included.
-    pub output: Cost,
+    pub output: PhaseCost,
     /// The request.
-    pub request: Cost,
+    pub request: PhaseCost,
 }
 
 impl Plan {
@@ -57,7 +57,7 @@ impl Deployment {
             let hours = seconds / 3600.0;
             let machine = &self.machine;
             let price = machine.price_per_hour.map(|price| price * hours);
-            Cost { seconds, price, watt_hours: machine.watts.map(|watts| watts * hours) }
+            PhaseCost { seconds, price, watt_hours: machine.watts.map(|watts| watts * hours) }
         };
         Costs {
             batch: ask.batch,

@@ -44,7 +44,7 @@ pub struct Question {
     /// Most watts of one machine; `None`: what its vendor says.
     pub watts: Option<f64>,
     /// Prices of machines.
-    pub prices: Prices,
+    pub prices: PriceList,
     /// Precision of the weights; `None`: that of the loaded model, or bf16.
     pub weights: Option<WeightClass>,
     /// Precision of keys and values; `None`: that of the loaded model, or bf16.
@@ -63,7 +63,7 @@ pub struct Question {
 
 /// What an hour of a machine costs, in any currency. No price is built in.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Prices {
+pub enum PriceList {
     /// Unknown.
     #[default]
     None,
@@ -73,15 +73,15 @@ pub enum Prices {
     Listed(Vec<(String, f64)>),
 }
 
-impl Prices {
+impl PriceList {
     /// Parses `2.00`, or `a100=2.00,h100=3.50`.
-    pub fn parse(text: &str) -> Result<Prices, Problem> {
+    pub fn parse(text: &str) -> Result<PriceList, Problem> {
         let price = |text: &str| match text.parse::<f64>() {
             Ok(price) if (1e-6..=1e6).contains(&price) => Ok(price),
             _ => wrong("price", "not a price of an hour above 0 and up to 1000000: 2.00, or a100=2.00,h100=3.50"),
         };
         if !text.contains('=') {
-            return price(text).map(Prices::Own);
+            return price(text).map(PriceList::Own);
         }
         let of_one = |pair: &str| {
             let (name, amount) = pair.split_once('=').unwrap_or((pair, ""));
@@ -93,14 +93,14 @@ impl Prices {
         let prices = text.split(',').map(of_one).collect::<Result<Vec<_>, _>>()?;
         match prices.iter().enumerate().find(|(at, (name, _))| prices[..*at].iter().any(|(other, _)| other == name)) {
             Some((_, (name, _))) => wrong("price", format!("{name} is there twice")),
-            None => Ok(Prices::Listed(prices)),
+            None => Ok(PriceList::Listed(prices)),
         }
     }
 
     fn of(&self, machine: &WhichMachine) -> Option<f64> {
         match (self, machine) {
-            (Prices::Own(price), _) => Some(*price),
-            (Prices::Listed(prices), WhichMachine::Named(name)) => {
+            (PriceList::Own(price), _) => Some(*price),
+            (PriceList::Listed(prices), WhichMachine::Named(name)) => {
                 prices.iter().find(|(listed, _)| listed.eq_ignore_ascii_case(name)).map(|&(_, price)| price)
             }
             _ => None,
@@ -305,7 +305,7 @@ impl Question {
             machines: number("machines", 1)?,
             link: amount("link", "450G")?,
             watts: amount("watts", "400")?,
-            prices: get("price").map_or(Ok(Prices::None), Prices::parse)?,
+            prices: get("price").map_or(Ok(PriceList::None), PriceList::parse)?,
             weights: get("weights").map(weight_class).transpose()?,
             kv_dtype: get("kv").map(kv_dtype).transpose()?,
             expert_memory: amount("expert_memory", "8G")?,

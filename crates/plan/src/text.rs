@@ -6,7 +6,8 @@ use roofline::{Basis, NOT_KNOWN};
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
 use crate::{
-    Choices, Cost, Deployment, Division, DivisionVerdict, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking,
+    Choices, Deployment, Division, DivisionVerdict, FleetSize, HERE, PhaseCost, Plan, Profile, SpeculationPlan,
+    Thinking,
 };
 
 /// Bytes with a decimal prefix, as in product specifications.
@@ -258,7 +259,7 @@ impl Plan {
     /// `None` if neither a price nor the power of the machine is known.
     fn costs_line(&self) -> Option<String> {
         let costs = self.costs();
-        let of = |cost: &Cost| {
+        let of = |cost: &PhaseCost| {
             let energy = cost.watt_hours.map(|hours| format!("{}Wh", joined(hours)));
             let parts: Vec<String> = cost.price.map(money).into_iter().chain(energy).collect();
             (!parts.is_empty()).then(|| parts.join(" and "))

@@ -9,5 +9,5 @@ mod manager;
 #[cfg(test)]
 mod tests;
 
-pub use machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, Ticket};
-pub use manager::{Entered, Loaded, Manager, Report, Standing};
+pub use machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, WaitTicket};
+pub use manager::{Entered, LoadProgress, Manager, ResidentModel, Standing};

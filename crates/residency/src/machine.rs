@@ -31,7 +31,7 @@ pub struct ModelId(pub usize);
 
 /// One who waits for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct WaitTicket(pub u64);
 
 /// What holds for all models.
 #[derive(Clone, Copy, Debug)]
@@ -95,9 +95,9 @@ pub enum Action {
     /// Drop it: [`Residency::gone`] follows.
     Unload(ModelId),
     /// It may be asked: [`Residency::ended`] follows.
-    Admit(Ticket),
+    Admit(WaitTicket),
     /// It is not answered.
-    Refuse(Ticket, Refusal),
+    Refuse(WaitTicket, Refusal),
 }
 
 /// Why a request for a model is not answered.
@@ -125,7 +125,7 @@ struct Model {
     open: usize,
     /// When its last request ended, or it was loaded.
     idle_since: Nanos,
-    waiting: VecDeque<(Ticket, Nanos)>,
+    waiting: VecDeque<(WaitTicket, Nanos)>,
     /// It is to be loaded although no request asks for it.
     starts: bool,
     /// It is to leave as soon as it is idle, although no room is needed.
@@ -206,11 +206,11 @@ impl Residency {
     }
 
     /// A request asks for it. Its ticket is admitted or refused by a later [`Residency::decide`], unless too many wait.
-    pub fn ask(&mut self, id: ModelId, now: Nanos) -> Result<Ticket, Refusal> {
+    pub fn ask(&mut self, id: ModelId, now: Nanos) -> Result<WaitTicket, Refusal> {
         if self.models.values().map(|model| model.waiting.len()).sum::<usize>() >= self.rules.most_waiting {
             return Err(Refusal::Full);
         }
-        let ticket = Ticket(self.next_ticket);
+        let ticket = WaitTicket(self.next_ticket);
         self.next_ticket += 1;
         let model = self.models.get_mut(&id).expect("it was added");
         model.waiting.push_back((ticket, now));
@@ -218,7 +218,7 @@ impl Residency {
     }
 
     /// Who waited has left; true if it was still waiting, else [`Residency::ended`] is due.
-    pub fn withdraw(&mut self, ticket: Ticket) -> bool {
+    pub fn withdraw(&mut self, ticket: WaitTicket) -> bool {
         let find = |model: &Model| model.waiting.iter().position(|&(other, _)| other == ticket);
         for model in self.models.values_mut() {
             if let Some(at) = find(model) {

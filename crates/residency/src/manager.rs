@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use protocol::Nanos;
 use tokio::sync::{Notify, oneshot};
 
-use crate::machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, Ticket};
+use crate::machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, WaitTicket};
 
 /// A model in memory, as those see it who ask it.
-pub trait Loaded: Clone + Send + Sync + 'static {
+pub trait ResidentModel: Clone + Send + Sync + 'static {
     /// Bytes that it takes.
     fn bytes(&self) -> u64;
 
@@ -22,12 +22,12 @@ pub trait Loaded: Clone + Send + Sync + 'static {
 
 /// What a loader tells of how far it is.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct LoadProgress {
     done: AtomicU64,
     total: AtomicU64,
 }
 
-impl Report {
+impl LoadProgress {
     /// So much of all.
     pub fn at(&self, done: u64, total: u64) {
         self.done.store(done, Ordering::Relaxed);
@@ -42,18 +42,18 @@ impl Report {
 }
 
 /// Loads a model, or says why not. Blocks.
-type Loader<R> = dyn Fn(ModelId, &Report) -> Result<R, String> + Send + Sync;
+type Loader<R> = dyn Fn(ModelId, &LoadProgress) -> Result<R, String> + Send + Sync;
 
 /// The models of a process. Clones are of the same.
-pub struct Manager<R: Loaded>(Arc<Inner<R>>);
+pub struct Manager<R: ResidentModel>(Arc<Inner<R>>);
 
-impl<R: Loaded> Clone for Manager<R> {
+impl<R: ResidentModel> Clone for Manager<R> {
     fn clone(&self) -> Manager<R> {
         Manager(self.0.clone())
     }
 }
 
-struct Inner<R: Loaded> {
+struct Inner<R: ResidentModel> {
     state: Mutex<State<R>>,
     loader: Box<Loader<R>>,
     begun: Instant,
@@ -64,11 +64,11 @@ struct Inner<R: Loaded> {
 /// Who waits for a model, and where it hears of it.
 type Waiter<R> = (ModelId, oneshot::Sender<Result<Entered<R>, Refusal>>);
 
-struct State<R: Loaded> {
+struct State<R: ResidentModel> {
     machine: Residency,
     loaded: BTreeMap<ModelId, R>,
-    loading: BTreeMap<ModelId, Arc<Report>>,
-    waiters: BTreeMap<Ticket, Waiter<R>>,
+    loading: BTreeMap<ModelId, Arc<LoadProgress>>,
+    waiters: BTreeMap<WaitTicket, Waiter<R>>,
     is_closed: bool,
 }
 
@@ -89,11 +89,11 @@ pub struct Standing {
     pub leaves_in: Option<Duration>,
 }
 
-impl<R: Loaded> Manager<R> {
+impl<R: ResidentModel> Manager<R> {
     /// Without a model. `loader` runs on a thread of its own.
     pub fn new(
         rules: Rules,
-        loader: impl Fn(ModelId, &Report) -> Result<R, String> + Send + Sync + 'static,
+        loader: impl Fn(ModelId, &LoadProgress) -> Result<R, String> + Send + Sync + 'static,
     ) -> Manager<R> {
         let state = State {
             machine: Residency::new(rules),
@@ -191,7 +191,7 @@ fn nanos(time: Duration) -> Nanos {
     Nanos(time.as_nanos().min(u128::from(u64::MAX)) as u64)
 }
 
-impl<R: Loaded> Inner<R> {
+impl<R: ResidentModel> Inner<R> {
     fn state(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,7 +228,7 @@ impl<R: Loaded> Inner<R> {
     fn begin(self: &Arc<Self>, state: &mut State<R>, action: Action) -> Option<Entered<R>> {
         match action {
             Action::Load(id) => {
-                let report = Arc::new(Report::default());
+                let report = Arc::new(LoadProgress::default());
                 state.loading.insert(id, report.clone());
                 let inner = self.clone();
                 self.start(state, id, "load", move || inner.load(id, &report));
@@ -265,7 +265,7 @@ impl<R: Loaded> Inner<R> {
         }
     }
 
-    fn load(self: &Arc<Self>, id: ModelId, report: &Report) {
+    fn load(self: &Arc<Self>, id: ModelId, report: &LoadProgress) {
         let loaded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.loader)(id, report)));
         let loaded = loaded.unwrap_or_else(|_| Err("an internal error".to_owned()));
         let mut state = self.state();
@@ -283,13 +283,13 @@ impl<R: Loaded> Inner<R> {
 }
 
 /// One who waits. Leaving before the answer withdraws.
-struct Waiting<R: Loaded> {
+struct Waiting<R: ResidentModel> {
     manager: Arc<Inner<R>>,
-    ticket: Ticket,
+    ticket: WaitTicket,
     is_over: bool,
 }
 
-impl<R: Loaded> Drop for Waiting<R> {
+impl<R: ResidentModel> Drop for Waiting<R> {
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -304,14 +304,14 @@ impl<R: Loaded> Drop for Waiting<R> {
 }
 
 /// A model that answers a request: it stays in memory until this is dropped.
-pub struct Entered<R: Loaded> {
+pub struct Entered<R: ResidentModel> {
     /// What answers.
     pub handle: R,
     id: ModelId,
     manager: Weak<Inner<R>>,
 }
 
-impl<R: Loaded> Drop for Entered<R> {
+impl<R: ResidentModel> Drop for Entered<R> {
     fn drop(&mut self) {
         if let Some(inner) = self.manager.upgrade() {
             inner.state().machine.ended(self.id, inner.now());

@@ -8,8 +8,8 @@ use std::time::Duration;
 use protocol::Nanos;
 use testing::{Dice, is_long};
 
-use crate::machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, Ticket};
-use crate::manager::{Loaded, Manager};
+use crate::machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, WaitTicket};
+use crate::manager::{Manager, ResidentModel};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -45,7 +45,7 @@ impl World {
         self.decide()
     }
 
-    fn ask(&mut self, id: ModelId) -> Ticket {
+    fn ask(&mut self, id: ModelId) -> WaitTicket {
         self.residency.ask(id, Nanos(self.now)).expect("there is room to wait")
     }
 
@@ -221,7 +221,7 @@ fn chaos(seed: u64) {
         .collect();
     let (mut world, ids) = World::new(memory, &models);
     let (mut loading, mut leaving, mut open) = (Vec::new(), Vec::new(), Vec::new());
-    let mut waiting: BTreeMap<Ticket, ModelId> = BTreeMap::new();
+    let mut waiting: BTreeMap<WaitTicket, ModelId> = BTreeMap::new();
     let steps = 200;
     let mut calm = 0;
     for step in 0.. {
@@ -290,7 +290,7 @@ fn no_request_is_cut_or_waits_without_end_whatever_happens() {
 #[derive(Clone)]
 struct Nothing(Arc<AtomicUsize>);
 
-impl Loaded for Nothing {
+impl ResidentModel for Nothing {
     fn bytes(&self) -> u64 {
         40
     }

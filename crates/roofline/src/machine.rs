@@ -1,7 +1,8 @@
 //! Rates of a machine: a preset, one with given figures, or this machine as measured.
 //!
 //! Peaks are the vendors' published dense figures (no sparsity) for bf16 with sums in 32 bits and for int8, and their
-//! memory bandwidth. Watts are the vendors' limits of power for the card or the processor. The shares are the fraction that a serving engine reaches, from measurements where available:
+//! memory bandwidth. Watts are the vendors' limits of power for the card or the processor. The shares are
+//! the fraction that a serving engine reaches, from measurements where available:
 //!
 //! | machine | peaks | shares |
 //! | --- | --- | --- |

@@ -25,7 +25,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::Observe;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
-use residency::{Entered, Facts, Loaded, Manager, ModelId, Refusal, Report, Rules};
+use residency::{Entered, Facts, LoadProgress, Manager, ModelId, Refusal, ResidentModel, Rules};
 use serde::Deserialize;
 use serde_json::Value;
 use telemetry::metrics;
@@ -77,7 +77,7 @@ pub trait Catalog: Send + Sync {
     fn models(&self) -> Vec<KnownModel>;
 
     /// Starts an engine for the model of this name, or says why not. Blocks; others serve meanwhile.
-    fn start(&self, name: &str, report: &Report) -> Result<Arc<dyn Observe>, String>;
+    fn start(&self, name: &str, report: &LoadProgress) -> Result<Arc<dyn Observe>, String>;
 }
 
 /// Models beside the one that a server is started with.
@@ -97,7 +97,7 @@ pub(crate) struct Guest {
     runtime: tokio::runtime::Handle,
 }
 
-impl Loaded for Guest {
+impl ResidentModel for Guest {
     fn bytes(&self) -> u64 {
         let model = self.app.engine.model();
         // A tenth for what steps need beside them.
@@ -153,7 +153,7 @@ impl Several {
         // Set once it is there: the loader needs the names of what is known.
         Arc::new_cyclic(|several: &std::sync::Weak<Several>| {
             let (several, catalog_of_loader, options) = (several.clone(), catalog.clone(), options.clone());
-            let load = move |id: ModelId, report: &Report| {
+            let load = move |id: ModelId, report: &LoadProgress| {
                 let several = several.upgrade().ok_or("the server is shutting down")?;
                 let names = several.names(id);
                 let begun = Instant::now();

@@ -12,7 +12,7 @@ use std::path::Path;
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use launch::{Calibrate, Chosen, ModelSettings, Settings, machine};
-use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, Prices, Problem, Question, Users, WhichMachine};
+use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, PriceList, Problem, Question, Users, WhichMachine};
 use roofline::{Machine, ROWS_HERE};
 
 use crate::console::put_line;
@@ -74,7 +74,7 @@ fn question(flags: &PlanFlags, context: Option<usize>) -> Result<Question, Failu
         machines: flags.machines_per_instance,
         link: flags.link,
         watts: flags.watts,
-        prices: flags.price.clone().unwrap_or(Prices::None),
+        prices: flags.price.clone().unwrap_or(PriceList::None),
         weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()),
         expert_memory: flags.expert_memory,

@@ -104,7 +104,7 @@ mod tests {
             (
                 json!({"name": "a:latest", "size": 3_328_599_654_u64, "context_length": 8192, "state": {"value": "loaded"},
                     "requests": 2, "waiting": 1, "pinned": true}),
-                ["a", "3.1 GiB", "8192", "loaded", "2, 1 waits", "pinned"],
+                ["a", "3.10 GiB", "8192", "loaded", "2, 1 waits", "pinned"],
             ),
             (
                 json!({"name": "qwen3:4b", "size": 1024, "context_length": 4096, "requests": 0, "waiting": 3,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use plan::Prices;
+use plan::PriceList;
 
 use super::shared::{KvPrecision, SumOrder, Weights};
 use super::values::{acceptance, count, duration, link, positive, price, quantity, requests, rows, seats, share};
@@ -12,13 +12,13 @@ use super::values::{acceptance, count, duration, link, positive, price, quantity
 #[derive(Args, Debug)]
 pub(crate) struct PlanFlags {
     /// A known model (qwen3-8b, llama-3.1-8b, gemma-3-4b, gpt-oss-20b, mixtral-8x7b, deepseek-v3, glm-4.5-air and others;
-    /// a wrong name lists them all), a number of parameters (7b; 30b-a3b, of which a token uses 3), lantern (the built-in model), a directory with a
-    /// config.json, a GGUF file, or a hub id that is in the local cache. Weights are not needed.
+    /// a wrong name lists them all), a number of parameters (7b; 30b-a3b, of which a token uses 3), lantern (the built-in
+    /// model), a directory with a config.json, a GGUF file, or a hub id that is in the local cache. Weights are not needed.
     #[arg(short = 'm', long, value_name = "NAME|7b|DIR|GGUF|HUB_ID", default_value = "llama-3.1-8b")]
     pub(crate) model: String,
     /// A known machine (a100, h100, h200, b200, l40s, l4, t4, rtx-3090, rtx-4090, rtx-5090, gb10, mi300x, mi355x,
-    /// ryzen-ai-max-395, m2-ultra, xeon-8480, xeon-6980p, epyc-9654, epyc-9755, ryzen-9950x, epyc-2core), or `here`: this machine, its limits measured now, or the steps of this model
-    /// where a start of `serve` has measured them. Default: h100.
+    /// ryzen-ai-max-395, m2-ultra, xeon-8480, xeon-6980p, epyc-9654, epyc-9755, ryzen-9950x, epyc-2core), or
+    /// `here`: this machine, its limits measured now, or the steps of this model where a start of `serve` has measured them. Default: h100.
     #[arg(long, visible_alias = "hardware", value_name = "NAME|here", conflicts_with_all = ["flops", "bandwidth", "memory"])]
     pub(crate) machine: Option<String>,
     /// Instead of a known machine: operations per second that it reaches (312T).
@@ -39,7 +39,7 @@ pub(crate) struct PlanFlags {
     /// Price of an hour of the machine in any currency (2.00), or of several (a100=2.00,h100=3.50): what a million tokens
     /// cost, and which machines are the cheapest. None is built in.
     #[arg(long, value_name = "X|NAME=X,...", allow_negative_numbers = true, value_parser = price)]
-    pub(crate) price: Option<Prices>,
+    pub(crate) price: Option<PriceList>,
     /// Most watts that a machine draws (400), for the energy of tokens. Default: its vendor's figure.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = quantity)]
     pub(crate) watts: Option<f64>,

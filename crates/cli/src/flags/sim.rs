@@ -18,7 +18,8 @@ pub(crate) struct SimFlags {
     #[arg(short = 'm', long, value_name = "NAME|7b|DIR|GGUF|HUB_ID", default_value = "llama-3.1-8b")]
     pub(crate) model: String,
     /// A known machine (a100, h100, h200, b200, l40s, l4, t4, rtx-3090, rtx-4090, rtx-5090, gb10, mi300x, mi355x,
-    /// ryzen-ai-max-395, m2-ultra, xeon-8480, xeon-6980p, epyc-9654, epyc-9755, ryzen-9950x, epyc-2core), or `here`: this machine as measured now.
+    /// ryzen-ai-max-395, m2-ultra, xeon-8480, xeon-6980p, epyc-9654, epyc-9755, ryzen-9950x, epyc-2core), or
+    /// `here`: this machine as measured now.
     #[arg(long, visible_alias = "machine", value_name = "NAME|here", default_value = "h100")]
     pub(crate) hardware: String,
     /// Machines of one instance, as if nothing were lost between them.

@@ -154,8 +154,8 @@ pub(crate) fn acceptance(text: &str) -> Result<(f64, Option<String>), String> {
 }
 
 /// Prices of an hour: `2.00`, or `a100=2.00,h100=3.50`.
-pub(crate) fn price(text: &str) -> Result<plan::Prices, String> {
-    plan::Prices::parse(text).map_err(|problem| problem.problem)
+pub(crate) fn price(text: &str) -> Result<plan::PriceList, String> {
+    plan::PriceList::parse(text).map_err(|problem| problem.problem)
 }
 
 /// A coefficient of variation.

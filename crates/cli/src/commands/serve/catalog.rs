@@ -10,7 +10,7 @@ use engine::{Observe, Starting};
 use launch::{Chosen, Settings};
 use model::ModelConfig;
 use protocol::Nanos;
-use residency::{Facts, Report, Rules};
+use residency::{Facts, LoadProgress, Rules};
 use server::{Catalog, KnownModel, OtherModels};
 
 use crate::environment;
@@ -181,7 +181,7 @@ impl Catalog for CatalogOfServe {
         self.all().iter().filter_map(|entry| Some(self.known(entry)?.model)).collect()
     }
 
-    fn start(&self, name: &str, report: &Report) -> Result<Arc<dyn Observe>, String> {
+    fn start(&self, name: &str, report: &LoadProgress) -> Result<Arc<dyn Observe>, String> {
         let is_it = |known: &Known| known.model.names.iter().any(|own| own == name);
         let entries = self.all();
         let found = entries.iter().find_map(|entry| Some((entry, self.known(entry).filter(is_it)?)));
