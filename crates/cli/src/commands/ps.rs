@@ -109,7 +109,7 @@ mod tests {
             (
                 json!({"name": "qwen3:4b", "size": 1024, "context_length": 4096, "requests": 0, "waiting": 3,
                     "state": {"value": "loading", "percent": 43}, "pinned": false}),
-                ["qwen3:4b", "1.0 KiB", "4096", "loading 43 %", "0, 3 wait", "its requests end"],
+                ["qwen3:4b", "1 KiB", "4096", "loading 43 %", "0, 3 wait", "its requests end"],
             ),
             (
                 json!({"name": "b", "size": 0, "state": {"value": "loaded"}, "pinned": false, "idle_seconds_left": 241}),
