@@ -112,6 +112,9 @@ fn names_lists_and_what_leaves() {
     let named: Vec<&str> =
         tags["models"].as_array().unwrap().iter().filter_map(|entry| entry["name"].as_str()).collect();
     assert_eq!(named, ["lantern:latest", "llama2:latest", "mistral:latest"]);
+    let anthropics = server.request("GET", "/v1/models", &["anthropic-version: 2023-06-01"], "").1;
+    assert!(anthropics.contains("\"last_id\":\"mistral\""), "{anthropics}");
+    assert_eq!(server.request("DELETE", "/v1/models/llama2", &[], "").0, 405);
     // What is only looked at is not loaded.
     assert_eq!(post(&server, "/api/show", &json!({"model": "llama2"})).1["details"]["family"], "llama");
     let (code, answer) = server.request("GET", "/live/info?model=llama2", &[], "");
@@ -194,11 +197,32 @@ fn what_cannot_be_loaded_is_refused_by_name_and_harms_no_other() {
         (vec!["serve", "lantern", "/no/model"], "/no/model"),
         (vec!["serve", "lantern", "lantern", "--record", "/tmp/x"], "a server of one model"),
         (vec!["serve", "lantern", "--models=lantern"], "cannot be used with"),
+        (vec!["serve", "lantern", "lantern"], "is another's name"),
+        (
+            vec![
+                "serve",
+                "--models=lantern",
+                &format!("--models={}", json!({"model": model("llama2"), "name": "lantern"})),
+            ],
+            "is another's name",
+        ),
+        (
+            vec![
+                "serve",
+                "--models=lantern",
+                &format!("--models={}", json!({"model": model("llama2"), "name": ["a", ""]})),
+            ],
+            "or none",
+        ),
     ] {
         let refused = run(&mut twostroke(&arguments));
         assert_eq!(refused.code, Some(2), "{arguments:?}: {refused:?}");
         assert!(refused.stderr.contains(why), "{arguments:?}: {refused:?}");
     }
+    // What is to be there from the start and cannot be is said at the start.
+    let pinned = ["serve", "lantern", &model("llama2"), "--memory", "2MiB", "--kv-cache-memory-bytes", "4MiB"];
+    let refused = run(&mut twostroke(&pinned));
+    assert_eq!((refused.code, refused.stderr.contains("(--memory)")), (Some(1), true), "{refused:?}");
 }
 
 #[test]

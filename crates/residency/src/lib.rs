@@ -10,4 +10,4 @@ mod manager;
 mod tests;
 
 pub use machine::{Action, Facts, ModelId, Place, Refusal, Residency, Rules, WaitTicket};
-pub use manager::{Entered, LoadProgress, Manager, ResidentModel, Standing};
+pub use manager::{Entered, LoadingReport, Manager, ResidentModel, Standing};

@@ -273,6 +273,10 @@ impl Residency {
     pub fn decide(&mut self, now: Nanos) -> Vec<Action> {
         let mut actions = Vec::new();
         self.refuse(now, &mut actions);
+        if self.next_wanted(now).is_none() {
+            // Those that needed room have left.
+            self.reopen();
+        }
         self.admit(&mut actions);
         self.let_go(now, &mut actions);
         self.load_next(now, &mut actions);
@@ -350,20 +354,33 @@ impl Residency {
         }
     }
 
-    /// Loads the model that was asked for first, or makes room for it.
-    fn load_next(&mut self, now: Nanos, actions: &mut Vec<Action>) {
-        if self.models.values().any(|model| matches!(model.place, Place::Loading { .. })) {
-            return;
-        }
+    /// The model that is to be loaded next: pinned ones come with the start, then the one that was asked for first.
+    fn next_wanted(&self, now: Nanos) -> Option<ModelId> {
         let wanted = self.models.iter().filter(|(_, model)| match model.place {
             Place::Cold => model.starts && model.facts.bytes <= self.rules.memory || !model.waiting.is_empty(),
             Place::Failed { at, .. } => now.since(at) >= RETRY && !model.waiting.is_empty(),
             _ => false,
         });
-        // Pinned ones come with the start.
-        let Some((&id, model)) = wanted.min_by_key(|(_, model)| model.waits_since().unwrap_or_default()) else {
+        let first = wanted.min_by_key(|(_, model)| model.waits_since().unwrap_or_default());
+        first.map(|(&id, _)| id)
+    }
+
+    /// No room is needed: those that were to leave for it take requests again.
+    fn reopen(&mut self) {
+        for model in self.models.values_mut() {
+            if let Place::Serving { closing, .. } = &mut model.place {
+                *closing = false;
+            }
+        }
+    }
+
+    /// Loads the model that was asked for first, or makes room for it.
+    fn load_next(&mut self, now: Nanos, actions: &mut Vec<Action>) {
+        if self.models.values().any(|model| matches!(model.place, Place::Loading { .. })) {
             return;
-        };
+        }
+        let Some(id) = self.next_wanted(now) else { return };
+        let model = &self.models[&id];
         let (needs, loads_in, since) = (model.facts.bytes, model.facts.loads_in, model.waits_since());
         let sum = |what: &dyn Fn(&Model) -> bool| -> u64 {
             self.models.values().filter(|model| what(model)).map(Model::takes).sum()

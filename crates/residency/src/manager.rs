@@ -22,12 +22,12 @@ pub trait ResidentModel: Clone + Send + Sync + 'static {
 
 /// What a loader tells of how far it is.
 #[derive(Debug, Default)]
-pub struct LoadProgress {
+pub struct LoadingReport {
     done: AtomicU64,
     total: AtomicU64,
 }
 
-impl LoadProgress {
+impl LoadingReport {
     /// So much of all.
     pub fn at(&self, done: u64, total: u64) {
         self.done.store(done, Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl LoadProgress {
 }
 
 /// Loads a model, or says why not. Blocks.
-type Loader<R> = dyn Fn(ModelId, &LoadProgress) -> Result<R, String> + Send + Sync;
+type Loader<R> = dyn Fn(ModelId, &LoadingReport) -> Result<R, String> + Send + Sync;
 
 /// The models of a process. Clones are of the same.
 pub struct Manager<R: ResidentModel>(Arc<Inner<R>>);
@@ -67,7 +67,7 @@ type Waiter<R> = (ModelId, oneshot::Sender<Result<Entered<R>, Refusal>>);
 struct State<R: ResidentModel> {
     machine: Residency,
     loaded: BTreeMap<ModelId, R>,
-    loading: BTreeMap<ModelId, Arc<LoadProgress>>,
+    loading: BTreeMap<ModelId, Arc<LoadingReport>>,
     waiters: BTreeMap<WaitTicket, Waiter<R>>,
     is_closed: bool,
 }
@@ -93,7 +93,7 @@ impl<R: ResidentModel> Manager<R> {
     /// Without a model. `loader` runs on a thread of its own.
     pub fn new(
         rules: Rules,
-        loader: impl Fn(ModelId, &LoadProgress) -> Result<R, String> + Send + Sync + 'static,
+        loader: impl Fn(ModelId, &LoadingReport) -> Result<R, String> + Send + Sync + 'static,
     ) -> Manager<R> {
         let state = State {
             machine: Residency::new(rules),
@@ -228,7 +228,7 @@ impl<R: ResidentModel> Inner<R> {
     fn begin(self: &Arc<Self>, state: &mut State<R>, action: Action) -> Option<Entered<R>> {
         match action {
             Action::Load(id) => {
-                let report = Arc::new(LoadProgress::default());
+                let report = Arc::new(LoadingReport::default());
                 state.loading.insert(id, report.clone());
                 let inner = self.clone();
                 self.start(state, id, "load", move || inner.load(id, &report));
@@ -265,7 +265,7 @@ impl<R: ResidentModel> Inner<R> {
         }
     }
 
-    fn load(self: &Arc<Self>, id: ModelId, report: &LoadProgress) {
+    fn load(self: &Arc<Self>, id: ModelId, report: &LoadingReport) {
         let loaded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.loader)(id, report)));
         let loaded = loaded.unwrap_or_else(|_| Err("an internal error".to_owned()));
         let mut state = self.state();

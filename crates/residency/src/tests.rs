@@ -125,6 +125,18 @@ fn a_model_with_open_requests_is_never_unloaded_and_leaves_after_its_last_answer
 }
 
 #[test]
+fn a_model_that_was_to_leave_stays_where_its_room_is_needed_no_more() {
+    let (mut world, ids) = World::new(50, &[facts(30), facts(30)]);
+    world.load(ids[0]);
+    let first = world.ask(ids[1]);
+    assert_eq!(world.after(30), []);
+    assert!(matches!(world.residency.place(ids[0]), Place::Serving { closing: true, .. }));
+    let newcomer = world.ask(ids[0]);
+    assert!(world.residency.withdraw(first));
+    assert_eq!(world.decide(), [Action::Admit(newcomer)], "at once, without a load");
+}
+
+#[test]
 fn a_model_with_work_stays_three_times_as_long_as_the_next_loads_but_no_one_waits_longer_than_the_rule() {
     // How long the next loads, and after how many seconds the first closes.
     for (loads_in, closes_after) in [(1, 3), (10, 30), (300, 60)] {

@@ -56,7 +56,11 @@ fn next_token_due(seq: &Sequence, target: Nanos) -> Nanos {
 pub(crate) fn due(seq: &Sequence) -> Option<Nanos> {
     let targets = seq.request.targets;
     match seq.phase() {
-        Phase::Decode => targets.tpot.map(|target| next_token_due(seq, target)),
+        // One that is ahead of its target is owed no gap that shows.
+        Phase::Decode => targets.tpot.map(|target| {
+            let smooth = seq.last_token_at.0.saturating_add((LONGEST_GAP * target.0 as f64) as u64);
+            next_token_due(seq, target).min(Nanos(smooth))
+        }),
         Phase::Prefill => targets.ttft.map(|target| Nanos(seq.request.arrived.0.saturating_add(target.0))),
     }
 }

@@ -347,6 +347,9 @@ impl Server {
         let mut all_done = async || {
             let _ = open.wait_for(|open| *open == 0).await;
             app.drain.background_ended().await;
+            if let Some(several) = &several {
+                several.background_ended().await;
+            }
         };
         let drained = async {
             let done = async {

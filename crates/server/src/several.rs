@@ -12,6 +12,7 @@
 mod keep_alive;
 mod listing;
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -25,7 +26,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::Observe;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
-use residency::{Entered, Facts, LoadProgress, Manager, ModelId, Refusal, ResidentModel, Rules};
+use residency::{Entered, Facts, LoadingReport, Manager, ModelId, Refusal, ResidentModel, Rules};
 use serde::Deserialize;
 use serde_json::Value;
 use telemetry::metrics;
@@ -77,7 +78,7 @@ pub trait Catalog: Send + Sync {
     fn models(&self) -> Vec<KnownModel>;
 
     /// Starts an engine for the model of this name, or says why not. Blocks; others serve meanwhile.
-    fn start(&self, name: &str, report: &LoadProgress) -> Result<Arc<dyn Observe>, String>;
+    fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String>;
 }
 
 /// Models beside the one that a server is started with.
@@ -131,7 +132,15 @@ pub(crate) struct Several {
 #[derive(Default)]
 struct KnownModels {
     models: Vec<(KnownModel, ModelId)>,
+    /// Those of them that the catalog has now.
+    there: BTreeSet<ModelId>,
     asked: Option<Instant>,
+}
+
+impl KnownModels {
+    fn all_there(&self) -> Vec<(KnownModel, ModelId)> {
+        self.models.iter().filter(|(_, id)| self.there.contains(id)).cloned().collect()
+    }
 }
 
 /// What a body says before it is read whole.
@@ -139,10 +148,16 @@ struct KnownModels {
 struct Peeked {
     model: Option<String>,
     /// Ollama's older name of it.
-    name: Option<String>,
+    name: Option<Value>,
     keep_alive: Option<Value>,
     prompt: Option<Value>,
     messages: Option<Value>,
+}
+
+impl Peeked {
+    fn asked_for(&self) -> Option<String> {
+        self.model.clone().or_else(|| self.name.as_ref()?.as_str().map(str::to_owned))
+    }
 }
 
 impl Several {
@@ -153,7 +168,7 @@ impl Several {
         // Set once it is there: the loader needs the names of what is known.
         Arc::new_cyclic(|several: &std::sync::Weak<Several>| {
             let (several, catalog_of_loader, options) = (several.clone(), catalog.clone(), options.clone());
-            let load = move |id: ModelId, report: &LoadProgress| {
+            let load = move |id: ModelId, report: &LoadingReport| {
                 let several = several.upgrade().ok_or("the server is shutting down")?;
                 let names = several.names(id);
                 let begun = Instant::now();
@@ -189,6 +204,13 @@ impl Several {
         }
     }
 
+    /// What guests do without a connection is done.
+    pub(crate) async fn background_ended(&self) {
+        for (_, guest) in self.manager.all_loaded() {
+            guest.app.drain.background_ended().await;
+        }
+    }
+
     /// Ends what runs.
     pub(crate) fn stop(&self) {
         for (_, guest) in self.manager.all_loaded() {
@@ -212,23 +234,25 @@ impl Several {
         let now = self.catalog.models();
         let mut known = self.known();
         known.asked = Some(Instant::now());
+        known.there.clear();
         for model in now {
-            if !known.models.iter().any(|(other, _)| other.names[0] == model.names[0]) {
+            let found = known.models.iter().find(|(other, _)| other.names[0] == model.names[0]).map(|(_, id)| *id);
+            let id = found.unwrap_or_else(|| {
                 let id = self.manager.add(model.facts);
                 known.models.push((model, id));
-            }
+                id
+            });
+            known.there.insert(id);
         }
-        known.models.clone()
+        known.all_there()
     }
 
     /// The model of this name. One that came since is found too.
     async fn find(self: &Arc<Self>, name: &str) -> Option<(KnownModel, ModelId)> {
-        let is_it = |(model, _): &&(KnownModel, ModelId)| {
-            model.names.iter().any(|own| own == name || name.strip_suffix(":latest") == Some(own.as_str()))
-        };
+        let is_it = |(model, _): &&(KnownModel, ModelId)| model.names.iter().any(|own| own == name);
         let is_fresh = {
             let known = self.known();
-            if let Some(found) = known.models.iter().find(is_it) {
+            if let Some(found) = known.all_there().iter().find(is_it) {
                 return Some(found.clone());
             }
             known.asked.is_some_and(|asked| asked.elapsed() < FRESH)
@@ -260,7 +284,10 @@ fn own_origin() -> OriginPolicy {
 }
 
 fn refused(name: &str, refusal: &Refusal) -> ApiError {
-    let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1_u64 << 30) as f64);
+    let gib = |bytes: u64| match bytes as f64 / (1_u64 << 30) as f64 {
+        gib if gib >= 1.0 => format!("{gib:.2} GiB"),
+        gib => format!("{:.1} MiB", gib * 1024.0),
+    };
     match refusal {
         Refusal::TooLarge { needs, room } => ApiError::model_too_large(format!(
             "{name} needs {} and there is room for {} (--memory): serve it alone, or with smaller weights (--weights) or a \
@@ -383,17 +410,22 @@ async fn by_body(app: &Arc<App>, several: &Arc<Several>, request: Request, next:
     let peeked: Option<Peeked> = serde_json::from_slice(&bytes).ok();
     let again = |head, bytes: &[u8]| Request::from_parts(head, Body::from(bytes.to_vec()));
     // What is wrong with it the routes say.
-    let Some(name) = peeked.as_ref().and_then(|peeked| peeked.model.clone().or(peeked.name.clone())) else {
+    let Some(name) = peeked.as_ref().and_then(Peeked::asked_for) else {
         return Ok(next.run(again(head, &bytes)).await);
     };
     let is_first = app.serves(&name) || ollama::served(app, &name).is_some();
-    let found = if is_first { None } else { several.find(&name).await };
+    let is_ollamas = route.starts_with("/api/");
+    // The tag is Ollama's alone.
+    let found = match (is_first, name.strip_suffix(":latest").filter(|_| is_ollamas)) {
+        (true, _) => None,
+        (false, Some(plain)) => several.find(plain).await,
+        (false, None) => several.find(&name).await,
+    };
     let Some((model, id)) = found else { return Ok(next.run(again(head, &bytes)).await) };
     if route == "/api/show" && several.manager.peek(id).is_none() {
         return Ok(listing::shown(&model));
     }
     let peeked = peeked.expect("it has a name");
-    let is_ollamas = route.starts_with("/api/");
     let stays = peeked.keep_alive.as_ref().filter(|_| is_ollamas).map(keep_alive::read).transpose()?;
     if let Some(stays) = stays {
         let is_empty = |value: &Option<Value>| match value {
@@ -407,12 +439,14 @@ async fn by_body(app: &Arc<App>, several: &Arc<Several>, request: Request, next:
             several.manager.dismiss(id);
             return Ok(listing::unloaded(app, &name, &route));
         }
-        several.manager.keep_alive(id, stays);
     }
     let begun = Instant::now();
     let entered = several.enter(&model, id, bytes.len()).await?;
     let loaded_in = begun.elapsed();
     let mut response = passed_on(&entered.handle, again(head, &bytes)).await;
+    if let Some(stays) = stays.filter(|_| response.status() == StatusCode::OK) {
+        several.manager.keep_alive(id, stays);
+    }
     if loaded_in >= Duration::from_millis(1) {
         response.headers_mut().insert(LOAD_MS, HeaderValue::from(loaded_in.as_millis() as u64));
     }

@@ -42,8 +42,10 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let Started { engine, settings, limits, lines, kv_events } = start(flags, api_keys.len() > 1)?;
     // A cache that is not written to yet looks free.
     let room = free.saturating_sub((engine.model().weight_bytes + engine.model().kv_bytes) as u64);
-    let others = catalog::others(flags, &settings, room)?;
     let options = server_options(flags, api_keys, &token);
+    let own = [engine.model().name.clone()];
+    let first = if options.served_model_names.is_empty() { &own[..] } else { &options.served_model_names };
+    let others = catalog::others(flags, &settings, first, room)?;
     let runtime = signals::runtime(IO_THREADS)?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;

@@ -51,6 +51,13 @@ impl ModelEntry {
     }
 }
 
+impl ModelEntry {
+    /// Tells entries apart.
+    pub(crate) fn key(&self) -> String {
+        format!("{} as {}", self.model, self.name.join(" "))
+    }
+}
+
 /// A mapping of `models`.
 pub(crate) fn entry(text: &str) -> Result<ModelEntry, String> {
     // A name alone has nothing of its own.

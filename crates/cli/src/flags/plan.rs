@@ -18,7 +18,8 @@ pub(crate) struct PlanFlags {
     pub(crate) model: String,
     /// A known machine (a100, h100, h200, b200, l40s, l4, t4, rtx-3090, rtx-4090, rtx-5090, gb10, mi300x, mi355x,
     /// ryzen-ai-max-395, m2-ultra, xeon-8480, xeon-6980p, epyc-9654, epyc-9755, ryzen-9950x, epyc-2core), or
-    /// `here`: this machine, its limits measured now, or the steps of this model where a start of `serve` has measured them. Default: h100.
+    /// `here`: this machine, its limits measured now, or the steps of this model where a start of `serve` has
+    /// measured them. Default: h100.
     #[arg(long, visible_alias = "hardware", value_name = "NAME|here", conflicts_with_all = ["flops", "bandwidth", "memory"])]
     pub(crate) machine: Option<String>,
     /// Instead of a known machine: operations per second that it reaches (312T).

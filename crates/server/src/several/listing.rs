@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::UnixNanos;
@@ -25,8 +25,7 @@ pub(super) async fn answer(app: &Arc<App>, several: &Arc<Several>, request: Requ
     match &*route {
         "/metrics" => all_metrics(app, several, request, next).await,
         "/v1/models/{*model}" => one(several, request, next).await,
-        // Their list has pages, and the first model's page is what they get.
-        "/v1/models" if ErrorFormat::are_anthropics(request.headers()) => next.run(request).await,
+        "/v1/models" if ErrorFormat::are_anthropics(request.headers()) => anthropics(several, request, next).await,
         "/api/tags" | "/api/ps" => ollamas(app, several, &route, request, next).await,
         _ => openais(several, request, next).await,
     }
@@ -59,15 +58,51 @@ async fn openais(several: &Arc<Several>, request: Request, next: Next) -> Respon
     .await
 }
 
+/// Their list has pages: the others stand behind the last of the first model's names.
+async fn anthropics(several: &Arc<Several>, request: Request, next: Next) -> Response {
+    let all = several.all().await;
+    with_more(request, next, |list| {
+        if list["has_more"] != false {
+            return;
+        }
+        let Some(cards) = list["data"].as_array_mut() else { return };
+        cards.extend(all.iter().flat_map(|(model, _)| model.names.iter().map(|name| anthropics_card(name, model))));
+        let last = cards.last().map_or(Value::Null, |card| card["id"].clone());
+        list["last_id"] = last;
+    })
+    .await
+}
+
+fn anthropics_card(name: &str, model: &KnownModel) -> Value {
+    json!({
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": rfc3339(model.changed),
+        "max_input_tokens": model.context,
+        "max_tokens": model.context,
+        "lifecycle": "active",
+        "deprecated_at": null,
+        "retires_at": null,
+        "capabilities": null,
+        "line": null,
+    })
+}
+
 async fn one(several: &Arc<Several>, request: Request, next: Next) -> Response {
     let path = request.uri().path().trim_start_matches("/v1/models/").to_owned();
-    let in_a_query = format!("name={path}");
+    // Read as a path: in a query these mean something else.
+    let in_a_query = format!("name={}", path.replace('+', "%2B").replace('&', "%26"));
     let name = query::pairs(&in_a_query).next().map_or_else(String::new, |(_, name)| name.into_owned());
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return next.run(request).await;
+    }
     match several.find(&name).await {
-        Some((model, id)) if !ErrorFormat::are_anthropics(request.headers()) => {
-            json_body(card(&name, &model, &several.manager.standing(id)).to_string())
+        Some((model, _)) if ErrorFormat::are_anthropics(request.headers()) => {
+            json_body(anthropics_card(&name, &model).to_string())
         }
-        _ => next.run(request).await,
+        Some((model, id)) => json_body(card(&name, &model, &several.manager.standing(id)).to_string()),
+        None => next.run(request).await,
     }
 }
 

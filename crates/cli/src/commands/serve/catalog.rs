@@ -9,8 +9,9 @@ use checkpoint::Checkpoint;
 use engine::{Observe, Starting};
 use launch::{Chosen, Settings};
 use model::ModelConfig;
+use plan::units::bytes;
 use protocol::Nanos;
-use residency::{Facts, LoadProgress, Rules};
+use residency::{Facts, LoadingReport, Rules};
 use server::{Catalog, KnownModel, OtherModels};
 
 use crate::environment;
@@ -36,8 +37,10 @@ struct CatalogOfServe {
     settings: Settings,
     keep_alive: Option<Duration>,
     memory: u64,
-    /// What is known by name, and how it is started; `None`: it is no model that could be.
-    known: Mutex<BTreeMap<String, Option<Known>>>,
+    /// What was read of each, by its entry.
+    known: Mutex<BTreeMap<String, Known>>,
+    /// The first model's names, which no other has.
+    first: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -47,8 +50,14 @@ struct Known {
     chosen: Chosen,
 }
 
-/// The models beside the first, whose settings are these; `None`: there can be none. `room`: bytes that it leaves.
-pub(super) fn others(flags: &ServeFlags, settings: &Settings, room: u64) -> Result<Option<OtherModels>, Failure> {
+/// The models beside the first, whose settings are these; `None`: there can be none. `first`: its names;
+/// `room`: bytes that it leaves.
+pub(super) fn others(
+    flags: &ServeFlags,
+    settings: &Settings,
+    first: &[String],
+    room: u64,
+) -> Result<Option<OtherModels>, Failure> {
     if !wants_several(flags)? {
         return Ok(None);
     }
@@ -75,12 +84,28 @@ pub(super) fn others(flags: &ServeFlags, settings: &Settings, room: u64) -> Resu
         keep_alive: flags.keep_alive.0,
         memory,
         known: Mutex::default(),
+        first: first.to_vec(),
     };
+    let mut taken = first.to_vec();
+    let mut pinned = 0;
     for entry in &catalog.entries {
         // A name that is none is said before anything is served; what is not here is downloaded now.
         models::open_for("serve", &entry.model)?;
         let known = catalog.read(entry).map_err(|problem| Failure::usage(format!("{}: {problem}", entry.model)))?;
-        catalog.known.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.model.clone(), Some(known));
+        if let Some(name) = known.model.names.iter().find(|name| name.is_empty() || taken.contains(name)) {
+            let why = "of several models each has names of its own: \"name\" in --models gives it some";
+            return Err(Failure::usage(format!("{}: \"{name}\" is another's name or none; {why}", entry.model)));
+        }
+        taken.extend(known.model.names.iter().cloned());
+        pinned += if entry.pin { known.model.facts.bytes } else { 0 };
+        catalog.known.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.key(), known);
+    }
+    if pinned > memory {
+        let [needed, memory] = [pinned, memory].map(bytes);
+        let why = "serve fewer, narrower (--weights) or with smaller caches (--kv-cache-memory-bytes)";
+        return Err(Failure::failed(format!(
+            "the models need {needed} and there is room for {memory} (--memory): {why}"
+        )));
     }
     let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
     let rules = Rules {
@@ -112,11 +137,15 @@ fn is_on_demand(flags: &ServeFlags) -> bool {
 }
 
 impl CatalogOfServe {
+    /// What was read of it, or is now. What cannot be read is no model that could be served, yet.
     fn known(&self, entry: &ModelEntry) -> Option<Known> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // What cannot be read is no model that could be served.
-        let found = known.entry(entry.model.clone()).or_insert_with(|| self.read(entry).ok());
-        found.clone()
+        if let Some(found) = known.get(&entry.key()) {
+            return Some(found.clone());
+        }
+        let found = self.read(entry).ok()?;
+        known.insert(entry.key(), found.clone());
+        Some(found)
     }
 
     /// What its headers say. No weight is read.
@@ -137,7 +166,7 @@ impl CatalogOfServe {
         if !is_encoder && settings.kv_cache_bytes.is_none() {
             settings.kv_cache_bytes = Some(kv);
         }
-        let bytes = (weights + kv) / 10 * 11;
+        let takes = (weights + kv) / 10 * 11;
         let mut names = models::names_for_clients(&entry.name, Some(&entry.model));
         if names.is_empty() {
             names.push(checkpoint.name().to_owned());
@@ -146,7 +175,7 @@ impl CatalogOfServe {
         let model = KnownModel {
             names,
             facts: Facts {
-                bytes,
+                bytes: takes,
                 loads_in: Nanos((1 + weights / BYTES_PER_SECOND) * 1_000_000_000),
                 pinned: entry.pin,
                 keep_alive: entry
@@ -178,11 +207,18 @@ impl CatalogOfServe {
 
 impl Catalog for CatalogOfServe {
     fn models(&self) -> Vec<KnownModel> {
-        self.all().iter().filter_map(|entry| Some(self.known(entry)?.model)).collect()
+        let mut taken = self.first.clone();
+        let known = self.all().into_iter().filter_map(|entry| Some(self.known(&entry)?.model)).filter(|model| {
+            // A cached one that is named is that entry's.
+            let is_new = !model.names.iter().any(|name| taken.contains(name));
+            taken.extend(model.names.iter().filter(|_| is_new).cloned());
+            is_new
+        });
+        known.collect()
     }
 
-    fn start(&self, name: &str, report: &LoadProgress) -> Result<Arc<dyn Observe>, String> {
-        let is_it = |known: &Known| known.model.names.iter().any(|own| own == name);
+    fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String> {
+        let is_it = |known: &Known| known.model.names[0] == name;
         let entries = self.all();
         let found = entries.iter().find_map(|entry| Some((entry, self.known(entry).filter(is_it)?)));
         let (entry, Known { settings, chosen, .. }) = found.ok_or("it is gone")?;
