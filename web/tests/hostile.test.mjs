@@ -183,10 +183,11 @@ test("hostile presets and plans stay text", async (context) => {
   const server = await context.server();
   const payload = PAYLOADS[12];
   const profile = { passes: 1, tokens: 1, flops: 1, bytes: 1, intensity: 1, ms: 1, share: 0.5, compute_percent: 1, memory_percent: 1, bound_by: payload };
+  const cost = { machine_seconds: 1, price: 1, watt_hours: 1 };
   const plan = {
     model: { name: payload, parameters: 1, weights: payload, kv_dtype: payload, context_limit: 1 },
-    machine: { name: payload, flops: 1, bandwidth: 1, memory: 1, basis: payload },
-    ask: { prompt: 1, response: 1, batch: 1 },
+    machine: { name: payload, flops: 1, bandwidth: 1, memory: 1, basis: payload, count: 1, watts: 1, price_per_hour: 1 },
+    ask: { prompt: 1, cached: 0, response: 1, thinking: 0, batch: 1, utilization: 1 },
     fits: true,
     ttft_ms: 1,
     tpot_ms: 1,
@@ -200,10 +201,19 @@ test("hostile presets and plans stay text", async (context) => {
     limiting: payload,
     by_prompt: [{ prompt: 1, ttft_ms: 1, tpot_ms: 1, prefill_share: 0.5, attention_share: 0.1, prefill_bound_by: payload, decode_bound_by: payload }],
     by_batch: [{ batch: 1, tpot_ms: 1, tokens_per_second: 1, intensity: 1, bound_by: payload, fits: true }],
-    fleet: { users: 1, requests_per_second: 1, batch: 1, batch_capped_by: payload, tpot_ms: 1, limiting: payload, prefill_share: 0.5, busy_machines: 1, machines: 1, apart: { prefill: 1, decode: 1 } },
+    curves: { prompt: [1, 2], ttft_ms: [1, 2], ttft_floor_ms: [1, 1], batch: [1, 2], tpot_ms: [1, 2], tpot_floor_ms: [1, 1], tokens_per_second: [1, 2], tokens_per_second_at_most: [1, 2] },
+    thinking: null,
+    speculation: null,
+    cost: { batch: 1, input: cost, cached: null, output: cost, request: cost },
+    choices: {
+      rows: [{ machine: payload, machines_per_instance: 1, weights: payload, instances: 1, machines: 1, batch: 1, capped_by: payload, ttft_ms: 1, tpot_ms: 1, price_per_hour: 1, watts: 1 }],
+      left_off: 0,
+      words: payload,
+    },
+    fleet: { users: 1, requests_per_second: 1, batch: 1, batch_capped_by: payload, tpot_ms: 1, limiting: payload, prefill_share: 0.5, busy_machines: 1, machines: 1, apart: { prefill: 1, decode: 1, machines: 2, pays: true, why: payload } },
   };
   const models = [{ name: "here", title: payload, parameters: 1, context_limit: 10, weights: payload, kv_dtype: payload }, ...PAYLOADS.map((name) => ({ name, parameters: 1, context_limit: 10 }))];
-  const machines = PAYLOADS.map((name) => ({ name, flops: 1, bandwidth: 1, memory: 1 }));
+  const machines = PAYLOADS.map((name) => ({ name, flops: 1, bandwidth: 1, memory: 1, watts: 1 }));
   const page = await context.open(server, "/#/calculator", {
     prepare: async (page) => {
       await trap(page);
