@@ -210,6 +210,10 @@ impl<R: ResidentModel> Inner<R> {
     fn decide(self: &Arc<Self>) -> Option<Duration> {
         loop {
             let mut state = self.state();
+            if state.is_closed {
+                // Who waited has been told, and nothing is loaded any more.
+                return None;
+            }
             let now = self.now();
             let actions = state.machine.decide(now);
             let left: Vec<Entered<R>> =

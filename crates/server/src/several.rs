@@ -190,8 +190,8 @@ impl Several {
     }
 
     /// Loads and unloads as time goes by.
-    pub(crate) async fn run(&self) {
-        self.refreshed();
+    pub(crate) async fn run(self: &Arc<Self>) {
+        self.all().await;
         self.manager.run().await;
     }
 
@@ -252,7 +252,7 @@ impl Several {
         let is_it = |(model, _): &&(KnownModel, ModelId)| model.names.iter().any(|own| own == name);
         let is_fresh = {
             let known = self.known();
-            if let Some(found) = known.all_there().iter().find(is_it) {
+            if let Some(found) = known.models.iter().filter(|(_, id)| known.there.contains(id)).find(is_it) {
                 return Some(found.clone());
             }
             known.asked.is_some_and(|asked| asked.elapsed() < FRESH)

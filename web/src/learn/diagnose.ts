@@ -35,7 +35,7 @@ const COMPLAINTS: Complaint[] = [
   {
     name: "out of memory",
     says: "“With the third user it refuses, and half the memory is free.”",
-    evidence: [wrong("CPU load", "It is full with one stream."), right("Blocks in use, and how they are reserved", "What is taken is not what is used."), wrong("TTFT of the first two", "They are served well; it is room that lacks.")],
+    evidence: [wrong("CPU load", "One stream keeps it busy, if only with waiting."), right("Blocks in use, and how they are reserved", "What is taken is not what is used."), wrong("TTFT of the first two", "They are served well; it is room that lacks.")],
     cure: [wrong("A second copy of the weights", "It would take room, not make it."), wrong("Fewer cores", "Cores hold no keys."), right("Pages in place of reservations, then preemption at the wall", "Room by need; and when it is truly full, waiting in place of failing.")],
   },
 ];

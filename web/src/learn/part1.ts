@@ -57,7 +57,7 @@ export const PART_ONE: Lesson[] = [
     cards: [
       isFalse("TTFT is the time of prefill.", "before it comes the queue, and prompts of others. timings.queue_ms says how much."),
       isFalse("A benchmark of 10-token answers shows how fast a model writes.", "with 10 tokens most of the time is prefill and set-up. Decode shows itself over hundreds."),
-      isTrue("Two servers with the same tokens per second may feel different.", "one number mixes both phases. Ask for TTFT and TPOT, and their slowest hundredth."),
+      isTrue("Two servers with the same tokens per second may feel different.", "one number mixes both phases. Ask for TTFT and TPOT, and their 99th percentiles."),
     ],
     links: [["#/calculator?model=7b&machine=a100&prompt=2000&response=200&batch=1", "The cost profile of 2,000 + 200 in the calculator: 1 pass, then 199"]],
   },

@@ -49,7 +49,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "The noisy neighbour",
     asks: "Why does my answer freeze when someone else sends a document?",
-    why: "Prompt and streams share passes. One pass over 4,000 tokens holds all streams. Chunked prefill cuts it: each pass carries every stream's next token and a piece of the prompt, whose own first token comes a little later for it. Streams first, without a share for prompts, is the opposite error: prefill starvation.",
+    why: "Prompt and streams share passes. One pass over 4,000 tokens, at 0.2 ms each, holds all streams. Chunked prefill cuts it: each pass carries every stream's next token and a piece of the prompt. The newcomer's own first token comes a little later. Streams first, without a share for prompts, is the opposite error: prefill starvation.",
     scene: noisyNeighbour,
     experiment: chunksBothWays,
     questions: [
@@ -70,7 +70,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "Prompt caching",
     asks: "Why is the second question about the same contract quick?",
-    why: `A block's keys and values depend only on the tokens up to it. A prompt that begins as an earlier one finds its blocks and computes the rest. A contract of 20,000 tokens, asked 100 questions: ${of("again")} rows, or 20,000 and the questions. TTFT falls, TPOT stays. Keep what changes at the end.`,
+    why: `A block's keys and values depend only on the tokens up to it. A prompt that begins as an earlier one finds its blocks and computes the rest. A contract of 20,000 tokens, asked 100 questions: ${of("again")} rows, or 20,000 and the questions. TTFT falls, TPOT stays. It saves most where long beginnings repeat: system prompts, agents, chats, one document. Keep what changes at the end.`,
     scene: promptCaching,
     experiment: threePrompts,
     questions: [
@@ -110,7 +110,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "The wall",
     asks: "What happens when every seat is taken?",
-    why: "Running requests keep growing. When no block is free, newcomers wait; when a running one cannot grow, another is preempted: it gives its blocks back and returns later, with the same answer. So scale on KV occupancy and backlog. CPU load says nothing: it is full with one stream.",
+    why: "Running requests keep growing. When no block is free, newcomers wait; when a running one cannot grow, another is preempted: it gives its blocks back and returns later, with the same answer. So scale on KV occupancy and backlog. The machine's load says nothing: one stream keeps it busy, computing or waiting for memory.",
     scene: theWall,
     experiment: smallPool,
     questions: [
@@ -119,7 +119,7 @@ export const PART_TWO: Lesson[] = [
         asks: "The KV pool is full and all streams need another block. What happens, and what tells you to scale?",
         choices: [
           wrong("Requests fail; scale on errors.", "A full pool is an everyday state. No request fails for it."),
-          wrong("The oldest tokens are forgotten; scale on CPU load.", "Answers would depend on how busy it is; and CPU is full with a single stream."),
+          wrong("The oldest tokens are forgotten; scale on CPU load.", "Answers would depend on how busy it is; and one stream keeps the machine busy."),
           right("Newcomers wait, one is preempted and gives the same answer later; scale on KV occupancy and backlog.", "It costs time, not words; these two figures rise before people wait."),
         ],
       },
@@ -127,7 +127,7 @@ export const PART_TWO: Lesson[] = [
     analogy: "A full café: newcomers queue, one guest lends his table and gets it back with his notes intact.",
     papers: ["paged", "fairness"],
     cards: [
-      isFalse("CPU or GPU load tells when to scale.", "one stream fills it already. KV occupancy and backlog tell."),
+      isFalse("CPU or GPU load tells when to scale.", "one stream keeps it busy already, if only with waiting. KV occupancy and backlog tell."),
       isFalse("A preempted request loses what it has said.", "its tokens are read again or brought back, and it goes on with the same text."),
       isTrue("A cached prompt does not make an answer stream faster.", "it shortens TTFT alone."),
     ],

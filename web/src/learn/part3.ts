@@ -10,7 +10,7 @@ export const PART_THREE: Lesson[] = [
   {
     title: "Latency or throughput",
     asks: "Can one machine answer a person at once and a thousand documents by morning?",
-    why: "Both want the same passes. Large batches give throughput and cost each stream time. So work has classes: batch work fills what people leave, and goodput counts only answers within their targets. Whose limit it is depends on the work: chats are mostly decode, long documents with short answers mostly prefill.",
+    why: "Both want the same passes. Large batches give throughput and cost each stream time. So work has classes: batch work fills what people leave, and goodput counts only answers within their targets. Which phase limits depends on the work: chats are mostly decode, long documents with short answers mostly prefill.",
     scene: goodput,
     experiment: chatBesideFlex,
     questions: [
@@ -75,7 +75,7 @@ export const PART_THREE: Lesson[] = [
   {
     title: "Apart",
     asks: "Should reading and writing have machines of their own?",
-    why: `Then prompts never disturb streams, and each pool has what it needs. The price is the way: the keys and values of 4,000 tokens, ${of("shipped")}, take ${of("link")} over 100 Gbit/s, against ${of("prefill4000")} of prefill at the least.`,
+    why: `Then prompts never disturb streams, and each pool has what it needs. The price is the transfer: the keys and values of 4,000 tokens, ${of("shipped")}, take ${of("link")} over 100 Gbit/s, against ${of("prefill4000")} of prefill at the least. It pays where long prompts meet many streams: FLOP/s for one pool, bandwidth for the other.`,
     scene: apart,
     experiment: shipping,
     questions: [
@@ -95,7 +95,7 @@ export const PART_THREE: Lesson[] = [
   {
     title: "Money",
     asks: "Why do output tokens cost more than input tokens?",
-    why: `At 2.00 an hour for an A100, a 7B model reads a million tokens for ${of("priceIn")}. It writes a million for ${of("priceOut1")} alone, ${of("priceOut64")} in a batch of 64: who shares a reading shares its price.`,
+    why: `At 2.00 an hour for an A100 at 62 % of its peaks, a 7B model reads a million tokens for ${of("priceIn")}. It writes a million for ${of("priceOut1")} alone, ${of("priceOut64")} in a batch of 64: who shares a reading shares its price.`,
     scene: money,
     experiment: ownPrice,
     questions: [

@@ -54,7 +54,7 @@ export const PART_FOUR: Lesson[] = [
     analogy: "A doctor takes the temperature before writing a prescription.",
     papers: ["roofline", "distserve"],
     cards: [
-      isFalse("The mean time of all requests says how a server feels.", "people feel their own, and remember the slowest. Look at the 99th hundredth, per phase."),
+      isFalse("The mean time of all requests says how a server feels.", "people feel their own, and remember the slowest. Look at the 99th percentile, per phase."),
       isTrue("The two phases share the weights and little else.", "limits, figures and cures differ, so measure them apart."),
       isFalse("If the machine is at 100 %, buy another.", "look whether it is past the knee, out of blocks, or reading the same prompts again."),
     ],
