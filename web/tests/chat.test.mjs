@@ -38,8 +38,8 @@ test("a chat: the answer streams, its phases are told, and the conversation goes
   const tokens = async (at) => Number(/prefill (\d+) tok(?: \(\+ (\d+) cached\))?/.exec(await page.locator(".phase-line").nth(at).textContent()).slice(1).reduce((a, b) => Number(a) + Number(b ?? 0)));
   assert.ok((await tokens(1)) > (await tokens(0)));
   // It is still there after a visit elsewhere.
-  await page.getByRole("link", { name: "Learn" }).click();
-  await page.getByRole("link", { name: "Chat" }).click();
+  await page.getByRole("link", { name: "Learn", exact: true }).click();
+  await page.getByRole("link", { name: "Chat", exact: true }).click();
   await until("the conversation", async () => (await page.locator(".turn").count()) === 4);
   await page.getByRole("button", { name: "New conversation" }).click();
   assert.equal(await page.locator(".turn").count(), 0);
@@ -78,7 +78,7 @@ test("an answer goes on while one looks at another page, and a conversation surv
   const before = await length();
   await page.getByRole("link", { name: "Live", exact: true }).click();
   await page.locator("canvas.timeline").waitFor();
-  await page.getByRole("link", { name: "Chat" }).click();
+  await page.getByRole("link", { name: "Chat", exact: true }).click();
   await until("more of it", async () => (await length()) > before);
   assert.equal(await page.locator(".turn .note").count(), 0, "it was not stopped");
   assert.ok(await page.getByRole("button", { name: "Stop" }).isEnabled());

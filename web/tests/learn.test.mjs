@@ -313,6 +313,6 @@ test("a browser that keeps nothing: the tour goes on, and says that the score is
 test("lessons that cannot be fetched: the page says what to do", async (context) => {
   const prepare = (page) => page.route("**/tour.js", (route) => route.abort());
   const page = await context.open(await context.server(), "/#/live", { prepare, expected: /ERR_FAILED|Failed to fetch/ });
-  await page.getByRole("link", { name: "Learn" }).click();
+  await page.getByRole("link", { name: "Learn", exact: true }).click();
   await page.getByText("The lessons could not be fetched (/tour.js). Reload the page").waitFor();
 });

@@ -81,7 +81,7 @@ test("who has no link may not pause, and a link of an earlier start is told so",
   await until("the button to go", () => pause.isDisabled());
   // The right one, in a tab that is open already.
   await page.evaluate((token) => (location.hash = `#/live?hold=${token}`), server.token);
-  await page.getByRole("link", { name: "Step" }).click();
+  await page.getByRole("link", { name: "Step", exact: true }).click();
   await until("the button", async () => !(await pause.isDisabled()));
   await pause.click();
   await page.getByText("The engine is paused.").waitFor();
