@@ -200,6 +200,10 @@ fn what_cannot_be_loaded_is_refused_by_name_and_harms_no_other() {
         (vec!["serve", "lantern", "--models=lantern"], "cannot be used with"),
         (vec!["serve", "lantern", "lantern"], "is another's name"),
         (
+            vec!["serve", "--models={\"model\": \"lantern\", \"keep-alive\": \"1m\"}", "--on-demand"],
+            "the first model stays",
+        ),
+        (
             vec![
                 "serve",
                 "--models=lantern",

@@ -7,7 +7,7 @@
 //!
 //! What engines run at once on the same cores makes both slower than in turns, and neither's steps can be predicted. An
 //! engine alone on its cores takes no turns. While another has work, a step is also bounded by the moment at
-//! which the next token of the other is due ([`Turns::others_due`]), so that no model's prompt breaks another's stream.
+//! which the next token of the other is due ([`Seat::others_due`]), so that no model's prompt breaks another's stream.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -61,6 +61,9 @@ pub(super) fn others(
     if !wants_several(flags)? {
         return Ok(None);
     }
+    if super::first_entry(flags).is_some_and(|first| first.keep_alive.is_some()) {
+        return Err(Failure::usage("--models: keep-alive: the first model stays as long as the server runs"));
+    }
     let memory = flags.memory.unwrap_or((room as f64 * SHARE) as u64);
     let settings = Settings {
         // These are the first one's: its adapters, its shares of other memories, its own text.
@@ -71,6 +74,8 @@ pub(super) fn others(
         kv_swap_disk: None,
         cache_listener: None,
         max_model_len: None,
+        ttft: flags.ttft_slo,
+        tpot: flags.tpot_slo,
         speculation: super::plain_speculation(flags),
         template: models::settings(&flags.model).template,
         ..settings.clone()
