@@ -3,6 +3,7 @@
 import { el, fill, say, show } from "./dom";
 import { themeChanged } from "./draw";
 import { Feed } from "./feed";
+import { Shown } from "./shown";
 import type { Info } from "./wire";
 
 /** A page: fills `root`, and returns what takes it down again. */
@@ -66,7 +67,7 @@ export function start(mounts: Record<Page, Mount>): void {
     const headers = new Headers(init.headers);
     const kept = sessionStorage.getItem(KEY);
     if (kept) headers.set("authorization", `Bearer ${kept}`);
-    const response = await fetch(path, { ...init, headers });
+    const response = await fetch(shown.path(path), { ...init, ...shown.body(path, init.body), headers });
     if (response.status === 401) key.ask(kept != null);
     return response;
   };
@@ -77,16 +78,22 @@ export function start(mounts: Record<Page, Mount>): void {
     say(model, `${info.name} · ${info.weights}`);
     model.title = `${info.name} ${info.version}: weights ${info.weights}, KV ${info.kv_dtype}, ${info.isa}, ${info.threads} threads`;
     mount();
+    void shown.refresh(app, info.name);
   });
   const app: App = { hold, api, feed, info, navigate: (page) => (location.hash = `#/${page}`) };
 
   const model = el("span", { class: "model" });
+  const shown = new Shown(() => {
+    mounted = null; // its pages are of the engine that was shown
+    feed.change();
+  });
   const connection = el("span", { class: "connection", role: "status" });
   const links = PAGES.map((page) => el("a", { href: `#/${page}` }, TITLES[page]));
   fill(
     document.getElementById("top")!,
     el("a", { class: "brand", href: "#/live", "aria-label": "twostroke" }, el("span", { class: "stroke prefill" }), el("span", { class: "stroke decode" }), "twostroke"),
     model,
+    shown.menu,
     el("nav", { "aria-label": "Pages" }, ...links),
     connection,
     themeSwitch(),
@@ -112,6 +119,7 @@ export function start(mounts: Record<Page, Mount>): void {
   };
   window.addEventListener("hashchange", () => {
     strip();
+    shown.left = "";
     mount();
     main.focus({ preventScroll: true });
     window.scrollTo(0, 0);
@@ -119,6 +127,7 @@ export function start(mounts: Record<Page, Mount>): void {
 
   const tell = (): void => {
     const { state } = feed;
+    if (state.kind === "absent" && shown.leave()) return;
     const known = "name" in info;
     const seconds = state.kind === "retrying" ? Math.max(0, Math.ceil((state.at - performance.now()) / 1000)) : 0;
     const paused = state.kind === "open" && feed.log.isPaused;
@@ -126,16 +135,18 @@ export function start(mounts: Record<Page, Mount>): void {
     connection.classList.toggle("paused", paused);
     const words = { connecting: "connecting", open: paused ? "paused" : "live", retrying: "reconnecting", key: "API key required", absent: "no live view" };
     say(connection, words[state.kind]);
-    show(notice, state.kind !== "open" && !(state.kind === "connecting" && known));
+    show(notice, (state.kind !== "open" || shown.left !== "") && !(state.kind === "connecting" && known));
     if (state.kind === "connecting") say(notice, "Connecting to the server …");
     else if (state.kind === "retrying") {
       const when = seconds > 0 ? `in ${seconds} s` : "now";
       say(notice, known ? `Connection lost: ${state.reason}. What you see is the last that it said. Trying again ${when}.` : `No answer: ${state.reason}. Trying again ${when}.`);
     } else if (state.kind === "key") say(notice, "This server requires an API key.");
+    else if (state.kind === "open") say(notice, `${shown.left} is no longer in memory: a request to it loads it. This is ${info.name}.`);
     else if (state.kind === "absent") say(notice, "This server has no live view: it was started with --no-ui.");
   };
   feed.subscribe(tell);
   setInterval(tell, 1000);
+  setInterval(() => void shown.look(app, info.name), 5000);
   tell();
   feed.start();
 }

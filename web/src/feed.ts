@@ -53,6 +53,13 @@ export class Feed {
     void this.connect();
   }
 
+  /** Connects to another engine, of which nothing is known yet. */
+  change(): void {
+    this.restart();
+    this.limits = null;
+    this.start();
+  }
+
   /** Calls `listener` after every change, at most once per piece that arrived. Returns what ends it. */
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
