@@ -29,7 +29,7 @@ test("no page has a violation, in two widths and two themes", async (context) =>
   const stop = await streams(server, 4);
   const found = [];
   for (const [name, ready] of Object.entries(READY)) {
-    for (const [dark, width] of [[false, 1280], [true, 1280], [false, 390], [true, 390]]) {
+    for (const [dark, width] of [[false, 1440], [true, 1440], [false, 390], [true, 390]]) {
       const page = await context.open(server, `/#/${name}`, { dark, width, height: 844 });
       if (name === "chat" && width < 960) await page.locator("summary", { hasText: "Sampling" }).click();
       await ready(page);

@@ -339,8 +339,9 @@ fn pages(extent: Extent) -> Result<Counts, String> {
     build(Extent::Quick)?;
     let mut tests = web::browser_tests(&binary(), &browser)?;
     tests.env("XDG_CACHE_HOME", measured_machine()?);
-    if extent == Extent::Quick {
-        tests.arg(QUICK_PAGES);
+    match extent {
+        Extent::Quick => _ = tests.arg(QUICK_PAGES),
+        _ => setup::programs(&[("firefox-esr", "firefox-esr")]), // the pages in another browser
     }
     count(&mut tests)
 }
