@@ -84,7 +84,7 @@ export const PART_ONE: Lesson[] = [
   {
     title: "Where the limit is",
     asks: "Why can a fast chip write slowly?",
-    why: `Each pass reads all weights. For one row that is two operations a number: memory is the limit, 14 GB / 2 TB/s = ${of("token")}. For hundreds of rows the same reading feeds hundreds of times the arithmetic: 1,024 × 14 GFLOP / 312 TFLOP/s = ${of("prefill1024")}.`,
+    why: `Each pass reads all weights. One row, the work of one token, has two operations for each number that is read, so reading is the limit: 14 GB / 2 TB/s = ${of("token")}. For hundreds of rows the same reading feeds hundreds of times the arithmetic: 1,024 × 14 GFLOP / 312 TFLOP/s = ${of("prefill1024")}.`,
     scene: theLimit,
     experiment: intensities,
     questions: [
@@ -105,7 +105,7 @@ export const PART_ONE: Lesson[] = [
       one: "7 ms: 14 GB over 2 TB/s.",
       other: "20 to 50 ms are what services show.",
       regimes: "7 ms is the floor at peak for one stream. Services reach part of the peak, batch many streams, and lose time between passes.",
-      ours: `${of("token")} at peak; ${of("planOne")} at the 62 % that engines reach; ${of("planMany")} with 64 streams.`,
+      ours: `${of("token")} at peak; ${of("planOne")} at the 62 % that engines reach, with the time between passes; ${of("planMany")} with 64 streams.`,
     },
     cards: [
       isFalse("Twice the FLOP/s makes answers stream twice as fast.", "decode waits for memory; only prefill gains."),

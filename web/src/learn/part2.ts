@@ -9,13 +9,13 @@ export const PART_TWO: Lesson[] = [
   {
     title: "Fewer bytes",
     asks: "Why does a smaller file make a faster writer?",
-    why: `Decode's time is bytes over bandwidth, so fewer bytes are more speed. Weights in 8 bits take ${of("int8")} in place of 14, in 4 bits ${of("int4")}. Keys and values shrink too: by shared heads, by 8 bits. Cores that wait for memory gain nothing from more cores.`,
+    why: `Decode's time is bytes over bandwidth, so fewer bytes are more speed. Weights in 8 bits take ${of("int8")} in place of 14, in 4 bits ${of("int4")}. Keys and values shrink too: by shared heads, by 8 bits. Where cores wait for memory, more cores wait too.`,
     scene: fewerBytes,
     experiment: bytesByClass,
     questions: [
       {
         id: "Q10",
-        asks: "While answers stream, cores are at 18 % and memory at 95 %. What helps?",
+        asks: "While answers stream, cores are at 18 % and memory bandwidth at 95 %. What helps?",
         choices: [
           wrong("More cores.", "They would wait as well: 82 % of what is there does so already."),
           right("Quantized weights or KV cache (or faster memory).", "Memory is the limit, so move fewer bytes for each token, or the same ones faster."),
@@ -49,7 +49,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "The noisy neighbour",
     asks: "Why does my answer freeze when someone else sends a document?",
-    why: "Prompt and streams share passes. One pass over 4,000 tokens, at 0.2 ms each, holds all streams. Chunked prefill cuts it: each pass carries every stream's next token and a piece of the prompt. The newcomer's own first token comes a little later. Streams first, without a share for prompts, is the opposite error: prefill starvation.",
+    why: "Prompt and streams share passes. One pass over 4,000 tokens, 0.2 ms each on a slower machine than the A100 of other lessons, holds all streams. Chunked prefill cuts it: each pass carries every stream's next token and a piece of the prompt. The newcomer's own first token comes a little later. Streams first, without a share for prompts, is the opposite error: prefill starvation.",
     scene: noisyNeighbour,
     experiment: chunksBothWays,
     questions: [
@@ -110,7 +110,7 @@ export const PART_TWO: Lesson[] = [
   {
     title: "The wall",
     asks: "What happens when every seat is taken?",
-    why: "Running requests keep growing. When no block is free, newcomers wait; when a running one cannot grow, another is preempted: it gives its blocks back and returns later, with the same answer. So scale on KV occupancy and backlog. The machine's load says nothing: one stream keeps it busy, computing or waiting for memory.",
+    why: "Running requests keep growing. When no block is free, newcomers wait; when a running one cannot grow, another is preempted: it gives its blocks back and returns later, with the same answer. So scale on KV occupancy and backlog. A machine's load in percent says nothing of that: cores that wait for memory count as busy, so one stream is enough.",
     scene: theWall,
     experiment: smallPool,
     questions: [

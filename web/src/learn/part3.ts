@@ -10,7 +10,7 @@ export const PART_THREE: Lesson[] = [
   {
     title: "Latency or throughput",
     asks: "Can one machine answer a person at once and a thousand documents by morning?",
-    why: "Both want the same passes. Large batches give throughput and cost each stream time. So work has classes: batch work fills what people leave, and goodput counts only answers within their targets. Which phase limits depends on the work: chats are mostly decode, long documents with short answers mostly prefill.",
+    why: "Both want the same passes. Large batches give throughput and cost each stream time. So work has classes: batch work fills what people leave, and goodput counts only answers within their targets. Which phase limits depends on the work, not on how many ask: a thousand chats are mostly decode, long documents with short answers mostly prefill.",
     scene: goodput,
     experiment: chatBesideFlex,
     questions: [
@@ -30,7 +30,7 @@ export const PART_THREE: Lesson[] = [
   {
     title: "A draft is cheap",
     asks: "Can a model write three words in the time of one?",
-    why: `Decode reads all weights for one row, and arithmetic idles. So cheap drafts of the next tokens ride along, and one pass checks them: what the model would have said itself stays. Three drafts, each right 8 times of 10: ${of("drafts")} tokens a pass.`,
+    why: `Decode reads all weights for one row, and arithmetic idles. So cheap drafts of the next tokens ride along (speculative decoding), and one pass checks them: what the model would have said itself stays. Three drafts, each right 8 times of 10: ${of("drafts")} tokens a pass.`,
     scene: drafts,
     experiment: tokensOfPass,
     questions: [

@@ -42,9 +42,9 @@ export const twoClocks: Scene = {
   title: "Prefill's and decode's share of three requests",
   height: 160,
   frames: [
-    frame("A short prompt: nearly all of the time is decode.", unit, lines[0]!),
-    frame("Ten times the prompt: a quarter is prefill.", unit, ...lines.slice(0, 2)),
-    frame("A book as the prompt: three quarters.", unit, ...lines.slice(0, 3)),
+    frame("1,000 tokens in, 200 out: nearly all of the time is decode.", unit, lines[0]!),
+    frame("Ten times the prompt, the same answer: a quarter is prefill.", unit, ...lines.slice(0, 2)),
+    frame("A book of 100,000 as the prompt: three quarters.", unit, ...lines.slice(0, 3)),
     frame("Attention over all those tokens adds more.", unit, ...lines),
   ],
 };
@@ -101,7 +101,7 @@ export const oneTruck: Scene = {
   frames: [
     frame(`One parcel: the trip takes ${of("planOne")}.`, truck(1, `1 stream: ${of("planOne")} a token, ${of("rateOne")} a second in all`)),
     frame("Eight: nearly the same trip, seven and a half times as much.", truck(8, `8 streams: ${of("planEight")} a token, ${of("rateEight")} a second in all`)),
-    frame("Sixty-four: each waits longer, 40 times as much arrives.", truck(64, `64 streams: ${of("planMany")} a token, ${of("rateMany")} a second in all`)),
+    frame("Sixty-four: each brings its own KV cache and waits longer, 40 times as much arrives.", truck(64, `64 streams: ${of("planMany")} a token, ${of("rateMany")} a second in all`)),
     frame(`From ${of("knee")} rows on loading takes longer than driving: the knee.`, truck(64, `${of("knee")} rows: the knee of a 7B model on an A100`), text("more", 16, 158, "beyond it more streams only wait for each other")),
   ],
 };

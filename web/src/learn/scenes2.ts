@@ -16,8 +16,8 @@ export const fewerBytes: Scene = {
   frames: [
     frame("Each token reads all weights: 14 GB in 16 bits.", weights[0]!),
     frame("8 bits halve them, 4 bits halve them again.", ...weights),
-    frame("Each earlier token adds keys and values: with 32 heads, 524 kB.", ...weights, heads[0]!),
-    frame("Heads that share them (GQA, MQA) need a quarter, or a thirty-second.", ...weights, ...heads),
+    frame("Each earlier token adds keys and values: with 32 heads of them, 524 kB.", ...weights, heads[0]!),
+    frame("Heads that share them (GQA, MQA) need a quarter, 131 kB, or a thirty-second.", ...weights, ...heads),
   ],
 };
 
@@ -28,7 +28,7 @@ export const slowingChat: Scene = {
   height: 150,
   frames: [
     frame("First question: the weights, and hardly any keys.", turn("first", 20, "turn 1", 0.01)),
-    frame(`After 10,000 tokens, ${of("kv10k")} of keys and values more.`, turn("first", 20, "turn 1", 0.01), turn("tenth", 50, "10,000", valueOf("kv10k"))),
+    frame(`After 10,000 tokens of 131 kB (8 shared heads), ${of("kv10k")} of keys and values more.`, turn("first", 20, "turn 1", 0.01), turn("tenth", 50, "10,000", valueOf("kv10k"))),
     frame(`At ${of("kvAsWeights")} tokens they are as large as the weights.`, turn("first", 20, "turn 1", 0.01), turn("tenth", 50, "10,000", valueOf("kv10k")), turn("last", 80, of("kvAsWeights"), 14), text("twice", 0, 128, "a token then takes twice the time")),
   ],
 };
