@@ -123,6 +123,8 @@ impl Device for Cpu {
     fn describe(&self) -> String {
         let detail = match self.isa {
             Isa::Scalar => "",
+            Isa::Neon => " (sdot, fma)",
+            Isa::NeonMm => " (smmla, bf16)",
             Isa::Avx2 => " (fma)",
             Isa::Avx512 => " (vnni, fma)",
             Isa::Avx512Bf16 if self.arithmetic == AccumulationOrder::Vdpbf16 => " (vnni, bf16)",

@@ -12,11 +12,16 @@ use crate::arch::native;
 
 pub use crate::arch::native::proofs::*;
 
-/// The paths of [`crate::Cpu`], slowest first. Each path may also use the kernels of the paths before it.
+/// The paths of [`crate::Cpu`], slowest first; a machine has those of its own kind. Each path may also use the kernels of
+/// the machine's paths before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Isa {
     /// Plain Rust: any CPU.
     Scalar,
+    /// NEON and its dot products: AArch64 since Neoverse N1, Apple M1, Cortex-A76.
+    Neon,
+    /// The same plus products of 8-bit matrices and of bf16: AArch64 since Neoverse V1 and N2, Apple M2.
+    NeonMm,
     /// AVX2 and FMA: x86-64-v3.
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
@@ -29,7 +34,7 @@ pub enum Isa {
 
 impl Isa {
     /// All paths, slowest first.
-    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
+    pub const ALL: [Isa; 7] = [Isa::Scalar, Isa::Neon, Isa::NeonMm, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The fastest path that this CPU and operating system allow.
     pub fn best() -> Isa {
@@ -46,10 +51,12 @@ impl Isa {
         native::has(self)
     }
 
-    /// Display name: `scalar`, `avx2`, `avx512`, `avx512bf16`, `amx`.
+    /// Display name: `scalar`, `neon`, `neon-mm`, `avx2`, `avx512`, `avx512bf16`, `amx`.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::NeonMm => "neon-mm",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512bf16",

@@ -1,22 +1,19 @@
 //! Every other machine: each computation runs by its definition in Rust. See [`native`](super::native).
 
-use crate::attention::tile::{NarrowProduct, Page};
-use crate::gemm::{self, Kind, Path, Product};
+use crate::attention::tile::NarrowProduct;
+use crate::gemm::{self, Kind, Path};
 use crate::isa::Isa;
 use crate::limits::loops::Loop;
 use crate::low_rank::product::{Block, RowTarget};
-use crate::quant::{PackedMatrix, WeightClass};
 use crate::simd::{Kernel, Simd};
-use std::ops::Range;
 
-pub(crate) use proofs::{NarrowProof as AttentionPairs, TilesProof as AttentionTiles};
-use proofs::{NarrowProof, TilesProof};
+pub(crate) use super::no_tiles::{TilesProof as AttentionTiles, low_rank_tiles, tile_panel, tile_panel_rows, tiles};
+use proofs::NarrowProof;
+pub(crate) use proofs::NarrowProof as AttentionPairs;
 
 /// Proofs of which no value exists.
 pub(crate) mod proofs {
-    /// Proof of a matrix unit.
-    #[derive(Clone, Copy, Debug)]
-    pub enum TilesProof {}
+    pub use super::super::no_tiles::TilesProof;
 
     /// Proof of products of bf16 as stored.
     #[derive(Clone, Copy, Debug)]
@@ -32,10 +29,6 @@ pub(crate) fn has_lanes(_isa: Isa) -> bool {
 }
 
 pub(crate) fn narrow(_isa: Isa) -> Option<NarrowProof> {
-    None
-}
-
-pub(crate) fn tiles(_isa: Isa) -> Option<TilesProof> {
     None
 }
 
@@ -57,21 +50,9 @@ pub(crate) fn dispatch<K: Kernel>(_isa: Isa, kernel: K) -> K::Output {
 /// that no machine uses.
 #[allow(dead_code)]
 fn with_vectors<S: Simd, K: Kernel>(lanes: S, kernel: K, block: gemm::Block, product: NarrowProduct) -> K::Output {
-    let _ = (block.x_stride, block.ahead, block.ahead_stride, PackedMatrix::ratios);
+    let _ = (block.x_stride, block.ahead, block.ahead_stride);
     let _ = (product.depth, product.weights, product.lines, product.ahead, product.scale);
     kernel.run(lanes)
-}
-
-pub(crate) fn tile_panel(proof: TilesProof, _product: &Product<'_>, _rows: Range<usize>, _pairs: Range<usize>) {
-    match proof {}
-}
-
-pub(crate) fn tile_panel_rows(proof: TilesProof, _class: WeightClass, _in_features: usize) -> usize {
-    match proof {}
-}
-
-pub(crate) fn low_rank_tiles<T: RowTarget>(proof: TilesProof, _block: &Block<'_, T>) {
-    match proof {}
 }
 
 pub(crate) fn low_rank_narrow<T: RowTarget>(proof: NarrowProof, _block: &Block<'_, T>) {
@@ -86,24 +67,6 @@ impl NarrowProof {
     /// # Safety
     /// None is needed: there is no `self`.
     pub(crate) unsafe fn product(&self, _: &NarrowProduct, _rows: usize, _columns: usize, _to: *mut f32) {
-        match *self {}
-    }
-}
-
-impl TilesProof {
-    pub(crate) fn configure(proof: TilesProof, _rows: usize) -> TilesProof {
-        proof
-    }
-
-    /// # Safety
-    /// None is needed: there is no `self`.
-    pub(crate) unsafe fn scores(&self, _queries: *const u16, _keys: *const u8, _steps: usize, _to: *mut f32) {
-        match *self {}
-    }
-
-    /// # Safety
-    /// As above.
-    pub(crate) unsafe fn values(&self, _: *const u16, _: &[Page], _: usize, _: bool, _: *mut f32) {
         match *self {}
     }
 }

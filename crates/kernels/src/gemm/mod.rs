@@ -24,7 +24,7 @@
 
 pub(crate) mod activations;
 pub(crate) mod epilogue;
-mod scalar;
+pub(crate) mod scalar;
 
 use activations::Lists;
 pub(crate) use activations::{Activations, Scratch};

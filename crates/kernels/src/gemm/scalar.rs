@@ -97,7 +97,7 @@ unsafe fn int8(block: Block) {
 }
 
 /// Sums of the outlier digits: 4 weights of each column, by the ratio of their group.
-unsafe fn outliers_int8(block: OutlierBlock<'_>) {
+pub(crate) unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
         for outlier in outliers {
             let quad = outlier.quad as usize;
@@ -124,7 +124,7 @@ fn int4_level<const UNEVEN: bool>(code: u8) -> i32 {
 }
 
 /// As [`outliers_int8`].
-unsafe fn outliers_int4<const UNEVEN: bool>(block: OutlierBlock<'_>) {
+pub(crate) unsafe fn outliers_int4<const UNEVEN: bool>(block: OutlierBlock<'_>) {
     let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
         for outlier in outliers {
             let quad = outlier.quad as usize;
@@ -245,7 +245,7 @@ unsafe fn blocks<const FOUR: bool, const GROUP: usize>(block: Block) {
 }
 
 /// As [`outliers_int8`], for weights in the quantization groups of a file.
-unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
+pub(crate) unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
     let groups = block.groups.expect("a path of groups");
     let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
         for outlier in outliers {

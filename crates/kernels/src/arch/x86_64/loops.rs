@@ -131,13 +131,13 @@ fn avx512_bf16(_proof: Avx512Bf16, rounds: usize) -> f64 {
 #[cfg(test)]
 pub(crate) fn kinds(isa: Isa, arithmetic: AccumulationOrder) -> (&'static str, &'static str) {
     let int8 = match isa {
-        Isa::Scalar => "scalar int8",
+        Isa::Scalar | Isa::Neon | Isa::NeonMm => "scalar int8",
         Isa::Avx2 => "avx2 vpmaddubsw",
         Isa::Avx512 | Isa::Avx512Bf16 => "avx512 vpdpbusd",
         Isa::Amx => "amx tdpbssd",
     };
     let bf16 = match (isa, arithmetic) {
-        (Isa::Scalar, _) => "scalar f32",
+        (Isa::Scalar | Isa::Neon | Isa::NeonMm, _) => "scalar f32",
         (Isa::Avx2, _) => "avx2 vfmadd231ps",
         (Isa::Amx, AccumulationOrder::Amx) => "amx tdpbf16ps",
         (Isa::Avx512Bf16 | Isa::Amx, AccumulationOrder::Vdpbf16) if Avx512Bf16::detect().is_some() => {

@@ -22,6 +22,7 @@ pub(crate) use loops::kinds;
 pub(crate) use loops::loops;
 pub(crate) use low_rank_pairs::run as low_rank_narrow;
 
+use super::registers;
 use crate::gemm::{Kind, Path};
 use crate::isa::Isa;
 use crate::simd::Kernel;
@@ -32,6 +33,7 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 pub(crate) fn has(isa: Isa) -> bool {
     match isa {
         Isa::Scalar => true,
+        Isa::Neon | Isa::NeonMm => false,
         Isa::Avx2 => Avx2::detect().is_some(),
         Isa::Avx512 => Avx512::detect().is_some(),
         Isa::Avx512Bf16 => Avx512Bf16::detect().is_some(),
@@ -111,18 +113,6 @@ fn opaque<T>(mut address: *mut T) -> *mut T {
     unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
     address
 }
-
-/// Methods that are a single expression of intrinsics on registers.
-macro_rules! registers {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => { $(
-        #[inline(always)]
-        fn $name(self, $($arg: $ty),*) -> $out {
-            // SAFETY: `self` proves that the CPU has the instructions, and none of them touches memory.
-            unsafe { $body }
-        }
-    )* };
-}
-use registers;
 
 /// Kernels of these numbers of rows.
 macro_rules! by_rows {

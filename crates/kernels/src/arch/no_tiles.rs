@@ -1,0 +1,50 @@
+//! A matrix unit of which no value exists, for machines without one. See [`native`](super::native).
+
+use crate::attention::tile::Page;
+use crate::gemm::Product;
+use crate::isa::Isa;
+use crate::low_rank::product::{Block, RowTarget};
+use crate::quant::{PackedMatrix, WeightClass};
+use std::ops::Range;
+
+/// Proof of a matrix unit.
+#[derive(Clone, Copy, Debug)]
+pub enum TilesProof {}
+
+/// What only a matrix unit asks of a matrix: named here, so that the compiler goes on looking for code that no machine
+/// uses.
+const _: fn(&PackedMatrix) -> crate::quant::Ratios = PackedMatrix::ratios;
+
+pub(crate) fn tiles(_isa: Isa) -> Option<TilesProof> {
+    None
+}
+
+pub(crate) fn tile_panel(proof: TilesProof, _product: &Product<'_>, _rows: Range<usize>, _pairs: Range<usize>) {
+    match proof {}
+}
+
+pub(crate) fn tile_panel_rows(proof: TilesProof, _class: WeightClass, _in_features: usize) -> usize {
+    match proof {}
+}
+
+pub(crate) fn low_rank_tiles<T: RowTarget>(proof: TilesProof, _block: &Block<'_, T>) {
+    match proof {}
+}
+
+impl TilesProof {
+    pub(crate) fn configure(proof: TilesProof, _rows: usize) -> TilesProof {
+        proof
+    }
+
+    /// # Safety
+    /// None is needed: there is no `self`.
+    pub(crate) unsafe fn scores(&self, _queries: *const u16, _keys: *const u8, _steps: usize, _to: *mut f32) {
+        match *self {}
+    }
+
+    /// # Safety
+    /// As above.
+    pub(crate) unsafe fn values(&self, _: *const u16, _: &[Page], _: usize, _: bool, _: *mut f32) {
+        match *self {}
+    }
+}
