@@ -13,7 +13,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// The operating system has no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +48,6 @@ const PIECE_FROM: usize = 64 << 10;
 const OWN_FROM: usize = 8 << 20;
 /// Size of the mappings that smaller buffers share.
 const CHUNK: usize = 32 << 20;
-/// Alignment of a chunk's pieces.
-const PIECE_ALIGN: usize = 4096;
 
 /// A fixed number of zeroed `T`. From 64 KiB on it requests huge pages: fewer TLB misses, and the hardware prefetcher
 /// does not stop at 4 KiB (a matrix of 1 MB is read at 60 % of bandwidth on small pages). Large buffers are not
@@ -237,8 +235,16 @@ fn piece(node: Option<u32>, bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>),
     let Current { chunk, used, .. } = &mut all[at];
     // SAFETY: `used + bytes` is within the chunk.
     let ptr = unsafe { chunk.start.add(*used) };
-    *used = (*used + bytes).next_multiple_of(PIECE_ALIGN);
+    *used = (*used + bytes).next_multiple_of(page_size());
     Ok((ptr, chunk.clone()))
+}
+
+/// Alignment of a chunk's pieces: no two share a page, so that each has pages of its own node. 4 KiB on x86, up to 64 on
+/// AArch64.
+fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: the call has no pointers.
+    *SIZE.get_or_init(|| usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0).max(4096))
 }
 
 /// Anonymous zero pages, aligned to 2 MiB, advised to be huge.

@@ -83,7 +83,7 @@ pub struct Routing<'a> {
 
 /// Chooses `rule.top_k` experts for each row of `logits` `[rows, num_experts]`.
 ///
-/// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], ties by the lower index. A
+/// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], any NaN first, ties by the lower index. A
 /// weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
 ///
 /// Of [`Scores::Sigmoid`] they are by falling score with bias; a weight is `score / (sum + sum_eps) * factor`, the sum in
@@ -313,10 +313,11 @@ fn weigh_sigmoids(logits: &[f32], (sum_eps, factor): (Option<f32>, f32), chosen:
     }
 }
 
-/// Sort key: higher for larger logits, ties for lower indices; no two experts share one.
+/// Sort key: higher for larger logits, ties for lower indices; no two experts share one. A NaN is above all numbers
+/// whatever its sign, which differs between machines: infinity - infinity has one on x86, and none on AArch64.
 #[inline(always)]
 fn rank(logit: f32, expert: u32) -> u64 {
-    let bits = logit.to_bits() as i32;
+    let bits = if logit.is_nan() { f32::NAN.to_bits() } else { logit.to_bits() } as i32;
     let ordered = (bits ^ ((bits >> 31) as u32 >> 1) as i32) as u32 ^ 0x8000_0000; // as total_cmp orders them
     u64::from(ordered) << 32 | u64::from(!expert)
 }

@@ -95,9 +95,28 @@ fn the_largest_logits_are_chosen_and_of_equal_ones_the_lowest_index() {
         ([-3.0, -1.0, -2.0, -1.0, -4.0], [1, 3, 2]),
         ([-inf, 1e-40, -1e-40, 0.0, -inf], [1, 3, 2]),
         ([1.0, nan, 2.0, 3.0, nan], [1, 4, 3]), // as total_cmp orders: a broken row goes somewhere, always the same
+        ([1.0, -nan, 2.0, 3.0, nan], [1, 4, 3]),
+        ([-nan, -inf, nan, -nan, inf], [0, 2, 3]),
     ] {
         let (chosen, _) = routed(None, Isa::Scalar, &logits, softmax(5, 3, true));
         assert_eq!(chosen, expected, "{logits:?}");
+    }
+}
+
+#[test]
+fn a_nan_s_sign_which_machines_give_differently_changes_no_choice() {
+    let rules = [softmax(8, 3, true), softmax(8, 3, false), sigmoid((8, 3), (4, 2), true, None)];
+    for (rule, seed) in rules.into_iter().flat_map(|rule| (0..8).map(move |seed| (rule, seed))) {
+        let with = |nan: f32| {
+            let mut logits = numbers(seed, 8);
+            logits[seed as usize] = nan;
+            logits[(seed as usize + 3) % 8] = f32::NAN;
+            every_path("routing with NaN", |pool, isa| routed(pool, isa, &logits, rule).0);
+            let (chosen, weights) = routed(None, Isa::Scalar, &logits, rule);
+            (chosen, weights.iter().map(|weight| weight.is_nan()).collect::<Vec<_>>())
+        };
+        assert_eq!(with(f32::NAN), with(-f32::NAN), "{rule:?}");
+        assert_eq!(with(f32::NAN), with(f32::from_bits(0xffff_ffff)), "{rule:?}");
     }
 }
 

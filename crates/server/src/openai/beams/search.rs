@@ -6,13 +6,14 @@
 //! B  sum -1.3            z -0.1   x    -2.5   ...                B z  -1.4 --+--> the next beams
 //!                                                                A </s> -----> complete, scored, among the best kept
 //! ```
-//! A sum is of log probabilities, in doubles. Beams are ranked by their sums; of equal ones the lower token comes
-//! first, then the better beam. What is complete is ranked by its score, `sum / length ^ penalty`, where the length is
-//! that of prompt and answer without the token that ended it; of equal ones the one that was complete first.
-//! (transformers counts the answer alone, and the end with it.)
+//! A sum is of log probabilities, in doubles. Beams are ranked by their sums, what is no number before all others; of
+//! equal ones the lower token comes first, then the better beam. What is complete is ranked by its score,
+//! `sum / length ^ penalty`, where the length is that of prompt and answer without the token that ended it; of equal
+//! ones the one that was complete first. (transformers counts the answer alone, and the end with it.)
 
 use engine::{FinishReason, TokenLogprob};
 use protocol::TokenId;
+use std::cmp::Ordering;
 
 /// How beams are searched.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,7 +109,7 @@ impl Search {
             }
         }
         self.keep_the_best();
-        candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        candidates.sort_unstable_by(|a, b| falling(a.0, b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
         candidates.truncate(self.terms.width);
         let grow = |&(sum, token, rank): &(f64, TokenId, usize)| self.grown(rank, token, sum, &most_likely[rank]);
         self.beams = candidates.iter().map(grow).collect();
@@ -141,7 +142,7 @@ impl Search {
     }
 
     fn keep_the_best(&mut self) {
-        self.complete.sort_by(|a, b| b.score.total_cmp(&a.score));
+        self.complete.sort_by(|a, b| falling(a.score, b.score));
         self.complete.truncate(self.terms.width);
     }
 
@@ -162,6 +163,12 @@ impl Search {
     pub(super) fn into_answers(self) -> Vec<Complete> {
         self.complete
     }
+}
+
+/// The larger first, and any NaN before all numbers: its sign differs between machines.
+fn falling(a: f64, b: f64) -> Ordering {
+    let number = |x: f64| if x.is_nan() { f64::NAN } else { x };
+    number(b).total_cmp(&number(a))
 }
 
 #[cfg(test)]
@@ -191,6 +198,17 @@ mod tests {
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         all.truncate(most);
         all
+    }
+
+    #[test]
+    fn the_sign_of_a_nan_orders_nothing() {
+        let sorted = |mut sums: Vec<f64>| {
+            sums.sort_by(|a, b| falling(*a, *b));
+            sums.iter().map(|sum| format!("{sum:?}")).collect::<Vec<_>>().concat()
+        };
+        for nan in [f64::NAN, -f64::NAN] {
+            assert_eq!(sorted(vec![1.0, nan, f64::INFINITY, -2.0]), "NaNinf1.0-2.0");
+        }
     }
 
     fn run(seed: u64, terms: &Terms) -> (Vec<Complete>, usize) {
