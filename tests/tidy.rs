@@ -638,9 +638,25 @@ fn unsafe_has_one_address() {
 fn one_place_asks_for_the_machine() {
     let mut others = rust(files("crates/kernels/src"));
     others.retain(|path| !path.starts_with("crates/kernels/src/arch"));
-    let words = ["target_arch", "arch::x86_64", "arch::plain"];
+    let words = ["target_arch", "arch::x86_64", "arch::aarch64", "arch::plain"];
     let found = others.iter().flat_map(|path| lines_with(path, &words)).collect();
     assert_none("a machine's code is in kernels/src/arch; all other code calls arch::native", found);
+}
+
+#[test]
+fn no_instruction_rounds_in_another_way() {
+    // Of AArch64: sums of products that round to odd or as a mode says, halves, and estimates.
+    let words = ["bfdot", "bfmmla", "bfmopa", "fmlal", "fmlal2", "frecpe", "frecps", "frsqrte", "frsqrts"];
+    let is_refused = |line: &str| {
+        let line = line.to_lowercase();
+        line.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| words.contains(&word))
+    };
+    assert!(is_refused("asm!(\"bfdot {c:v}.4s\")") && !is_refused("asm!(\"bfmlalb {c:v}.4s\")"));
+    let lines = rust(files("crates/kernels/src")).into_iter().flat_map(|path| {
+        code(&path).into_iter().map(move |(number, line)| (format!("{}:{number}", path.display()), line))
+    });
+    let found = lines.filter(|(_, line)| is_refused(line)).map(|(at, line)| format!("{at}: {}", line.trim())).collect();
+    assert_none("these instructions do not round as the definitions do: multiply by bfmlalb, bfmlalt or fmla", found);
 }
 
 #[test]

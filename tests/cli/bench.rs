@@ -98,7 +98,12 @@ fn a_lower_instruction_set_can_be_taken_and_an_unknown_one_is_named() {
     assert_eq!((rows.as_array().map(Vec::len), &rows[0]["isa"]), (Some(1), &"scalar".into()), "{rows}");
     let ran = run(&mut twostroke(&["bench", "--isa", "sse"]));
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("scalar, avx2, avx512, avx512bf16, amx"), "{ran:?}");
+    assert!(ran.stderr.contains("scalar, neon, neon-mm, avx2, avx512, avx512bf16, amx"), "{ran:?}");
+    let foreign = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+    let ran = run(&mut twostroke(&["bench", "--isa", foreign]));
+    assert_ne!(ran.code, Some(0));
+    let said = format!("{foreign} is not available; this machine allows only: scalar");
+    assert!(ran.stderr.contains(&said), "{ran:?}");
 }
 
 #[test]

@@ -56,9 +56,9 @@ pub(crate) fn miri() -> Result<(), String> {
     show(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
 }
 
-/// Compiles for what no test machine is: everything for AArch64, which is served by the plain kernels, and the
-/// scheduler for a machine without an operating system, as `no_std` promises. Says so where a target cannot be
-/// installed. And what counts instructions, a workspace of its own that a renaming would pass by.
+/// Compiles for what no test machine is: everything for AArch64, the kernels for a machine without any of its own, and
+/// the scheduler for one without an operating system, as `no_std` promises. Says so where a target cannot be installed.
+/// And what counts instructions, a workspace of its own that a renaming would pass by.
 pub(crate) fn targets() -> Result<(), String> {
     let mut guards = cargo(&["check", "--quiet", "--locked", "--benches", "--manifest-path", "guards/Cargo.toml"]);
     show(guards.env("CARGO_TARGET_DIR", target()))?;
@@ -69,6 +69,10 @@ pub(crate) fn targets() -> Result<(), String> {
             cargo(&["check", "--quiet", "--profile", "ci", "--workspace", "--target", "aarch64-unknown-linux-gnu"]);
         check.env("CC_aarch64_unknown_linux_gnu", "true").env("AR_aarch64_unknown_linux_gnu", "true");
         show(&mut check)?;
+    }
+    if setup::target_libraries("riscv64gc-unknown-linux-gnu") {
+        let kernels = ["check", "--quiet", "--profile", "ci", "--package", "kernels", "--target"];
+        show(cargo(&kernels).arg("riscv64gc-unknown-linux-gnu"))?;
     }
     if setup::target_libraries("x86_64-unknown-none") {
         show(&mut cargo(&[

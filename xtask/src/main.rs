@@ -27,6 +27,7 @@
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
 //! ```
 
+mod arm;
 mod book;
 mod chaos;
 mod checks;
@@ -59,8 +60,8 @@ const HELP: &str = "usage: cargo xtask <command>
   test                      set up what the tests need, run what every change must pass: fmt build tests clients web
                             install
   test --all                everything: every client and program, long tables of tests, 10 minutes of soak
-  test --only STAGE         one stage of it: those above, targets loom planted hostile docs schema prometheus kubernetes
-                            crosscheck python deny dist routers dynamo real soak
+  test --only STAGE         one stage of it: those above, targets arm loom planted hostile docs schema prometheus
+                            kubernetes crosscheck python deny dist routers dynamo real soak
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   book                      build docs/ as a book into target/book (mdBook), and follow each of its links

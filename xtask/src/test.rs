@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use crate::arm;
 use crate::book;
 use crate::checks;
 use crate::crosscheck;
@@ -64,7 +65,7 @@ const fn long(name: &'static str, run: fn(Extent) -> Result<Counts, String>) -> 
     Stage { name, is_quick: false, is_beside_tests: false, run }
 }
 
-const STAGES: [Stage; 22] = [
+const STAGES: [Stage; 23] = [
     quick("fmt", format),
     quick("build", build),
     quick("tests", tests),
@@ -72,6 +73,7 @@ const STAGES: [Stage; 22] = [
     beside("web", pages),
     beside("install", install_script),
     long("targets", targets),
+    long("arm", emulated),
     long("loom", pool),
     long("planted", planted_bugs),
     long("hostile", hostile_sample),
@@ -200,6 +202,15 @@ fn format(_: Extent) -> Result<Counts, String> {
 fn targets(_: Extent) -> Result<Counts, String> {
     checks::targets()?;
     Ok(Counts::default())
+}
+
+/// The kernels of AArch64, emulated: see [`arm::runs`].
+fn emulated(_: Extent) -> Result<Counts, String> {
+    let mut counts = Counts::default();
+    for mut run in arm::runs() {
+        counts.add(count(&mut run)?);
+    }
+    Ok(counts)
 }
 
 /// The pool of threads in every order: see [`checks::loom`].

@@ -542,9 +542,8 @@ fn the_definition_never_changes() {
 fn rows_that_see_both_ways_see_their_whole_span_and_no_other() {
     // Texts of one block, of several, of more than a split.
     let lengths = [1, 31, 40, 300];
-    for (shape, window) in
-        SHAPES[1].each().into_iter().flat_map(|shape| [None, Some(9), Some(280)].map(|window| (shape, window)))
-    {
+    let cases = SHAPES[1].each().into_iter().flat_map(|shape| [None, Some(9), Some(280)].map(|window| (shape, window)));
+    for (shape, window) in testing::part_of(cases, 1) {
         let rule = AttentionRule { window, both_ways: true, ..AttentionRule::of_width(shape.head_dim) };
         let texts = lengths.map(|len| Sequence::new(shape, 40 + len as u64, len));
         let whole = |text| Rows { sequence: text, start: 0, rows: text.queries.len() };
@@ -599,11 +598,9 @@ fn a_row_does_not_depend_on_its_chunk() {
 
 #[test]
 fn a_row_does_not_depend_on_where_blocks_are_nor_on_what_they_kept() {
-    for (shape, (start, rows)) in SHAPES[3]
-        .each()
-        .into_iter()
-        .flat_map(|shape| [(0, 33), (200, 1), (256, 1), (290, 10)].map(|rows| (shape, rows)))
-    {
+    let rows = [(0, 33), (200, 1), (256, 1), (290, 10)];
+    let cases = SHAPES[3].each().into_iter().flat_map(|shape| rows.map(|rows| (shape, rows)));
+    for (shape, (start, rows)) in testing::part_of(cases, 1) {
         let sequence = Sequence::new(shape, 13, 300);
         let batch = [Rows { sequence: &sequence, start, rows }];
         let want = definition(&Step::new(shape, &batch, 0));
@@ -618,7 +615,7 @@ fn a_row_does_not_depend_on_where_blocks_are_nor_on_what_they_kept() {
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     let mut random = Dice::new(17);
-    for seed in 0..6u64 {
+    for seed in testing::part_of(0..6u64, 1) {
         let shape = SHAPES[2].each()[seed as usize % 3];
         let sequences: Vec<Sequence> = (0..12).map(|i| Sequence::new(shape, 1000 + i, 520)).collect();
         let batch: Vec<Rows<'_>> = sequences

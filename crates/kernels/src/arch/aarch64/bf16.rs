@@ -161,7 +161,7 @@ impl Operands for Narrow {
     }
 }
 
-/// Adds the products of `pairs` pairs to the sums of `R` rows and `C` strips, in the order of pairs.
+/// Adds the products of `pairs` pairs to the sums of `R` rows and `C` strips, one or two, in the order of pairs.
 ///
 /// # Safety
 /// `lines[c]`: `pairs` lines. `x`: rows of that many pairs, `x_stride` bytes apart. The CPU has the instructions.
@@ -177,18 +177,18 @@ pub(super) unsafe fn add_pairs<M: Operands, const R: usize, const C: usize>(
 ) {
     macro_rules! pair {
         ($p:literal, $at:expr, $x:ident) => {
-            for c in 0..C {
-                prefetch_l2(ahead[c].wrapping_add($at * LINE));
-                for part in 0..4 {
-                    let w = M::weights(lines[c].add($at * LINE + part * 16));
+            parts!(STRIP in 0 1 => if STRIP < C {
+                prefetch_l2(ahead[STRIP].wrapping_add($at * LINE));
+                parts!(PART => {
+                    let w = M::weights(lines[STRIP].add($at * LINE + PART * 16));
                     for r in 0..R {
-                        totals[c][r][part] = M::odd::<$p>(totals[c][r][part], w, $x[r]);
+                        totals[STRIP][r][PART] = M::odd::<$p>(totals[STRIP][r][PART], w, $x[r]);
                     }
                     for r in 0..R {
-                        totals[c][r][part] = M::even::<$p>(totals[c][r][part], w, $x[r]);
+                        totals[STRIP][r][PART] = M::even::<$p>(totals[STRIP][r][PART], w, $x[r]);
                     }
-                }
-            }
+                });
+            });
         };
     }
     // SAFETY: the caller's promise.
@@ -262,13 +262,13 @@ pub(super) unsafe fn tiles<M: Operands, const R: usize, const PARTS: usize>(bloc
                     std::array::from_fn(|r| M::activations(block.x.add(r * block.x_stride + at * M::PAIR)));
                 macro_rules! pair {
                     ($p:literal) => {
-                        for part in 0..PARTS {
-                            let w = M::weights(tile.add((four * FOUR + $p) * LINE + part * 16));
+                        parts!(PART => if PART < PARTS {
+                            let w = M::weights(tile.add((four * FOUR + $p) * LINE + PART * 16));
                             for r in 0..R {
-                                even[r][part] = M::even::<$p>(even[r][part], w, x[r]);
-                                odd[r][part] = M::odd::<$p>(odd[r][part], w, x[r]);
+                                even[r][PART] = M::even::<$p>(even[r][PART], w, x[r]);
+                                odd[r][PART] = M::odd::<$p>(odd[r][PART], w, x[r]);
                             }
-                        }
+                        });
                     };
                 }
                 pair!(0);

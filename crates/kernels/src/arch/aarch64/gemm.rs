@@ -50,7 +50,7 @@ const fn of(format: Format, kernels: &'static [Kernel], outliers: gemm::Outliers
 
 static INT4_KERNELS: [Kernel; 4] = [int4::<1, false>, int4::<2, false>, int4::<3, false>, int4::<4, false>];
 static UNEVEN_KERNELS: [Kernel; 4] = [int4::<1, true>, int4::<2, true>, int4::<3, true>, int4::<4, true>];
-static PAIRS_KERNELS: [Kernel; 5] = [pairs::<1, 2>, pairs::<2, 2>, pairs::<3, 1>, pairs::<4, 1>, pairs::<5, 1>];
+static PAIRS_KERNELS: [Kernel; 4] = [pairs::<1, 2>, pairs::<2, 1>, pairs::<3, 1>, pairs::<4, 1>];
 static TILES_KERNELS: [Kernel; 8] = [
     tiles::<1, 4>,
     tiles::<2, 4>,
@@ -120,12 +120,12 @@ pub(super) unsafe fn int8<const R: usize>(block: Block) {
                         macro_rules! quad {
                             ($q:literal) => {
                                 prefetch_l2(ahead.wrapping_add((four * 4 + $q) * 64));
-                                for part in 0..4 {
-                                    let w = vld1q_s8(tile.add((four * 4 + $q) * 64 + part * 16).cast());
+                                parts!(PART => {
+                                    let w = vld1q_s8(tile.add((four * 4 + $q) * 64 + PART * 16).cast());
                                     for r in 0..R {
-                                        sums[r][part] = sdot_lane::<$q>(sums[r][part], w, x[r]);
+                                        sums[r][PART] = sdot_lane::<$q>(sums[r][PART], w, x[r]);
                                     }
-                                }
+                                });
                             };
                         }
                         quad!(0);
@@ -134,11 +134,11 @@ pub(super) unsafe fn int8<const R: usize>(block: Block) {
                         quad!(3);
                     }
                 }
-                for (r, sums) in sums.iter().enumerate() {
-                    for (part, &sum) in sums.iter().enumerate() {
-                        let at = strip * 16 + part * 4;
-                        fold(sum, block.ratios.add(group * PAIR + at), block.sums.add(r * PAIR + at));
-                    }
+                for (r, sums) in sums.into_iter().enumerate() {
+                    parts!(PART => {
+                        let at = strip * 16 + PART * 4;
+                        fold(sums[PART], block.ratios.add(group * PAIR + at), block.sums.add(r * PAIR + at));
+                    });
                 }
             }
         }
@@ -181,24 +181,24 @@ pub(super) unsafe fn int4<const R: usize, const UNEVEN: bool>(block: Block) {
                     macro_rules! line {
                         ($line:literal, $even:literal, $odd:literal) => {
                             prefetch_l2(ahead.wrapping_add((two * 2 + $line) * 64));
-                            for part in 0..4 {
-                                let codes = vld1q_u8(lines.add((two * 2 + $line) * 64 + part * 16));
+                            parts!(PART => {
+                                let codes = vld1q_u8(lines.add((two * 2 + $line) * 64 + PART * 16));
                                 let [even, odd] = unpack(levels, codes);
                                 for r in 0..R {
-                                    sums[r][part] = sdot_lane::<$even>(sums[r][part], even, x[r]);
-                                    sums[r][part] = sdot_lane::<$odd>(sums[r][part], odd, x[r]);
+                                    sums[r][PART] = sdot_lane::<$even>(sums[r][PART], even, x[r]);
+                                    sums[r][PART] = sdot_lane::<$odd>(sums[r][PART], odd, x[r]);
                                 }
-                            }
+                            });
                         };
                     }
                     line!(0, 0, 1);
                     line!(1, 2, 3);
                 }
                 let ratios = at.add(strip * 32 + group * 16);
-                for (r, sums) in sums.iter().enumerate() {
-                    for (part, &sum) in sums.iter().enumerate() {
-                        fold(sum, ratios.add(part * 4), block.sums.add(r * PAIR + strip * 16 + part * 4));
-                    }
+                for (r, sums) in sums.into_iter().enumerate() {
+                    parts!(PART => {
+                        fold(sums[PART], ratios.add(PART * 4), block.sums.add(r * PAIR + strip * 16 + PART * 4));
+                    });
                 }
             }
         }
@@ -255,25 +255,25 @@ unsafe fn blocks<const R: usize, const FOUR: bool, const GROUP: usize>(block: Bl
                     });
                     macro_rules! two_quads {
                         ($first:literal, $second:literal) => {
-                            for part in 0..4 {
+                            parts!(PART => {
                                 let w = if FOUR {
                                     let line = four * 2 + $first / 2;
-                                    unpack(levels, vld1q_u8(tile.add(line * 64 + part * 16)))
+                                    unpack(levels, vld1q_u8(tile.add(line * 64 + PART * 16)))
                                 } else {
                                     [$first, $second]
-                                        .map(|quad| vld1q_s8(tile.add((four * 4 + quad) * 64 + part * 16).cast()))
+                                        .map(|quad| vld1q_s8(tile.add((four * 4 + quad) * 64 + PART * 16).cast()))
                                 };
                                 for r in 0..R {
-                                    sums[r][part] = sdot_lane::<$first>(sums[r][part], w[0], x[r]);
-                                    sums[r][part] = sdot_lane::<$second>(sums[r][part], w[1], x[r]);
+                                    sums[r][PART] = sdot_lane::<$first>(sums[r][PART], w[0], x[r]);
+                                    sums[r][PART] = sdot_lane::<$second>(sums[r][PART], w[1], x[r]);
                                 }
-                            }
+                            });
                         };
                     }
                     two_quads!(0, 1);
                     two_quads!(2, 3);
                 }
-                join::<R, GROUP>(&block, groups, (step, strip, group), &sums);
+                join::<R, GROUP>(&block, groups, (step, strip, group), sums);
             }
         }
     }
@@ -288,19 +288,19 @@ unsafe fn join<const R: usize, const GROUP: usize>(
     block: &Block,
     groups: &Groups,
     (step, strip, group): (usize, usize, usize),
-    sums: &[[int32x4_t; 4]; R],
+    sums: [[int32x4_t; 4]; R],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let at = block.tiles.add(step * groups.step_bytes);
         let corrections = block.x.add(block.steps * 64 + (step * (64 / GROUP) + group) * 4);
-        for part in 0..4 {
-            let column = strip * 16 + part * 4;
+        parts!(PART => {
+            let column = strip * 16 + PART * 4;
             let scale = scales(groups, at, group, column);
             let min = groups.mins.then(|| scales(groups, at.add(groups.scale_bytes), group, column));
             for (r, sums) in sums.iter().enumerate() {
                 let total = block.sums.add(r * PAIR + column).cast::<f32>();
-                let mut joined = vfmaq_f32(vld1q_f32(total), vcvtq_f32_s32(sums[part]), scale);
+                let mut joined = vfmaq_f32(vld1q_f32(total), vcvtq_f32_s32(sums[PART]), scale);
                 if let Some(min) = min {
                     // The correction is -128 times the sum of the digits.
                     let start = corrections.add(r * block.x_stride).cast::<i32>().read_unaligned();
@@ -308,6 +308,6 @@ unsafe fn join<const R: usize, const GROUP: usize>(
                 }
                 vst1q_f32(total, joined);
             }
-        }
+        });
     }
 }

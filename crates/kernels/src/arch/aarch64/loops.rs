@@ -34,9 +34,8 @@ macro_rules! register_loop {
                 let (x, w) = (black_box($x), black_box($w));
                 let mut sums = [$zero; COUNT];
                 for _ in 0..rounds {
-                    for sum in &mut sums {
-                        *sum = $step(*sum, w, x);
-                    }
+                    parts!(AT in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 =>
+                        sums[AT] = $step(sums[AT], w, x));
                 }
                 black_box(sums);
             }

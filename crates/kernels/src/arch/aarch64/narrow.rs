@@ -68,9 +68,9 @@ unsafe fn strips<const R: usize, const C: usize>(product: &NarrowProduct, first:
         let to = |r: usize, c: usize| to.add((first + r) * STRIDE + (column + c) * LANES);
         let mut totals: [[Strip; R]; C] = [[[vdupq_n_f32(0.0); 4]; R]; C];
         if product.scale.is_none() {
-            for (c, totals) in totals.iter_mut().enumerate() {
-                for (r, total) in totals.iter_mut().enumerate() {
-                    *total = std::array::from_fn(|part| vld1q_f32(to(r, c).add(4 * part)));
+            for (c, rows) in totals.iter_mut().enumerate() {
+                for (r, sums) in rows.iter_mut().enumerate() {
+                    parts!(PART => sums[PART] = vld1q_f32(to(r, c).add(4 * PART)));
                 }
             }
         }
@@ -78,12 +78,12 @@ unsafe fn strips<const R: usize, const C: usize>(product: &NarrowProduct, first:
         let ahead = std::array::from_fn(|c| product.ahead.wrapping_add((column + c) * pairs * LINE));
         let x = product.weights.add(first * STRIDE).cast();
         add_pairs::<Narrow, R, C>(&mut totals, lines, ahead, x, STRIDE * size_of::<u16>(), pairs);
-        for (c, totals) in totals.iter().enumerate() {
-            for (r, total) in totals.iter().enumerate() {
-                for (part, &sum) in total.iter().enumerate() {
-                    let scaled = product.scale.map_or(sum, |scale| vmulq_n_f32(sum, scale));
-                    vst1q_f32(to(r, c).add(4 * part), scaled);
-                }
+        for (c, rows) in totals.into_iter().enumerate() {
+            for (r, sums) in rows.into_iter().enumerate() {
+                parts!(PART => {
+                    let scaled = product.scale.map_or(sums[PART], |scale| vmulq_n_f32(sums[PART], scale));
+                    vst1q_f32(to(r, c).add(4 * PART), scaled);
+                });
             }
         }
     }
