@@ -43,16 +43,28 @@ pub fn free_space(path: &Path) -> Option<u64> {
     found.blocks_available().checked_mul(found.fragment_size())
 }
 
-/// The CPU's name in words.
+/// The CPU's name in words; on AArch64, where the system has none, its numbers.
 pub fn cpu_name() -> Option<String> {
-    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = info.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().to_string())
+    name_in(&fs::read_to_string("/proc/cpuinfo").ok()?)
 }
 
-/// Features that decide how fast this machine is, and whether it has them.
+fn name_in(info: &str) -> Option<String> {
+    let value =
+        |key: &str| info.lines().find(|line| line.starts_with(key))?.split_once(':').map(|(_, value)| value.trim());
+    match (value("model name"), value("CPU implementer"), value("CPU part")) {
+        (Some(name), ..) => Some(name.to_string()),
+        (None, Some(maker), Some(part)) => Some(format!("AArch64, implementer {maker}, part {part}")),
+        _ => None,
+    }
+}
+
+/// Features that decide how fast a machine of this one's kind is, and whether it has them.
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
-    const WANTED: [&str; 13] = [
+    features_in(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+fn features_in(info: &str) -> Vec<(&'static str, bool)> {
+    const X86: [&str; 13] = [
         "avx2",
         "fma",
         "f16c",
@@ -67,10 +79,14 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
         "amx_int8",
         "amx_bf16",
     ];
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = info.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    const AARCH64: [&str; 3] = ["asimddp", "i8mm", "bf16"];
+    let line = |key: &str| info.lines().find(|line| line.starts_with(key));
+    let (wanted, flags): (&[_], _) = match line("Features") {
+        Some(flags) => (&AARCH64, flags),
+        None => (&X86, line("flags").unwrap_or_default()),
+    };
     let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
-    WANTED.into_iter().map(|name| (name, has(name))).collect()
+    wanted.iter().map(|&name| (name, has(name))).collect()
 }
 
 /// CPUs that are switched on.
@@ -162,5 +178,16 @@ mod tests {
         assert_eq!([count_cpu_list("0-2,8"), count_cpu_list("5"), count_cpu_list("")], [4, 1, 0]);
         assert_eq!([parse_cpu_max("250000 100000\n"), parse_cpu_max("max 100000")], [Some(2.5), None]);
         assert_eq!(meminfo("MemTotal:   16 kB\nMemAvailable:  8 kB\n", "MemAvailable"), Some(8192));
+    }
+
+    #[test]
+    fn a_cpu_is_named_by_words_or_by_numbers() {
+        let x86 = "model name\t: A CPU\nflags\t\t: fpu avx2 fma\n";
+        let arm = "Features\t: fp asimd asimddp bf16\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n";
+        let names = [x86, arm, ""].map(name_in);
+        assert_eq!(names, [Some("A CPU".into()), Some("AArch64, implementer 0x41, part 0xd40".into()), None]);
+        assert_eq!(features_in(arm), [("asimddp", true), ("i8mm", false), ("bf16", true)]);
+        let features = features_in(x86);
+        assert!(features.contains(&("avx2", true)) && features.contains(&("amx_tile", false)), "{features:?}");
     }
 }
