@@ -18,7 +18,7 @@ const WANTED: [(&str, &str); 3] = [
     ("/usr/aarch64-linux-gnu/lib/libc.so.6", "libc6-dev-arm64-cross"),
 ];
 
-/// Of the tables of cases, each so manieth of a quick run: an emulated kernel takes some thirty times as long.
+/// Of the rows of tables that a quick run tries, each fourth: emulated kernels take some thirty times as long.
 const EVERY: &str = "4";
 
 /// Tests that compute by vectors: of the crate itself, and of its integration tests.

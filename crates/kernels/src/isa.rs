@@ -12,8 +12,8 @@ use crate::arch::native;
 
 pub use crate::arch::native::proofs::*;
 
-/// The paths of [`crate::Cpu`], slowest first; a machine has those of its own kind. Each path may also use the kernels of
-/// the machine's paths before it.
+/// The paths of [`crate::Cpu`], slowest first; a machine has those of its own kind. Each path may also use the kernels
+/// of the machine's paths before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Isa {
     /// Plain Rust: any CPU.

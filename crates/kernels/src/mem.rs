@@ -239,8 +239,8 @@ fn piece(node: Option<u32>, bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>),
     Ok((ptr, chunk.clone()))
 }
 
-/// Alignment of a chunk's pieces: no two share a page, so that each has pages of its own node. 4 KiB on x86, up to 64 on
-/// AArch64.
+/// Alignment of a chunk's pieces: no two share a page, so that each has pages of its own node. 4 KiB on x86, up to 64
+/// on AArch64.
 fn page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     // SAFETY: the call has no pointers.

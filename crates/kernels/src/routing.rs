@@ -83,8 +83,9 @@ pub struct Routing<'a> {
 
 /// Chooses `rule.top_k` experts for each row of `logits` `[rows, num_experts]`.
 ///
-/// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], any NaN first, ties by the
-/// lower index. A weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
+/// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], any NaN first, ties by
+/// the lower index. A weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by
+/// index.
 ///
 /// Of [`Scores::Sigmoid`] they are by falling score with bias; a weight is `score / (sum + sum_eps) * factor`, the sum in
 /// the order of `chosen`, or `score * factor`. Of [`Scores::Sparse`] it is `1 / sum` of

@@ -10,8 +10,8 @@ pub fn one_of<T, const N: usize>(table: [T; N], turn: usize) -> impl Iterator<It
     table.into_iter().enumerate().filter(move |(at, _)| is_long() || *at == turn % N).map(|(_, row)| row)
 }
 
-/// All rows of a table in a long run, else each `n`th: what a quick run has time for. Of those each so manieth, from the
-/// first, as `TWOSTROKE_TESTS_EVERY` says: an emulated machine has time for less.
+/// All rows of a table in a long run, else each `n`th: what a quick run has time for. With `TWOSTROKE_TESTS_EVERY=m` each
+/// `m`th of those: an emulated machine has time for less.
 pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
     let every = std::env::var("TWOSTROKE_TESTS_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(1);
     table.into_iter().step_by(if is_long() { 1 } else { n * 1.max(every) })

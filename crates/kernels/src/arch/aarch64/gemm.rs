@@ -237,8 +237,8 @@ unsafe fn blocks<const R: usize, const FOUR: bool, const GROUP: usize>(block: Bl
     // SAFETY: they live while the kernel runs.
     let groups = unsafe { block.groups.as_ref() }.expect("a path of groups");
     let tile_bytes = if FOUR { INT4_TILE } else { TILE };
-    // SAFETY: the sums are `[R][32]`. Step by step the addresses stay within `steps` steps and activations, behind which
-    // lies a correction for each group; prefetching is harmless anywhere.
+    // SAFETY: the sums are `[R][32]`. Step by step the addresses stay within `steps` steps and activations, behind
+    // which lies a correction for each group; prefetching is harmless anywhere.
     unsafe {
         let levels = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(groups.levels.as_ptr()), vdupq_n_u8(128)));
         block.sums.write_bytes(0, R * PAIR);

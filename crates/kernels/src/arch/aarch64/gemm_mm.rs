@@ -4,7 +4,7 @@
 //! SMMLA multiplies two rows of 8 depths by two columns of 8:
 //!
 //! ```text
-//! weights       two quads of a column are its 8 depths: ZIP1 and ZIP2 of two lines, or of both halves of a line of int4
+//! weights       two quads of a column are its 8 depths: ZIP1 and ZIP2 of two lines, or of the halves of one of int4
 //! activations   two rows, 8 depths of one and 8 of the other, once per block and step for all its columns
 //! sums          2 x 2 of a pair of rows and a pair of columns; four of them are two rows of 8 columns
 //! ```

@@ -1,9 +1,9 @@
 //! Instructions for which the standard library has no stable function, each one line of assembly, and what is made of a
 //! few.
 //!
-//! Only those that round once, or not at all, are here: products of pairs of bf16 by one instruction (and of matrices of
-//! them) round to odd, flush denormals, or add the products first, as the CPU's mode says, and estimates of a quotient
-//! or a root are no quotient and no root. A tidy test refuses their names in assembly.
+//! Only those that round once, or not at all, are here: products of pairs of bf16 by one instruction (and of matrices
+//! of them) round to odd, flush denormals, or add the products first, as the CPU's mode says, and estimates of a
+//! quotient or a root are no quotient and no root. A tidy test refuses their names in assembly.
 
 use std::arch::aarch64::*;
 use std::arch::asm;

@@ -121,7 +121,8 @@ impl Simd for Neon {
             let q = vreinterpretq_s8_u32(vdupq_n_u32(q));
             both(sums, keys, |sums, keys| sdot(sums, keys, q))
         };
-        join_digits(high: Ints, low: Ints) -> Ints = both(high, low, |high, low| vaddq_s32(vshlq_n_s32::<7>(high), low));
+        join_digits(high: Ints, low: Ints) -> Ints =
+            both(high, low, |high, low| vaddq_s32(vshlq_n_s32::<7>(high), low));
         to_f32(a: Ints) -> Four = each(a, |a| vcvtq_f32_s32(a));
     }
 

@@ -1,8 +1,8 @@
 //! AArch64: what it gives as [`native`](super::native). Two levels: NEON with dot products (Neoverse N1, Apple M1,
 //! Cortex-A76 on), and with products of 8-bit matrices and of bf16 too (Neoverse V1, N2, Apple M2 on).
 
-/// Does something for each of the four registers of a strip, or for some numbers. Written out: where the body is long, a
-/// loop remains one, and the sums go through memory.
+/// Does something for each of the four registers of a strip, or for some numbers. Written out: where the body is long,
+/// a loop remains one, and the sums go through memory.
 macro_rules! parts {
     ($PART:ident => $do:expr) => {
         parts!($PART in 0 1 2 3 => $do)
