@@ -12,7 +12,7 @@ use crate::mamba::{self, Mamba};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PEAK_LANES,
-    PLANES, PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations,
+    PLANES, PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, power, quantize_activations,
     round_to_bf16,
 };
 use crate::states::{StateShape, StateSpan, States};
@@ -300,7 +300,9 @@ fn joined([low, middle, high]: [f32; 1 + PLANES]) -> f32 {
 /// One row of an int8 or int4 product: an exact integer sum for each digit of the activations; the digit sums are
 /// joined, then multiplied by the row's scale and the column's.
 fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
-    let (scale, low, lists) = digits_of(x);
+    let mut shifted = x.to_vec();
+    shifted.iter_mut().zip(w.exponents()).for_each(|(x, &exponent)| *x *= power(exponent));
+    let (scale, low, lists) = digits_of(&shifted);
     let [middle, high] = lists.map(|list| {
         let mut digits = vec![0i8; x.len()];
         for outlier in list {

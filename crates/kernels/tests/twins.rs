@@ -344,10 +344,14 @@ fn a_matrix_says_how_many_bytes_a_step_reads() {
         Reference::new().matrix_bytes(&matrix)
     };
     assert_eq!(bytes(WeightClass::Bf16, 64, 96), 64 * 96 * 2);
-    assert_eq!(bytes(WeightClass::Int8, 64, 128), 64 * 128 + 2 * 64 + 64 * 4, "ratios of a pair are padded to 64");
-    assert_eq!(bytes(WeightClass::Int4, 64, 128), 64 * 128 / 2 + 64 * (128 / 32) + 64 * 4);
+    assert_eq!(
+        bytes(WeightClass::Int8, 64, 128),
+        64 * 128 + 2 * 64 + 64 * 4 + 128,
+        "ratios of a pair are padded to 64"
+    );
+    assert_eq!(bytes(WeightClass::Int4, 64, 128), 64 * 128 / 2 + 64 * (128 / 32) + 64 * 4 + 128);
     assert_eq!(bytes(WeightClass::Bf16, 33, 33), 64 * 64 * 2, "padded to 32 columns and a step of 32");
-    assert_eq!(bytes(WeightClass::Int8, 1, 65), 32 * 128 + 64 + 32 * 4, "padded to 32 columns and a step of 64");
+    assert_eq!(bytes(WeightClass::Int8, 1, 65), 32 * 128 + 64 + 32 * 4 + 68, "padded to 32 columns and a step of 64");
 }
 
 #[test]

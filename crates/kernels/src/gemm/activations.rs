@@ -3,7 +3,7 @@
 use super::{Format, Path};
 use crate::mem::Buffer;
 use crate::quant::{
-    Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers,
+    Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers, power,
     quantize_by, round_to_bf16,
 };
 use crate::threads::{Pool, share};
@@ -23,6 +23,8 @@ pub(crate) struct Scratch {
     counts: Buffer<u32>,
     /// By thread: the largest magnitude of each quad of a row.
     peaks: Buffer<u16>,
+    /// By thread: a row of which inputs are multiplied.
+    shifted: Buffer<f32>,
     /// Rows of heads, head by head, as they were.
     pub(super) heads: Buffer<f32>,
 }
@@ -116,6 +118,8 @@ pub(crate) struct PrepareRows<'a> {
     format: Format,
     /// f32 `[rows, width]`.
     x: &'a [f32],
+    /// Of the powers of two of the inputs, or empty.
+    exponents: &'a [u8],
     width: usize,
     /// `[rows][stride]`.
     bytes: *mut u8,
@@ -128,21 +132,23 @@ pub(crate) struct PrepareRows<'a> {
     counts: *mut u32,
     /// Scratch of this thread, one element per quad of a row.
     peaks: *mut u16,
+    /// Scratch of this thread, `[width]`, if activations are int8.
+    shifted: *mut f32,
 }
 
 /// The same destinations, shared by threads that convert different rows.
-struct Pointers(*mut u8, *mut f32, *mut Outlier, *mut u32, *mut u16);
+struct Pointers(*mut u8, *mut f32, *mut Outlier, *mut u32, *mut u16, *mut f32);
 // SAFETY: `Scratch::prepare` hands every row to exactly one thread.
 unsafe impl Sync for Pointers {}
 
 impl Scratch {
-    /// Converts rows of `width` elements. Panics when memory is exhausted (possible only on the largest call yet).
-    pub(crate) fn prepare(
+    /// Converts rows of `width` elements. `exponents(row)`: those that the row's matrix has for its inputs. Panics when memory is exhausted (possible only on the largest call yet).
+    pub(crate) fn prepare<'e>(
         &mut self,
         pool: &Pool,
         path: Path,
         format: Format,
-        x: &[f32],
+        (x, exponents): (&[f32], &(dyn Fn(usize) -> &'e [u8] + Sync)),
         width: usize,
     ) -> Activations<'_> {
         let rows = x.len() / width;
@@ -155,23 +161,40 @@ impl Scratch {
         self.counts.reserve(scaled_rows * PLANES).expect("memory for counts of outliers");
         let quads = if scaled_rows > 0 { width.div_ceil(QUAD).next_multiple_of(PEAK_LANES) } else { 0 };
         self.peaks.reserve(pool.threads() * quads).expect("memory for the peaks of a row of each part");
+        let shifted = if scaled_rows > 0 { width } else { 0 };
+        self.shifted.reserve(pool.threads() * shifted).expect("memory for a row of each part");
         let to = Pointers(
             self.rows.as_mut_ptr(),
             self.scales.as_mut_ptr(),
             self.outliers.as_mut_ptr(),
             self.counts.as_mut_ptr(),
             self.peaks.as_mut_ptr(),
+            self.shifted.as_mut_ptr(),
         );
         let to = &to;
         let convert = |part: usize, rows: Range<usize>| {
-            let (first, at) = (rows.start, if scaled_rows > 0 { rows.start } else { 0 });
-            let x = &x[rows.start * width..rows.end * width];
-            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and has peaks of its own.
-            unsafe {
-                let (bytes, scales) = (to.0.add(first * stride), to.1.add(at));
-                let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
-                let peaks = to.4.add(part * quads);
-                path.prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
+            for row in rows {
+                let (at, exponents) = (if scaled_rows > 0 { row } else { 0 }, exponents(row));
+                let x = &x[row * width..][..width];
+                // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and has scratch of its own.
+                unsafe {
+                    let (bytes, scales) = (to.0.add(row * stride), to.1.add(at));
+                    let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
+                    let (peaks, shifted) = (to.4.add(part * quads), to.5.add(part * shifted));
+                    path.prepare(PrepareRows {
+                        format,
+                        x,
+                        exponents,
+                        width,
+                        bytes,
+                        stride,
+                        scales,
+                        outliers,
+                        counts,
+                        peaks,
+                        shifted,
+                    });
+                }
             }
         };
         if rows == 1 || x.len() < PARALLEL_FROM {
@@ -273,6 +296,16 @@ unsafe fn correct<const GROUP: usize>((q, corrections): (*const i8, *mut u32), l
 #[inline(always)]
 unsafe fn quantize_into(rows: &PrepareRows<'_>, reached: impl Reached, row: usize, x: &[f32]) -> (*const i8, *mut u32) {
     let (padded, list) = (x.len().next_multiple_of(64), max_outliers(x.len()));
+    let x = if rows.exponents.is_empty() {
+        x
+    } else {
+        // SAFETY: the scratch is as wide as a row and is this caller's.
+        let shifted = unsafe { std::slice::from_raw_parts_mut(rows.shifted, x.len()) };
+        for ((to, x), exponent) in shifted.iter_mut().zip(x).zip(rows.exponents) {
+            *to = x * power(*exponent);
+        }
+        shifted
+    };
     // SAFETY: row `row` of each array is there and is this caller's, and so is the scratch.
     unsafe {
         let bytes = rows.bytes.add(row * rows.stride);

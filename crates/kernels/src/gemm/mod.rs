@@ -10,7 +10,8 @@
 //! ```
 //! Definition of a result, per row and column (the cutting above cannot change it):
 //!
-//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits
+//! * int8, int4: inputs are multiplied by the powers of two of the matrix, if it has any, and become digits; weights are
+//!   `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits
 //!   `low + 255 * middle + 65,025 * high` ([`quantize_activations`](crate::quant::quantize_activations)). For each
 //!   digit `T` = the exact sum over K; packing ensures that it fits i32. `s = T_low as f32`, then
 //!   `s = fma(255, T_middle as f32, s)` and `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
@@ -368,7 +369,7 @@ pub(crate) fn linear(
     let kind = Kind::of(w, proofs.arithmetic);
     let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
-    let activations = scratch.prepare(pool, path, format, x, shape.in_features);
+    let activations = scratch.prepare(pool, path, format, (x, &|_| w.exponents()), shape.in_features);
     let product = Product {
         w,
         groups: w.blocks().map(Groups::of),
@@ -448,7 +449,8 @@ pub(crate) fn linear_by_head(
     gathered.reserve(heads * rows * shape.in_features).expect("memory for the activations of all heads");
     let x_by_head = &mut gathered[..heads * rows * shape.in_features];
     by_head(Some(pool), x, from, shape.in_features, x_by_head);
-    let activations = scratch.prepare(pool, path, format, x_by_head, shape.in_features);
+    let exponents = |row: usize| matrices[row / rows].borrow().exponents();
+    let activations = scratch.prepare(pool, path, format, (x_by_head, &exponents), shape.in_features);
     let panel_rows = match tiles {
         Some(proof) => native::tile_panel_rows(proof, class, shape.in_features),
         None => PANEL_ROWS,

@@ -3,14 +3,14 @@
 //! The layout is the same on every instruction set, so an image made by one serves all. A change of the layout, of a
 //! quantizer or of a rounding must raise [`LAYOUT_VERSION`]; a test here checks a digest that changes with them.
 
-use super::{INT4_RATIOS, INT8_GROUP, Levels, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass};
+use super::{INT4_RATIOS, INT8_GROUP, Levels, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass, num_scales};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::node_parts::NodeParts;
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
 
 /// Raised whenever packing the same rows gives other bytes.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 
 /// Source of an image's bytes: `source.0(offset, out)` fills `out` from `offset`, relative to the matrix's first byte.
 /// Called from several threads, once per byte, and always for whole pieces ([`PackedMatrix::image_pieces`]).
@@ -77,8 +77,8 @@ impl PackedMatrix {
         class: WeightClass,
         source: &ByteSource<'_>,
     ) -> Result<PackedMatrix, OutOfMemory> {
-        let (tile_bytes, num_scales) = sizes(shape, class).ok_or(OutOfMemory { bytes: usize::MAX })?;
-        let mut scales = Buffer::<f32>::zeroed(num_scales)?;
+        let (tile_bytes, count) = sizes(shape, class).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        let mut scales = Buffer::<f32>::zeroed(count)?;
         let pairs = shape.out_features.div_ceil(PAIR);
         let pair_bytes = tile_bytes / pairs;
         let mut tiles = NodeParts::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
@@ -110,17 +110,18 @@ impl PackedMatrix {
         }
         drop(shares);
         drop(runs);
-        if num_scales > 0 {
+        if count > 0 {
             (source.0)(tile_bytes as u64, scales.as_bytes_mut());
         }
         let mut levels = [0; 16];
         if class == WeightClass::Int4 {
-            (source.0)((tile_bytes + num_scales * size_of::<f32>()) as u64, &mut levels);
+            (source.0)((tile_bytes + count * size_of::<f32>()) as u64, &mut levels);
         }
         let levels = if levels == *Levels::Uneven.bytes() { Levels::Uneven } else { Levels::Even };
         let ratios = ratios_in(class, &tiles, shape.in_features, pairs);
         let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
-        Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios, levels })
+        let shifted = scales.iter().skip(pairs * PAIR).any(|exponents| exponents.to_bits() != 0);
+        Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios, levels, shifted })
     }
 }
 
@@ -156,7 +157,7 @@ fn sizes(shape: MatrixShape, class: WeightClass) -> Option<(usize, usize)> {
     }
     let steps = shape.in_features.div_ceil(class.step()).checked_mul(class.step_bytes())?;
     let pair_bytes = steps.checked_add(class.ratio_bytes(shape.in_features))?;
-    Some((pairs.checked_mul(pair_bytes)?, if class == WeightClass::Bf16 { 0 } else { pairs * PAIR }))
+    Some((pairs.checked_mul(pair_bytes)?, num_scales(shape, class)))
 }
 
 #[cfg(test)]
@@ -234,7 +235,7 @@ mod tests {
         });
         assert_eq!(
             (LAYOUT_VERSION, digests),
-            (7, [18_392_729_095_886_358_030, 7_164_047_360_571_553_296, 6_320_172_504_422_449_953]),
+            (8, [18_392_729_095_886_358_030, 1_102_915_708_654_288_656, 1_321_819_069_235_834_817]),
             "other bytes: raise LAYOUT_VERSION, then note them here"
         );
     }

@@ -10,6 +10,8 @@
 //! product. In both classes a tile is a 16 x 16 transpose of 4-byte groups. N is padded to 32 and K to one step, with
 //! zeros. The steps of an int8 pair follow its ratios, `[group of 128 k][32 columns]` i8, padded to 64 bytes.
 //!
+//! Behind an int8 or int4 matrix's scales are the exponents of its inputs, a byte each (`shifts`).
+//!
 //! Int4 is the same stream with half-size tiles and the group scales of a step before them:
 //!
 //! ```text
@@ -27,6 +29,7 @@ mod int4;
 mod int8;
 mod outliers;
 mod pack;
+mod shifts;
 mod uneven;
 
 pub(crate) use blocks::value as block_value;
@@ -37,6 +40,7 @@ pub use int4::{GROUP, quantize_int4_row};
 pub use int8::{INT8_GROUP, quantize_int8_row};
 pub(crate) use outliers::{BASE, LANES as PEAK_LANES, Reached, quantize_by, reached};
 pub use outliers::{Digits, Outlier, PLANES, QUAD, max_outliers, quantize_activations};
+pub(crate) use shifts::power;
 pub(crate) use uneven::Levels;
 
 use crate::isa::Isa;
@@ -138,11 +142,24 @@ pub struct PackedMatrix {
     blocks: Option<BlockFormat>,
     /// One piece per pair of strips.
     tiles: Arc<NodeParts>,
-    /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16 and for the groups of a file.
+    /// Int8 and int4: scale of each output channel, `[padded N]`; behind them, as bytes, the exponents of the inputs, `[K]`
+    /// (zeros if no input is shifted). Empty for bf16 and for the groups of a file.
     scales: Arc<Buffer<f32>>,
     ratios: Ratios,
     /// Level table of int4 codes; even in other classes.
     levels: Levels,
+    /// Whether inputs are multiplied by powers of two.
+    shifted: bool,
+}
+
+/// Numbers that hold the scales of the outputs and the exponents of the inputs.
+fn num_scales(shape: MatrixShape, class: WeightClass) -> usize {
+    match class {
+        WeightClass::Bf16 => 0,
+        WeightClass::Int8 | WeightClass::Int4 => {
+            shape.out_features.next_multiple_of(PAIR) + shape.in_features.div_ceil(size_of::<f32>())
+        }
+    }
 }
 
 /// Magnitude of a matrix's ratios, which determines how tiles compute it.
@@ -377,10 +394,19 @@ impl PackedMatrix {
 
     /// Scales of the output channels, padded; empty for bf16.
     pub(crate) fn scales(&self) -> &[f32] {
-        &self.scales
+        &self.scales[..self.scales.len().min(self.pairs() * PAIR)]
     }
 
-    /// The weights of output channel `row`, dequantized, `[in_features]`: one rounding for int8 and int4.
+    /// Biased exponents of the powers of two that inputs are multiplied by, `[in_features]`; empty if none is.
+    pub(crate) fn exponents(&self) -> &[u8] {
+        match self.shifted {
+            true => &self.scales.as_bytes()[self.pairs() * PAIR * size_of::<f32>()..][..self.shape.in_features],
+            false => &[],
+        }
+    }
+
+    /// The weights of output channel `row`, dequantized, `[in_features]`: one rounding for int8 and int4, and the power of
+    /// two of each input.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.shape.out_features && out.len() == self.shape.in_features);
         if let Some(format) = &self.blocks {
@@ -425,6 +451,7 @@ impl PackedMatrix {
                 }
             }
         }
+        out.iter_mut().zip(self.exponents()).for_each(|(out, &exponent)| *out *= power(exponent));
     }
 
     /// The level of the int4 weight at `(row, k)` and the ratio of its group, unspecified and 0 in the padding of K: the

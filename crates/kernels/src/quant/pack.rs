@@ -7,10 +7,11 @@
 
 use super::int4::{self, GROUP};
 use super::int8::{self, INT8_GROUP};
+use super::shifts::{Sample, inverse_power};
 use super::uneven::{self, Fit, Levels};
 use super::{
     BlockFormat, BlockSource, Codes, GroupScale, INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix,
-    Ratios, RowSource, SMALLEST_WEIGHT, WeightClass, round_to_bf16,
+    Ratios, RowSource, SMALLEST_WEIGHT, WeightClass, num_scales, round_to_bf16,
 };
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
@@ -43,7 +44,15 @@ pub(super) fn pack(
     let pair_bytes = class.ratio_bytes(in_features) + in_features.div_ceil(class.step()) * class.step_bytes();
     let pairs = out_features.div_ceil(PAIR);
     let mut tiles = NodeParts::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
-    let mut scales = Buffer::<f32>::zeroed(if class == WeightClass::Bf16 { 0 } else { pairs * PAIR })?;
+    let mut scales = Buffer::<f32>::zeroed(num_scales(shape, class))?;
+    let sample = match source {
+        Source::Floats(rows) if class != WeightClass::Bf16 => Some(Sample::read(shape, rows)),
+        _ => None,
+    };
+    let exponents = sample.as_ref().map_or(Vec::new(), |sample| sample.exponents(class));
+    if !exponents.is_empty() {
+        scales.as_bytes_mut()[pairs * PAIR * size_of::<f32>()..][..in_features].copy_from_slice(&exponents);
+    }
 
     // One lock per pair, never contended: safe access for each task to its part of the result.
     let mut scale_parts = scales.chunks_mut(PAIR);
@@ -55,7 +64,9 @@ pub(super) fn pack(
         let mut own = scratch.lock().unwrap().pop().unwrap_or_default();
         let mut part = parts[pair].lock().unwrap();
         let (tiles, scales) = &mut *part;
-        let of_pair = dispatch(isa, PackPair { shape, class, pair, source, scratch: &mut own, tiles, scales });
+        let (sample, exponents) = (sample.as_ref(), &exponents[..]);
+        let of_pair =
+            dispatch(isa, PackPair { shape, class, pair, source, sample, exponents, scratch: &mut own, tiles, scales });
         let mut ratios = ratios.lock().unwrap();
         *ratios = of_pair.max(*ratios);
         scratch.lock().unwrap().push(own);
@@ -71,7 +82,8 @@ pub(super) fn pack(
         (WeightClass::Int4, Source::Floats(_) | Source::Int8(_)) => Levels::Uneven,
         _ => Levels::Even,
     };
-    Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios: ratios.into_inner().unwrap(), levels })
+    let (ratios, shifted) = (ratios.into_inner().unwrap(), !exponents.is_empty());
+    Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios, levels, shifted })
 }
 
 /// See [`PackedMatrix::pack_blocks`].
@@ -102,7 +114,8 @@ pub(super) fn pack_blocks(
         Codes::Eight => WeightClass::Int8,
     };
     let (tiles, scales) = (Arc::new(tiles), Arc::new(Buffer::zeroed(0)?));
-    Ok(PackedMatrix { shape, class, blocks: Some(format), tiles, scales, ratios: Ratios::Wide, levels: Levels::Even })
+    let (blocks, ratios, levels) = (Some(format), Ratios::Wide, Levels::Even);
+    Ok(PackedMatrix { shape, class, blocks, tiles, scales, ratios, levels, shifted: false })
 }
 
 /// Packs columns `32 * pair..` for the quantization groups of a file.
@@ -199,6 +212,10 @@ struct PackPair<'a> {
     class: WeightClass,
     pair: usize,
     source: Source<'a>,
+    /// Rows that were read before.
+    sample: Option<&'a Sample>,
+    /// Of the columns; see [`Sample::exponents`].
+    exponents: &'a [u8],
     scratch: &'a mut Scratch,
     tiles: &'a mut [u8],
     scales: &'a mut [f32],
@@ -272,7 +289,15 @@ impl PackPair<'_> {
         let Scratch { row: values, converted, q, group_scales, ratios } = &mut *self.scratch;
         let converted = &mut converted[index * row_bytes..][..row_bytes];
         match self.source {
-            Source::Floats(rows) => (rows.0)(row, values),
+            Source::Floats(rows) => {
+                match self.sample.and_then(|sample| sample.row(row)) {
+                    Some(read) => values.copy_from_slice(read),
+                    None => (rows.0)(row, values),
+                }
+                for (value, &exponent) in values.iter_mut().zip(self.exponents) {
+                    *value *= inverse_power(exponent);
+                }
+            }
             Source::Int8(rows) => (rows.0)(row, &mut q[..values.len()], group_scales),
             Source::Int4(rows) => (rows.0)(row, &mut q[..values.len()], group_scales),
         }

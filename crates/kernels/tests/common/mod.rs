@@ -105,7 +105,18 @@ impl Case {
         let name = format!("seed={seed} {kind:?} rows={rows} N={out_features} K={in_features}");
         let mut random = Dice::new(seed);
         let weights = match kind {
-            Kind::Own(class) => Weights::Own(class, values(&mut random, out_features * in_features)),
+            Kind::Own(class) => {
+                let mut weights = values(&mut random, out_features * in_features);
+                // Columns of other sizes, for which integers have powers of two.
+                if seed % 2 == 1 {
+                    weights
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(at, _)| at % in_features % 5 == 3)
+                        .for_each(|(_, w)| *w /= 64.0);
+                }
+                Weights::Own(class, weights)
+            }
             Kind::ImportedInt4 { narrow } => {
                 let q = (0..out_features * in_features).map(|_| random.roll(16) as i8 - 8).collect();
                 let scales = (0..out_features * in_features.div_ceil(32)).map(|_| match narrow {
