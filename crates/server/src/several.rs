@@ -9,13 +9,12 @@
 //! and answers what names none. The others are [`Guest`]s: each has an engine and routes of its own, and comes and goes as
 //! [`residency`] decides. All share keys, kept responses and the directory of batches.
 
-mod keep_alive;
+mod held;
 mod listing;
+pub(crate) mod pulling;
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -25,7 +24,7 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::Observe;
-use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use hub::DownloadEvent;
 use residency::{Entered, Facts, LoadingReport, Manager, ModelId, Refusal, ResidentModel, Rules};
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,14 +32,18 @@ use telemetry::metrics;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use transport::arriving::Arriving;
-use transport::error::{ApiError, ApiResult};
+use transport::auth::Right;
+use transport::error::{ApiError, ApiResult, ErrorFormat};
+use transport::listen::holding;
 use transport::origin::{OriginOptions, OriginPolicy};
 use transport::query;
 
 use crate::app::App;
 use crate::ask::Caller;
 use crate::responses::Store;
-use crate::{LAST_WORDS, ServerOptions, ollama, routes};
+pub use pulling::StorageError;
+
+use crate::{LAST_WORDS, ServerOptions, keep_alive, ollama, routes};
 
 /// How long what the catalog has said is believed, when a name is not among it.
 const FRESH: Duration = Duration::from_secs(1);
@@ -76,6 +79,17 @@ pub struct KnownModel {
 pub trait Catalog: Send + Sync {
     /// Those that there are now, beside the first. A model that was there stays, with what was said of it first.
     fn models(&self) -> Vec<KnownModel>;
+
+    /// Whether requests may have models downloaded and removed.
+    fn may_pull(&self) -> bool {
+        false
+    }
+
+    /// Downloads a model of the hub. Blocks. `progress` says whether it goes on.
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<(), StorageError>;
+
+    /// Removes a model from the cache. Blocks. `in_memory`: whether that of this first name is, beside the first model.
+    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> Result<(), StorageError>;
 
     /// Starts an engine for the model of this name, or says why not. Blocks; others serve meanwhile.
     fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String>;
@@ -127,6 +141,7 @@ pub(crate) struct Several {
     known: Mutex<KnownModels>,
     /// Room for bodies that wait.
     waiting: Arc<Semaphore>,
+    pulls: pulling::Pulls,
 }
 
 #[derive(Default)]
@@ -150,6 +165,7 @@ struct Peeked {
     /// Ollama's older name of it.
     name: Option<Value>,
     keep_alive: Option<Value>,
+    stream: Option<Value>,
     prompt: Option<Value>,
     messages: Option<Value>,
 }
@@ -185,6 +201,7 @@ impl Several {
                 manager: Manager::new(rules, load),
                 known: Mutex::default(),
                 waiting: Arc::new(Semaphore::new(WAITING_BYTES >> 10)),
+                pulls: pulling::Pulls::default(),
             }
         })
     }
@@ -269,6 +286,42 @@ impl Several {
         tokio::task::spawn_blocking(move || several.refreshed()).await.unwrap_or_default()
     }
 
+    /// What is said of a name that none has.
+    async fn unknown(self: &Arc<Self>, app: &App, name: &str) -> ApiError {
+        let others = self.all().await.into_iter().flat_map(|(model, _)| model.names);
+        ApiError::unknown_model(&hub::nearest(name, app.names().into_iter().chain(others).collect()))
+    }
+
+    /// The first model's routes know the names of the others not.
+    async fn with_near_names(self: &Arc<Self>, app: &App, name: &str, response: Response) -> ApiResult<Response> {
+        match response.extensions().get::<ApiError>().is_some_and(ApiError::is_unknown_model) {
+            true => Err(self.unknown(app, name).await),
+            false => Ok(response),
+        }
+    }
+
+    /// What the model says, once it may be asked. It stays in memory until that is sent.
+    async fn answer(
+        self: Arc<Self>,
+        model: KnownModel,
+        id: ModelId,
+        request: Request,
+        bytes: usize,
+        stays: Option<Option<Duration>>,
+    ) -> ApiResult<Response> {
+        let begun = Instant::now();
+        let entered = self.enter(&model, id, bytes).await?;
+        let loaded_in = begun.elapsed();
+        let mut response = passed_on(&entered.handle, request).await;
+        if let Some(stays) = stays.filter(|_| response.status() == StatusCode::OK) {
+            self.manager.keep_alive(id, stays);
+        }
+        if loaded_in >= Duration::from_millis(1) {
+            response.headers_mut().insert(LOAD_MS, HeaderValue::from(loaded_in.as_millis() as u64));
+        }
+        Ok(response.map(|body| holding(body, entered)))
+    }
+
     /// Waits until the model may be asked.
     async fn enter(&self, model: &KnownModel, id: ModelId, bytes: usize) -> ApiResult<Entered<Guest>> {
         let room = self.waiting.clone().try_acquire_many_owned((bytes >> 10) as u32 + 1);
@@ -328,6 +381,17 @@ const BY_QUERY: [&str; 10] = [
     "/props",
     "/slots",
 ];
+/// Routes that stream events where their body says so.
+const EVENT_STREAMS: [&str; 8] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/chat/completions",
+    "/completions",
+    "/v1/messages",
+    "/v1/responses",
+    "/completion",
+    "/infill",
+];
 /// Routes whose body is no request of a model, or has it elsewhere.
 const OWN_BODIES: [&str; 12] = [
     "/v1/files",
@@ -357,7 +421,12 @@ impl Wanted {
 }
 
 /// Takes a request to the model that it is for.
-pub(crate) async fn dispatch(app: Arc<App>, several: Option<Arc<Several>>, request: Request, next: Next) -> Response {
+pub(crate) async fn dispatch(
+    app: Arc<App>,
+    several: Option<Arc<Several>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let wanted = Wanted::of(request.method(), route);
     if let (Wanted::ByQuery, Some(_)) = (&wanted, request.uri().query()) {
@@ -365,9 +434,12 @@ pub(crate) async fn dispatch(app: Arc<App>, several: Option<Arc<Several>>, reque
     }
     let Some(several) = several else { return next.run(request).await };
     match wanted {
-        Wanted::First | Wanted::ByQuery => next.run(request).await,
+        Wanted::First | Wanted::ByQuery => {
+            request.extensions_mut().insert(several);
+            next.run(request).await
+        }
         Wanted::ByBody => by_body(&app, &several, request, next).await.unwrap_or_else(ApiError::into_response),
-        Wanted::Anywhere => anywhere(&several, request, next).await,
+        Wanted::Anywhere => anywhere(&app, &several, request, next).await,
         Wanted::List => listing::answer(&app, &several, request, next).await,
     }
 }
@@ -391,8 +463,8 @@ async fn by_query(
     if app.serves(&name) {
         return Ok(next.run(request).await);
     }
-    let Some(several) = several else { return Err(ApiError::unknown_model()) };
-    let (model, id) = several.find(&name).await.ok_or_else(ApiError::unknown_model)?;
+    let Some(several) = several else { return Err(app.unknown_model(&name)) };
+    let Some((model, id)) = several.find(&name).await else { return Err(several.unknown(app, &name).await) };
     // Who only looks loads nothing.
     let guest = several.manager.peek(id).ok_or_else(|| ApiError::model_not_loaded(&model.names[0]))?;
     Ok(passed_on(&guest, request).await)
@@ -421,12 +493,15 @@ async fn by_body(app: &Arc<App>, several: &Arc<Several>, request: Request, next:
         (false, Some(plain)) => several.find(plain).await,
         (false, None) => several.find(&name).await,
     };
-    let Some((model, id)) = found else { return Ok(next.run(again(head, &bytes)).await) };
+    let Some((model, id)) = found else {
+        let response = next.run(again(head, &bytes)).await;
+        return several.with_near_names(app, &name, response).await;
+    };
     if route == "/api/show" && several.manager.peek(id).is_none() {
         return Ok(listing::shown(&model));
     }
     let peeked = peeked.expect("it has a name");
-    let stays = peeked.keep_alive.as_ref().filter(|_| is_ollamas).map(keep_alive::read).transpose()?;
+    let stays = peeked.keep_alive.as_ref().map(keep_alive::read).transpose()?;
     if let Some(stays) = stays {
         let is_empty = |value: &Option<Value>| match value {
             None | Some(Value::Null) => true,
@@ -436,32 +511,32 @@ async fn by_body(app: &Arc<App>, several: &Arc<Several>, request: Request, next:
         };
         let is_for_none = is_empty(&peeked.prompt) && is_empty(&peeked.messages);
         if stays == Some(Duration::ZERO) && is_for_none && matches!(&*route, "/api/chat" | "/api/generate") {
+            app.keys.check(Right::Models, tenant.as_ref())?;
             several.manager.dismiss(id);
             return Ok(listing::unloaded(app, &name, &route));
         }
     }
-    let begun = Instant::now();
-    let entered = several.enter(&model, id, bytes.len()).await?;
-    let loaded_in = begun.elapsed();
-    let mut response = passed_on(&entered.handle, again(head, &bytes)).await;
-    if let Some(stays) = stays.filter(|_| response.status() == StatusCode::OK) {
-        several.manager.keep_alive(id, stays);
+    let is_streamed = peeked.stream == Some(Value::Bool(true)) && EVENT_STREAMS.contains(&&*route);
+    let format = ErrorFormat::of(&route, &head.headers).unwrap_or(ErrorFormat::OpenAi);
+    let answer = several.clone().answer(model, id, again(head, &bytes), bytes.len(), stays);
+    match is_streamed {
+        true => held::answer(several, id, format, answer).await,
+        false => answer.await,
     }
-    if loaded_in >= Duration::from_millis(1) {
-        response.headers_mut().insert(LOAD_MS, HeaderValue::from(loaded_in.as_millis() as u64));
-    }
-    Ok(response.map(|body| Body::new(Held { body, _entered: entered })))
 }
 
 /// The first of the models that knows the request's name.
-async fn anywhere(several: &Arc<Several>, request: Request, next: Next) -> Response {
-    let (head, _) = request.into_parts();
+async fn anywhere(app: &Arc<App>, several: &Arc<Several>, request: Request, next: Next) -> Response {
+    let (mut head, _) = request.into_parts();
+    let guests = several.manager.all_loaded();
+    let apps = guests.iter().map(|(_, guest)| guest.app.clone());
+    head.extensions.insert(InMemory(std::iter::once(app.clone()).chain(apps).collect()));
     let again = || Request::from_parts(head.clone(), Body::empty());
     let first = next.run(again()).await;
     if first.status() != StatusCode::NOT_FOUND {
         return first;
     }
-    for (_, guest) in several.manager.all_loaded() {
+    for (_, guest) in guests {
         let response = passed_on(&guest, again()).await;
         if response.status() != StatusCode::NOT_FOUND {
             return response;
@@ -470,12 +545,19 @@ async fn anywhere(several: &Arc<Several>, request: Request, next: Next) -> Respo
     first
 }
 
+/// All models in memory, for what is told of a request that waited for another model's.
+#[derive(Clone)]
+pub(crate) struct InMemory(pub(crate) Vec<Arc<App>>);
+
 /// The routes of a guest, asked for the same. What the first's router has written into the request stays here.
 async fn passed_on(guest: &Guest, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let mut passed = Request::new(body);
     if let Some(caller) = head.extensions.remove::<Caller>() {
         passed.extensions_mut().insert(caller);
+    }
+    if let Some(all) = head.extensions.remove::<InMemory>() {
+        passed.extensions_mut().insert(all);
     }
     *passed.method_mut() = head.method;
     *passed.uri_mut() = head.uri;
@@ -508,27 +590,4 @@ async fn all_metrics(app: &Arc<App>, several: &Arc<Several>, request: Request, n
 async fn text_of(body: Body) -> String {
     let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// A body that keeps its model in memory until it is sent.
-struct Held {
-    body: Body,
-    _entered: Entered<Guest>,
-}
-
-impl HttpBody for Held {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -4,33 +4,62 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use launch::SHIPPED_NAME;
-use plan::units::bytes;
+use plan::units::{bytes, rate, rounded};
 use roofline::ModelShape;
 use serde_json::json;
 
-use crate::console::{put, put_line};
+use crate::console::{note, put, put_line};
 use crate::failure::Failure;
 use crate::flags::{ListFlags, PullFlags, RmFlags, ShowFlags};
+use crate::forecast::{self, RunsHere, Speeds};
 use crate::{environment, models, shapes};
 
 pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
     let models = hub::cached(&environment::variables().hub).map_err(Failure::failed)?;
+    let limits = forecast::limits();
     let date = |model: &hub::Cached| model.written.map(|seconds| environment::utc(seconds as i64));
     if flags.json {
         let one = |model: &hub::Cached| {
             let path = model.path.to_string_lossy();
-            json!({"id": model.id, "path": path, "bytes": model.bytes, "written": date(model)})
+            let mut told = json!({"id": model.id, "path": path, "bytes": model.bytes, "written": date(model)});
+            told["runs_here"] = match forecast::of_cached(&model.id, limits.as_ref()) {
+                RunsHere::Yes(None) | RunsHere::Encoder => json!({"fits": true}),
+                RunsHere::Yes(Some(Speeds { prefill, decode })) => {
+                    json!({"fits": true, "prefill_tokens_per_second": rounded(prefill),
+                        "decode_tokens_per_second": rounded(decode)})
+                }
+                RunsHere::No(why) => json!({"fits": false, "why": why}),
+            };
+            told
         };
         return put_line(&json!({"models": models.iter().map(one).collect::<Vec<_>>()}).to_string());
     }
     let width = models.iter().map(|model| model.id.len()).max().unwrap_or(0).max(SHIPPED_NAME.len());
-    put_line(&format!("{:<width$}  {:>9}  WRITTEN", "MODEL", "SIZE"))?;
-    put_line(&format!("{SHIPPED_NAME:<width$}  {:>9}  built in", "-"))?;
+    let built_in = "built in".to_owned();
+    let row = |name: &str, size: String, written: String, runs: String| {
+        put_line(&format!("{name:<width$}  {size:>9}  {written:<20}  {runs}"))
+    };
+    row("MODEL", "SIZE".to_owned(), "WRITTEN".to_owned(), "RUNS HERE".to_owned())?;
+    row(SHIPPED_NAME, "-".to_owned(), built_in, runs_here(forecast::of_cached(SHIPPED_NAME, limits.as_ref())))?;
     for model in &models {
         let written = date(model).unwrap_or_else(|| "?".to_owned());
-        put_line(&format!("{:<width$}  {:>9}  {written}", model.id, bytes(model.bytes)))?;
+        let runs = runs_here(forecast::of_cached(&model.id, limits.as_ref()));
+        row(&model.id, bytes(model.bytes), written, runs)?;
+    }
+    if limits.is_none() {
+        note("speeds are not known yet: twostroke doctor measures this machine, and so does a start of serve");
     }
     Ok(())
+}
+
+/// A cell of `list`.
+fn runs_here(runs: RunsHere) -> String {
+    match runs {
+        RunsHere::Yes(Some(speeds)) => rate(speeds.decode),
+        RunsHere::Yes(None) => "yes".to_owned(),
+        RunsHere::Encoder => "yes, as an encoder".to_owned(),
+        RunsHere::No(why) => format!("no: {why}"),
+    }
 }
 
 /// Downloads what is not in the cache; without a name tells which short names there are.
@@ -49,7 +78,7 @@ pub(crate) fn pull(flags: &PullFlags) -> Result<(), Failure> {
             put_line(&format!("{name}: is built in"))?;
             continue;
         }
-        let path = models::path_for("pull", name)?;
+        let path = models::path_for("pull", name, !flags.force)?;
         put_line(&format!("{name}: {path}"))?;
     }
     Ok(())

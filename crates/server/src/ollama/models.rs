@@ -9,6 +9,7 @@ use engine::UnixNanos;
 use engine::sampling::{SamplingOption, options};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use telemetry::metrics::newest_shares;
 use telemetry::time_format;
 use text::infill::InfillMarks;
 use transport::error::ApiError;
@@ -41,9 +42,20 @@ pub(super) fn ps(app: &App) -> Value {
         // The last moment that there is a number for.
         entry["expires_at"] = time_format::rfc3339(UnixNanos(u64::MAX)).into();
         entry["context_length"] = model.max_model_len.into();
+        entry["limit_percent"] = limit_shares(app);
         entry
     };
     json!({"models": app.names().iter().map(entry).collect::<Vec<_>>()})
+}
+
+/// What each phase had of the machine's limits in its newest steps, in percent.
+pub(crate) fn limit_shares(app: &App) -> Value {
+    let (work, now, limits) = (app.engine.stats().work, app.engine.now(), app.engine.device_limits());
+    let [prefill, decode] = work.each_ref().map(|work| {
+        let shares = newest_shares(work, limits.as_ref()?, &app.model.demands, now)?;
+        Some((shares.of_limit() * 100.0).round())
+    });
+    json!({"prefill": prefill, "decode": decode})
 }
 
 /// `POST /api/show`.
@@ -53,7 +65,7 @@ pub(super) fn show(body: Value, app: &App) -> Result<String, ApiError> {
     let name = fields.string("model")?.or(older).unwrap_or_else(|| app.model.names[0].clone());
     let is_verbose = fields.boolean("verbose")?.unwrap_or(false);
     fields.finish()?;
-    let name = served(app, &name).ok_or_else(ApiError::unknown_model)?;
+    let name = served(app, &name).ok_or_else(|| app.unknown_model(&name))?;
     let model = app.engine.model();
     let template = model.chat_template.as_ref().map(|template| template.source()).unwrap_or_default();
     let shown = json!({

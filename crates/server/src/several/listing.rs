@@ -24,7 +24,7 @@ pub(super) async fn answer(app: &Arc<App>, several: &Arc<Several>, request: Requ
     let route = request.extensions().get::<MatchedPath>().map_or_else(String::new, |path| path.as_str().to_owned());
     match &*route {
         "/metrics" => all_metrics(app, several, request, next).await,
-        "/v1/models/{*model}" => one(several, request, next).await,
+        "/v1/models/{*model}" => one(app, several, request, next).await,
         "/v1/models" if ErrorFormat::are_anthropics(request.headers()) => anthropics(several, request, next).await,
         "/api/tags" | "/api/ps" => ollamas(app, several, &route, request, next).await,
         _ => openais(several, request, next).await,
@@ -89,7 +89,7 @@ fn anthropics_card(name: &str, model: &KnownModel) -> Value {
     })
 }
 
-async fn one(several: &Arc<Several>, request: Request, next: Next) -> Response {
+async fn one(app: &App, several: &Arc<Several>, request: Request, next: Next) -> Response {
     let path = request.uri().path().trim_start_matches("/v1/models/").to_owned();
     // Read as a path: in a query these mean something else.
     let in_a_query = format!("name={}", path.replace('+', "%2B").replace('&', "%26"));
@@ -102,7 +102,10 @@ async fn one(several: &Arc<Several>, request: Request, next: Next) -> Response {
             json_body(anthropics_card(&name, &model).to_string())
         }
         Some((model, id)) => json_body(card(&name, &model, &several.manager.standing(id)).to_string()),
-        None => next.run(request).await,
+        None => {
+            let response = next.run(request).await;
+            several.with_near_names(app, &name, response).await.unwrap_or_else(ApiError::into_response)
+        }
     }
 }
 
@@ -161,7 +164,9 @@ async fn ollamas(app: &Arc<App>, several: &Arc<Several>, route: &str, request: R
                 entry["size"] = model.file_bytes.into();
                 entries.push(entry);
             } else if is_here {
-                entries.push(running(model, &standing, now));
+                let mut entry = running(model, &standing, now);
+                entry["limit_percent"] = several.manager.peek(*id).map(|guest| ollama::limit_shares(&guest.app)).into();
+                entries.push(entry);
             }
         }
     })

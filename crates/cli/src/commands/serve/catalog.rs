@@ -2,17 +2,19 @@
 //! those of the cache where they are served on demand. Nothing is downloaded for a request.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use checkpoint::Checkpoint;
 use engine::{Observe, Starting};
+use hub::{DownloadEvent, HubError};
 use launch::{Chosen, Settings};
 use model::ModelConfig;
 use plan::units::bytes;
 use protocol::Nanos;
 use residency::{Facts, LoadingReport, Rules};
-use server::{Catalog, KnownModel, OtherModels};
+use server::{Catalog, KnownModel, OtherModels, StorageError};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -41,6 +43,9 @@ struct CatalogOfServe {
     known: Mutex<BTreeMap<String, Known>>,
     /// The first model's names, which no other has.
     first: Vec<String>,
+    /// What the first model was started with.
+    first_model: Option<String>,
+    may_pull: bool,
 }
 
 #[derive(Clone)]
@@ -58,7 +63,11 @@ pub(super) fn others(
     first: &[String],
     room: u64,
 ) -> Result<Option<OtherModels>, Failure> {
-    if !wants_several(flags)? {
+    let has_several = wants_several(flags)?;
+    if flags.allow_pull && !(has_several && is_on_demand(flags)) {
+        return Err(Failure::usage("--allow-pull: what is downloaded has to be served on demand: add --on-demand"));
+    }
+    if !has_several {
         return Ok(None);
     }
     if super::first_entry(flags).is_some_and(|first| first.keep_alive.is_some()) {
@@ -90,12 +99,14 @@ pub(super) fn others(
         memory,
         known: Mutex::default(),
         first: first.to_vec(),
+        first_model: super::name(flags).map(str::to_owned),
+        may_pull: flags.allow_pull,
     };
     let mut taken = first.to_vec();
     let mut pinned = 0;
     for entry in &catalog.entries {
         // A name that is none is said before anything is served; what is not here is downloaded now.
-        models::open_for("serve", &entry.model)?;
+        models::open_with(&entry.model, "serve", !flags.force)?;
         let known = catalog.read(entry).map_err(|problem| Failure::usage(format!("{}: {problem}", entry.model)))?;
         if let Some(name) = known.model.names.iter().find(|name| name.is_empty() || taken.contains(name)) {
             let why = "of several models each has names of its own: \"name\" in --models gives it some";
@@ -155,7 +166,7 @@ impl CatalogOfServe {
 
     /// What its headers say. No weight is read.
     fn read(&self, entry: &ModelEntry) -> Result<Known, String> {
-        let checkpoint = models::open_here("serve", &entry.model).map_err(said)?;
+        let checkpoint = models::open_here("serve", &entry.model).map_err(models::said)?;
         let config = ModelConfig::load(&checkpoint).map_err(|error| error.to_string())?;
         let chosen = self.settings.model.choose(&checkpoint).map_err(|error| error.to_string())?;
         let context = config.max_position_embeddings.min(entry.max_model_len.unwrap_or(usize::MAX));
@@ -222,12 +233,35 @@ impl Catalog for CatalogOfServe {
         known.collect()
     }
 
+    fn may_pull(&self) -> bool {
+        self.may_pull
+    }
+
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<(), StorageError> {
+        let name = of_the_hub(name)?;
+        hub::resolve(&name, &environment::variables().hub, progress).map(|_| ()).map_err(|error| not_stored(&error))
+    }
+
+    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
+        let (name, hub) = (of_the_hub(name)?, environment::variables().hub);
+        let id = repository(&name);
+        let is_it = |model: &str| hub::canonical(model, &hub).is_ok_and(|meant| repository(&meant) == id);
+        let is_loaded = |entry: &ModelEntry| self.known(entry).is_some_and(|known| in_memory(&known.model.names[0]));
+        let found = hub::find_cached(id, &hub).map_err(|error| not_stored(&error))?;
+        let is_first = self.first_model.as_deref().is_some_and(is_it);
+        if is_first || self.all().iter().any(|entry| is_it(&entry.model) && is_loaded(entry)) {
+            let how = if is_first { "it is the first of this server, which stays" } else { "keep_alive 0 unloads it" };
+            return Err(StorageError::InUse(format!("{id} is in memory: {how}.")));
+        }
+        hub::remove_cached(&found).map_err(|error| not_stored(&error))
+    }
+
     fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String> {
         let is_it = |known: &Known| known.model.names[0] == name;
         let entries = self.all();
         let found = entries.iter().find_map(|entry| Some((entry, self.known(entry).filter(is_it)?)));
         let (entry, Known { settings, chosen, .. }) = found.ok_or("it is gone")?;
-        let checkpoint = models::open_here("serve", &entry.model).map_err(said)?;
+        let checkpoint = models::open_here("serve", &entry.model).map_err(models::said)?;
         let started = settings.start(&checkpoint, chosen, &mut |starting| {
             if let Starting::Loading(progress) = starting {
                 report.at(progress.bytes_done, progress.bytes_total);
@@ -238,11 +272,46 @@ impl Catalog for CatalogOfServe {
     }
 }
 
-/// What a person would be told.
-fn said(failure: Failure) -> String {
-    match failure {
-        Failure::Usage(message) | Failure::Failed(message) => message,
-        Failure::OutputClosed | Failure::Interrupted | Failure::Said(_) => "it was interrupted".to_owned(),
+/// The hub's name of what a client asks for: no path of this machine, and not the built-in model.
+fn of_the_hub(name: &str) -> Result<String, StorageError> {
+    let plain = "a model is named by a short name, or by ORG/NAME of the hub, with :QUANT for one GGUF file.";
+    let meant = hub::canonical(name, &environment::variables().hub).map_err(|error| not_stored(&error))?;
+    match models::is_hub_id(repository(&meant)) && !Path::new(&meant).exists() {
+        true => Ok(meant),
+        false => Err(StorageError::Name(plain.to_owned())),
+    }
+}
+
+/// `org/name` of `org/name[@revision][:QUANT]`.
+fn repository(name: &str) -> &str {
+    name.split(['@', ':']).next().unwrap_or_default()
+}
+
+/// Why a model was not downloaded or removed, without paths of this machine.
+fn not_stored(error: &HubError) -> StorageError {
+    let [gone, later] = ["there is no such model on the hub, or it is private.", "the download failed: ask again."];
+    match error {
+        HubError::NoModel { .. } | HubError::NoRevision { .. } => StorageError::Unknown(gone.to_owned()),
+        HubError::NotCached { .. } => StorageError::Unknown("this model is not on the disk of this server.".to_owned()),
+        HubError::UnknownName { near, .. } => {
+            let near = if near.is_empty() { String::new() } else { format!("; near it: {}", near.join(", ")) };
+            StorageError::Unknown(format!("no model has this name{near}."))
+        }
+        HubError::NotFound { .. } => StorageError::Name("this is no name of a model.".to_owned()),
+        HubError::NoQuant { .. } | HubError::NotAModel { .. } | HubError::Refused { .. } => {
+            StorageError::Name(format!("{error}."))
+        }
+        HubError::NoRoom { bytes: needs, free, .. } => StorageError::NoRoom(format!(
+            "the disk of this server has {} free, and the model needs {}.",
+            bytes(*free),
+            bytes(*needs)
+        )),
+        HubError::DiskFull { .. } => StorageError::NoRoom("the disk of this server is full.".to_owned()),
+        HubError::Offline { .. } => StorageError::Failed("this server is offline (HF_HUB_OFFLINE).".to_owned()),
+        error => {
+            tracing::warn!(%error, "a model was not downloaded or removed");
+            StorageError::Failed(later.to_owned())
+        }
     }
 }
 
