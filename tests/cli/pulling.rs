@@ -38,6 +38,12 @@ fn ask(server: &Server, method: &str, path: &str, body: &Value) -> (u16, String)
     server.request(method, path, &[], &body.to_string())
 }
 
+/// The lines of a body that comes in pieces, without the lengths of those.
+fn objects(body: &str) -> Vec<Value> {
+    let lines = body.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
 fn listed(server: &Server) -> bool {
     server.request("GET", "/v1/models", &[], "").1.contains("org/tiny")
 }
@@ -49,7 +55,7 @@ fn models_come_and_go_by_requests_where_that_is_allowed() {
     assert!(!listed(&server));
     let (status, lines) = ask(&server, "POST", "/api/pull", &json!({"model": "org/tiny:latest"}));
     assert_eq!(status, 200, "{lines}");
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let lines = objects(&lines);
     assert_eq!(lines[0], json!({"status": "pulling manifest"}));
     assert_eq!(lines.last(), Some(&json!({"status": "success"})), "{lines:?}");
     let whole = lines.iter().filter(|line| line["total"].is_u64() && line["total"] == line["completed"]);
@@ -57,7 +63,7 @@ fn models_come_and_go_by_requests_where_that_is_allowed() {
     assert_eq!(whole.len(), 2, "{lines:?}");
     assert!(whole[0]["status"].as_str().unwrap().starts_with("pulling ") && whole[0]["digest"].is_string());
     // It can be asked as soon as it is here, and not be removed as long as it is in memory.
-    wait("it is listed", || listed(&server));
+    assert!(listed(&server));
     let question = json!({"model": "org/tiny", "prompt": [5, 6], "max_tokens": 1});
     assert_eq!(ask(&server, "POST", "/v1/completions", &question).0, 200);
     let delete = |name: &str| ask(&server, "DELETE", "/api/delete", &json!({"model": name}));
@@ -86,7 +92,7 @@ fn models_come_and_go_by_requests_where_that_is_allowed() {
         assert!([400, 404].contains(&code), "{name}: {said}");
     }
     let (status, said) = ask(&server, "POST", "/api/pull", &json!({"model": "org/none"}));
-    assert!(status == 200 && said.lines().last().unwrap().starts_with("{\"error\":"), "{said}");
+    assert!(status == 200 && objects(&said).last().is_some_and(|last| last["error"].is_string()), "{said}");
     for body in [json!({}), json!({"model": 5}), json!({"model": "a", "insecure": true}), json!({"model": "a", "x": 1})]
     {
         assert_eq!(ask(&server, "POST", "/api/pull", &body).0, 400, "{body}");
@@ -204,8 +210,10 @@ fn the_list_says_which_models_run_here() {
     };
     let list = command(&["list"]);
     assert!(list.stdout.lines().next().unwrap().ends_with("RUNS HERE"), "{list:?}");
-    assert!(list.stderr.contains("twostroke doctor") && list.stdout.contains("  no: "), "{list:?}");
+    assert!(list.stderr.contains("twostroke doctor") && list.stdout.contains("  no: incomplete"), "{list:?}");
     assert_eq!(command(&["doctor"]).code, Some(0));
     let list = command(&["list"]);
-    assert!(list.stdout.matches(" tok/s").count() == 2 && list.stderr.is_empty(), "{list:?}");
+    // Where something else used the machine meanwhile, nothing is sure enough to be kept.
+    let expected = if list.stderr.is_empty() { 2 } else { 0 };
+    assert_eq!(list.stdout.matches(" tok/s").count(), expected, "{list:?}");
 }

@@ -6,16 +6,17 @@
 //! ```
 //! Nothing is measured for it: where no earlier start has left limits, there are no speeds.
 
-use hub::{Incoming, ShortName};
+use hub::{HubEnv, HubError, Incoming, ShortName};
 use kernels::limits::Limits;
 use kernels::memory_limits::headroom;
 use kernels::{AccumulationOrder, KvDtype, WeightClass};
+use launch::OpenError;
 use model::ModelConfig;
 use plan::units::{bytes, rate};
 use plan::{Ask, Deployment, NamedModel};
 use roofline::Machine;
 
-use crate::{environment, kept, models};
+use crate::{environment, kept};
 
 /// Of the memory that weights take, a tenth more is needed for the cache and for steps.
 const BESIDE: f64 = 1.1;
@@ -30,15 +31,8 @@ pub(crate) struct Speeds {
     pub(crate) decode: f64,
 }
 
-/// What a model would do here.
-pub(crate) enum RunsHere {
-    /// With these speeds, where the machine's limits are known.
-    Yes(Option<Speeds>),
-    /// It gives vectors.
-    Encoder,
-    /// Why not.
-    No(String),
-}
+/// What a model would do here: its speeds, where it writes text and the machine's limits are known, or why it does not run.
+pub(crate) type RunsHere = Result<Option<Speeds>, String>;
 
 /// The limits of this machine as earlier starts have measured them.
 pub(crate) fn limits() -> Option<Limits> {
@@ -55,26 +49,20 @@ fn speeds(model: &NamedModel, weights: WeightClass, limits: &Limits) -> Speeds {
 
 /// Of a model on this disk, by its headers.
 pub(crate) fn of_cached(name: &str, limits: Option<&Limits>) -> RunsHere {
-    let told = |problem: String| RunsHere::No(problem.strip_prefix("list: ").unwrap_or(&problem).to_owned());
-    let checkpoint = match models::open_here("list", name) {
-        Ok(checkpoint) => checkpoint,
-        Err(failure) => return told(models::said(failure)),
-    };
-    let loaded = ModelConfig::load(&checkpoint)
-        .and_then(|config| Ok((config, launch::ModelSettings::default().choose(&checkpoint)?.class)));
-    let (config, class) = match loaded {
-        Ok(loaded) => loaded,
-        Err(error) => return told(error.to_string()),
-    };
+    let hub = HubEnv { offline: true, ..environment::variables().hub };
+    let checkpoint = launch::open(Some(name), &hub, &mut |_| true).map_err(|error| match error {
+        OpenError::Hub(HubError::Offline { .. }) => format!("incomplete: twostroke pull {name} gets the rest"),
+        error => error.to_string(),
+    })?;
+    let config = ModelConfig::load(&checkpoint).map_err(|error| error.to_string())?;
+    let class = launch::ModelSettings::default().choose(&checkpoint).map_err(|error| error.to_string())?.class;
     let needs = (config.weight_bytes_in_memory(class, None) as f64 * BESIDE) as u64;
-    match headroom().map(|room| room.bytes) {
-        Some(room) if needs > room => RunsHere::No(format!("needs {}, {} are free", bytes(needs), bytes(room))),
-        _ if config.encoder.is_some() => RunsHere::Encoder,
-        _ => {
-            let model = NamedModel::new(name, config.shape());
-            RunsHere::Yes(limits.map(|limits| speeds(&model, class, limits)))
-        }
+    let room = headroom().map_or(u64::MAX, |room| room.bytes);
+    if needs > room {
+        return Err(format!("needs {}, {} are free", bytes(needs), bytes(room)));
     }
+    let model = NamedModel::new(name, config.shape());
+    Ok(limits.filter(|_| config.encoder.is_none()).map(|limits| speeds(&model, class, limits)))
 }
 
 /// What is foretold of a download.
@@ -195,6 +183,17 @@ mod tests {
             assert_eq!((size_in(id).as_deref(), bits(&incoming)), (size, wanted), "{id} {file}");
             assert!(size.is_none_or(|size| NamedModel::find(size).is_some()), "{id}");
         }
+    }
+
+    #[test]
+    fn speeds_are_those_of_the_plan() {
+        let limits = Limits::of_rate(1e12, &[20e9]);
+        let model = NamedModel::find("1b").expect("a size");
+        let of = |weights| speeds(&model, weights, &limits);
+        let [bf16, int8, int4] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(of);
+        // Decode reads all weights for each token: no faster than 20 GB/s over 2 GB, and narrower ones are faster.
+        assert!(bf16.decode < 10.0 && bf16.decode > 5.0 && int8.decode > bf16.decode, "{bf16:?} {int8:?}");
+        assert!(int4.decode > int8.decode && bf16.prefill > 10.0 * bf16.decode, "{bf16:?} {int4:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use hub::{DownloadEvent, HubEnv, HubError, canonical, is_name, resolve, short_names};
 use sha2::{Digest, Sha256};
 use testing::Scratch;
-use testing::hub::{Answer, COMMIT, FakeHub, path};
+use testing::hub::{Answer, COMMIT, FakeHub, Seen, path};
 
 const OTHER_COMMIT: &str = "fedcba9876543210fedcba9876543210fedcba98";
 
@@ -461,7 +461,7 @@ fn redirects_end() {
 #[test]
 fn a_redirect_on_the_same_host_keeps_the_token() {
     let (scratch, (hub, _storage)) = (Scratch::new("renamed"), model());
-    let listing = hub.answers.lock().expect("not poisoned")["GET /api/models/org/tiny/revision/main"].clone();
+    let listing = hub.answers("GET /api/models/org/tiny/revision/main");
     hub.answer(
         "GET /api/models/org/tiny/revision/main",
         [Answer::new(307, "").with("location", "/api/models/org/new/revision/main")],
@@ -554,7 +554,7 @@ fn what_comes_is_said_before_its_first_byte() {
     hub.small("t-Q8_0.gguf", "eight");
     let told = |hub: &FakeHub| {
         let mut told = Vec::new();
-        let found = resolve("org/tiny:Q8_0", &env(&hub, &scratch), &mut |event| {
+        let found = resolve("org/tiny:Q8_0", &env(hub, &scratch), &mut |event| {
             if let DownloadEvent::Begins(incoming) = event {
                 told.push((incoming.files.clone(), incoming.bytes, incoming.licence.clone(), incoming.free.is_some()));
             }
@@ -628,7 +628,7 @@ fn what_is_not_a_model_id_is_refused_before_any_request() {
 #[test]
 fn a_revision_may_be_a_branch_a_tag_or_a_commit() {
     let (scratch, (hub, _storage)) = (Scratch::new("revision"), model());
-    let listing = hub.answers.lock().expect("not poisoned")["GET /api/models/org/tiny/revision/main"].clone();
+    let listing = hub.answers("GET /api/models/org/tiny/revision/main");
     hub.answer("GET /api/models/org/tiny/revision/refs%2Fpr%2F1", listing.clone());
     hub.answer(&format!("GET /api/models/org/tiny/revision/{COMMIT}"), listing);
     let by_commit = resolve(&format!("org/tiny@{COMMIT}"), &env(&hub, &scratch), &mut |_| true).expect("downloads");

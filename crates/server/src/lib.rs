@@ -25,7 +25,6 @@ mod batch;
 mod charge;
 mod conversation;
 mod endpoint;
-mod keep_alive;
 mod live;
 mod llama;
 mod ollama;
@@ -59,16 +58,17 @@ use crate::responses::Store;
 use crate::several::Several;
 
 pub use conversation::ParserOptions;
-pub use keep_alive::keep_alive;
 pub use openai::hints::hints;
 pub use openapi::reference as api_reference;
 pub use routes::routes;
-pub use several::{Catalog, KnownModel, OtherModels, StorageError};
+pub use several::{Catalog, KnownModel, OtherModels};
 pub use telemetry::access::SlowOptions;
 pub use telemetry::otel::OtelOptions;
 pub use transport::arriving::Patience;
 pub use transport::auth::ApiKey;
+pub use transport::error::ApiError;
 pub use transport::hints::Hint;
+pub use transport::keep_alive::keep_alive;
 pub use transport::socket::{Address, TlsFiles};
 pub use transport::stop::{Stop, StopHandle, StopStage, hangups};
 

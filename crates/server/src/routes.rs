@@ -390,8 +390,8 @@ async fn show_timeline(
 ) -> ApiResult<Response> {
     let tenant = request.caller.tenant;
     let told = move |app: &App| {
-        let all = all.as_ref().map_or(&[][..], |Extension(InMemory(all))| all);
-        let others = all.iter().filter(|other| !std::ptr::eq(&***other, app)).map(|other| OtherModel {
+        let all = all.iter().flat_map(|Extension(InMemory(all))| all);
+        let others = all.filter(|other| !std::ptr::eq(&***other, app)).map(|other| OtherModel {
             name: &other.model.names[0],
             engine: &*other.engine,
             registry: &other.telemetry.registry,

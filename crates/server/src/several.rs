@@ -9,7 +9,6 @@
 //! and answers what names none. The others are [`Guest`]s: each has an engine and routes of its own, and comes and goes as
 //! [`residency`] decides. All share keys, kept responses and the directory of batches.
 
-mod held;
 mod listing;
 pub(crate) mod pulling;
 
@@ -25,7 +24,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::Observe;
 use hub::DownloadEvent;
-use residency::{Entered, Facts, LoadingReport, Manager, ModelId, Refusal, ResidentModel, Rules};
+use hyper::body::Body as _;
+use residency::{Claims, Facts, LoadingReport, Manager, ModelId, Place, Refusal, ResidentModel, Rules, Standing};
 use serde::Deserialize;
 use serde_json::Value;
 use telemetry::metrics;
@@ -34,6 +34,8 @@ use tower::ServiceExt;
 use transport::arriving::Arriving;
 use transport::auth::Right;
 use transport::error::{ApiError, ApiResult, ErrorFormat};
+use transport::held::held;
+use transport::keep_alive;
 use transport::listen::holding;
 use transport::origin::{OriginOptions, OriginPolicy};
 use transport::query;
@@ -41,9 +43,7 @@ use transport::query;
 use crate::app::App;
 use crate::ask::Caller;
 use crate::responses::Store;
-pub use pulling::StorageError;
-
-use crate::{LAST_WORDS, ServerOptions, keep_alive, ollama, routes};
+use crate::{LAST_WORDS, ServerOptions, ollama, openapi, routes};
 
 /// How long what the catalog has said is believed, when a name is not among it.
 const FRESH: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ pub struct KnownModel {
 
 /// Where models come from.
 pub trait Catalog: Send + Sync {
-    /// Those that there are now, beside the first. A model that was there stays, with what was said of it first.
+    /// Those that there are now, beside the first. One whose files have changed is what they say from its next load on.
     fn models(&self) -> Vec<KnownModel>;
 
     /// Whether requests may have models downloaded and removed.
@@ -86,10 +86,10 @@ pub trait Catalog: Send + Sync {
     }
 
     /// Downloads a model of the hub. Blocks. `progress` says whether it goes on.
-    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<(), StorageError>;
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> ApiResult<()>;
 
     /// Removes a model from the cache. Blocks. `in_memory`: whether that of this first name is, beside the first model.
-    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> Result<(), StorageError>;
+    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> ApiResult<()>;
 
     /// Starts an engine for the model of this name, or says why not. Blocks; others serve meanwhile.
     fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String>;
@@ -141,7 +141,8 @@ pub(crate) struct Several {
     known: Mutex<KnownModels>,
     /// Room for bodies that wait.
     waiting: Arc<Semaphore>,
-    pulls: pulling::Pulls,
+    /// Names of models that are being downloaded or removed.
+    pulls: Claims,
 }
 
 #[derive(Default)]
@@ -201,7 +202,7 @@ impl Several {
                 manager: Manager::new(rules, load),
                 known: Mutex::default(),
                 waiting: Arc::new(Semaphore::new(WAITING_BYTES >> 10)),
-                pulls: pulling::Pulls::default(),
+                pulls: Claims::default(),
             }
         })
     }
@@ -253,12 +254,21 @@ impl Several {
         known.asked = Some(Instant::now());
         known.there.clear();
         for model in now {
-            let found = known.models.iter().find(|(other, _)| other.names[0] == model.names[0]).map(|(_, id)| *id);
-            let id = found.unwrap_or_else(|| {
-                let id = self.manager.add(model.facts);
-                known.models.push((model, id));
-                id
-            });
+            let found = known.models.iter_mut().find(|(other, _)| other.names[0] == model.names[0]);
+            let id = match found {
+                Some((other, id)) => {
+                    let is_changed = (other.changed, other.file_bytes) != (model.changed, model.file_bytes);
+                    if is_changed && self.manager.renew(*id, model.facts) {
+                        *other = model;
+                    }
+                    *id
+                }
+                None => {
+                    let id = self.manager.add(model.facts);
+                    known.models.push((model, id));
+                    id
+                }
+            };
             known.there.insert(id);
         }
         known.all_there()
@@ -306,11 +316,13 @@ impl Several {
         model: KnownModel,
         id: ModelId,
         request: Request,
-        bytes: usize,
         stays: Option<Option<Duration>>,
     ) -> ApiResult<Response> {
-        let begun = Instant::now();
-        let entered = self.enter(&model, id, bytes).await?;
+        let (begun, bytes) = (Instant::now(), request.body().size_hint().lower());
+        let room = self.waiting.clone().try_acquire_many_owned((bytes >> 10) as u32 + 1);
+        let room = room.map_err(|_| ApiError::overloaded(5))?;
+        let entered = self.manager.enter(id).await.map_err(|refusal| refused(&model.names[0], &refusal))?;
+        drop(room);
         let loaded_in = begun.elapsed();
         let mut response = passed_on(&entered.handle, request).await;
         if let Some(stays) = stays.filter(|_| response.status() == StatusCode::OK) {
@@ -322,11 +334,11 @@ impl Several {
         Ok(response.map(|body| holding(body, entered)))
     }
 
-    /// Waits until the model may be asked.
-    async fn enter(&self, model: &KnownModel, id: ModelId, bytes: usize) -> ApiResult<Entered<Guest>> {
-        let room = self.waiting.clone().try_acquire_many_owned((bytes >> 10) as u32 + 1);
-        let _room = room.map_err(|_| ApiError::overloaded(5))?;
-        self.manager.enter(id).await.map_err(|refusal| refused(&model.names[0], &refusal))
+    /// How far a model is that cannot be asked yet.
+    fn loading(&self, id: ModelId) -> Option<String> {
+        let Standing { place, percent, .. } = self.manager.standing(id);
+        let percent = percent.map_or_else(String::new, |percent| format!(" {percent} %"));
+        (!matches!(place, Place::Serving { closing: false, .. })).then(|| format!("loading{percent}"))
     }
 }
 
@@ -381,17 +393,6 @@ const BY_QUERY: [&str; 10] = [
     "/props",
     "/slots",
 ];
-/// Routes that stream events where their body says so.
-const EVENT_STREAMS: [&str; 8] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/chat/completions",
-    "/completions",
-    "/v1/messages",
-    "/v1/responses",
-    "/completion",
-    "/infill",
-];
 /// Routes whose body is no request of a model, or has it elsewhere.
 const OWN_BODIES: [&str; 12] = [
     "/v1/files",
@@ -421,12 +422,7 @@ impl Wanted {
 }
 
 /// Takes a request to the model that it is for.
-pub(crate) async fn dispatch(
-    app: Arc<App>,
-    several: Option<Arc<Several>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn dispatch(app: Arc<App>, several: Option<Arc<Several>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let wanted = Wanted::of(request.method(), route);
     if let (Wanted::ByQuery, Some(_)) = (&wanted, request.uri().query()) {
@@ -435,6 +431,7 @@ pub(crate) async fn dispatch(
     let Some(several) = several else { return next.run(request).await };
     match wanted {
         Wanted::First | Wanted::ByQuery => {
+            let mut request = request;
             request.extensions_mut().insert(several);
             next.run(request).await
         }
@@ -516,13 +513,14 @@ async fn by_body(app: &Arc<App>, several: &Arc<Several>, request: Request, next:
             return Ok(listing::unloaded(app, &name, &route));
         }
     }
-    let is_streamed = peeked.stream == Some(Value::Bool(true)) && EVENT_STREAMS.contains(&&*route);
+    let is_streamed = peeked.stream == Some(Value::Bool(true)) && openapi::streams_events(&route);
     let format = ErrorFormat::of(&route, &head.headers).unwrap_or(ErrorFormat::OpenAi);
-    let answer = several.clone().answer(model, id, again(head, &bytes), bytes.len(), stays);
-    match is_streamed {
-        true => held::answer(several, id, format, answer).await,
-        false => answer.await,
+    let answer = several.clone().answer(model, id, again(head, &bytes), stays);
+    if !is_streamed {
+        return answer.await;
     }
+    let several = several.clone();
+    held(answer, format, move || several.loading(id)).await
 }
 
 /// The first of the models that knows the request's name.

@@ -255,9 +255,8 @@ impl Reader<'_> {
         prompt.extend(self.sums(&account.bill));
         prompt.insert("cache".into(), account.bill.miss.map(|miss| self.cache_miss(&miss, trace)).into());
         let name = |id| self.registry.words(self.tenant, id);
-        let mut story = why::tell(timeline, &|token| trace.message_at(token), &name);
         let waited = other_models::waited(self, timeline);
-        story.extend(waited.words(self));
+        let story = why::tell(timeline, &|token| trace.message_at(token), &name, waited.words(self));
         prompt.insert("why".into(), story.into());
         prompt.insert("other_models".into(), waited.json(self));
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());

@@ -109,6 +109,11 @@ impl FakeHub {
         self.answer(&format!("HEAD {}", path(file)), [answer]);
     }
 
+    /// What it says to this line.
+    pub fn answers(&self, line: &str) -> Vec<Answer> {
+        self.answers.lock().expect("not poisoned")[line].clone()
+    }
+
     /// What was asked.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().expect("not poisoned").clone()

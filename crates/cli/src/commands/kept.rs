@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::console::{note, put, put_line};
 use crate::failure::Failure;
 use crate::flags::{ListFlags, PullFlags, RmFlags, ShowFlags};
-use crate::forecast::{self, RunsHere, Speeds};
+use crate::forecast::{self, RunsHere};
 use crate::{environment, models, shapes};
 
 pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
@@ -23,12 +23,12 @@ pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
             let path = model.path.to_string_lossy();
             let mut told = json!({"id": model.id, "path": path, "bytes": model.bytes, "written": date(model)});
             told["runs_here"] = match forecast::of_cached(&model.id, limits.as_ref()) {
-                RunsHere::Yes(None) | RunsHere::Encoder => json!({"fits": true}),
-                RunsHere::Yes(Some(Speeds { prefill, decode })) => {
-                    json!({"fits": true, "prefill_tokens_per_second": rounded(prefill),
-                        "decode_tokens_per_second": rounded(decode)})
-                }
-                RunsHere::No(why) => json!({"fits": false, "why": why}),
+                Ok(speeds) => json!({
+                    "fits": true,
+                    "prefill_tokens_per_second": speeds.map(|speeds| rounded(speeds.prefill)),
+                    "decode_tokens_per_second": speeds.map(|speeds| rounded(speeds.decode)),
+                }),
+                Err(why) => json!({"fits": false, "why": why}),
             };
             told
         };
@@ -47,7 +47,7 @@ pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
         row(&model.id, bytes(model.bytes), written, runs)?;
     }
     if limits.is_none() {
-        note("speeds are not known yet: twostroke doctor measures this machine, and so does a start of serve");
+        note("speeds are not known yet: twostroke doctor measures this machine while nothing else uses it");
     }
     Ok(())
 }
@@ -55,10 +55,8 @@ pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
 /// A cell of `list`.
 fn runs_here(runs: RunsHere) -> String {
     match runs {
-        RunsHere::Yes(Some(speeds)) => rate(speeds.decode),
-        RunsHere::Yes(None) => "yes".to_owned(),
-        RunsHere::Encoder => "yes, as an encoder".to_owned(),
-        RunsHere::No(why) => format!("no: {why}"),
+        Ok(speeds) => speeds.map_or_else(|| "yes".to_owned(), |speeds| rate(speeds.decode)),
+        Err(why) => format!("no: {why}"),
     }
 }
 

@@ -22,7 +22,7 @@ mod write;
 use crate::answers::PreparedRequest;
 
 pub(crate) use hints::HINTS;
-pub(crate) use models::{limit_shares, name_digest, short};
+pub(crate) use models::{name_digest, short};
 pub(crate) use options::{of_vectors, served, tagged, uncut};
 pub(crate) use routes::{chat, fixed, generate, ps, show, tags, version};
 

@@ -9,7 +9,7 @@ use engine::UnixNanos;
 use engine::sampling::{SamplingOption, options};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use telemetry::metrics::newest_shares;
+use telemetry::metrics::limit_percent;
 use telemetry::time_format;
 use text::infill::InfillMarks;
 use transport::error::ApiError;
@@ -42,20 +42,10 @@ pub(super) fn ps(app: &App) -> Value {
         // The last moment that there is a number for.
         entry["expires_at"] = time_format::rfc3339(UnixNanos(u64::MAX)).into();
         entry["context_length"] = model.max_model_len.into();
-        entry["limit_percent"] = limit_shares(app);
+        entry["limit_percent"] = limit_percent(&*app.engine, &app.model.demands);
         entry
     };
     json!({"models": app.names().iter().map(entry).collect::<Vec<_>>()})
-}
-
-/// What each phase had of the machine's limits in its newest steps, in percent.
-pub(crate) fn limit_shares(app: &App) -> Value {
-    let (work, now, limits) = (app.engine.stats().work, app.engine.now(), app.engine.device_limits());
-    let [prefill, decode] = work.each_ref().map(|work| {
-        let shares = newest_shares(work, limits.as_ref()?, &app.model.demands, now)?;
-        Some((shares.of_limit() * 100.0).round())
-    });
-    json!({"prefill": prefill, "decode": decode})
 }
 
 /// `POST /api/show`.

@@ -108,7 +108,6 @@ pub(crate) static PULL: Shape = Shape {
         field("model", Text, "a short name, or ORG/NAME of the hub, with :QUANT for one GGUF file"),
         field("name", Text, "the same by its older name"),
         field("stream", Boolean, "to be told how far it is, in lines; otherwise when it is done"),
-        only("insecure", Is(false), "the hub is asked over TLS"),
     ]],
 };
 

@@ -163,12 +163,6 @@ pub(super) fn schemas() -> Value {
             ("model_info", any.clone()),
             ("capabilities", list(&text)),
         ]),
-        "OllamaPull": object(&[
-            ("status", text.clone()),
-            ("digest", text.clone()),
-            ("total", count.clone()),
-            ("completed", count.clone()),
-        ]),
         "OllamaChat": line,
         "OllamaGenerate": generated,
         "LlamaEmbeddings": list(&object(&[("index", count.clone()), ("embedding", vectors.clone())])),

@@ -16,7 +16,7 @@ const LLAMA: &ApiGroup = &ApiGroup { name: "llama-server and vLLM", error: "Erro
 const OWN: &ApiGroup = &ApiGroup { name: "twostroke", error: "Error" };
 const WATCH: &ApiGroup = &ApiGroup { name: "the page", error: "Error" };
 
-const EVENTS: &str = "text/event-stream";
+pub(super) const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -118,7 +118,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
     post("/api/generate", OLLAMA, "Answer a text", OLLAMA_GENERATE, Streamed("OllamaGenerate", LINES)),
     post("/api/embed", OLLAMA, "Vectors of texts", OLLAMA_EMBED, Json("OllamaEmbeddings")),
     post("/api/embeddings", OLLAMA, "The vector of a text", OLLAMA_EMBED_ONE, Json("OllamaEmbedding")),
-    post("/api/pull", OLLAMA, "Download a model, where the server allows that", PULL, Streamed("OllamaPull", LINES)),
+    post("/api/pull", OLLAMA, "Download a model, where the server allows that", PULL, Streamed("Object", LINES)),
     Operation {
         body: PULL,
         ..delete("/api/delete", OLLAMA, "Remove a model from the disk, where the server allows that", Json("Object"))

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use engine::UnixNanos;
 use residency::{Place, Standing};
 use serde_json::{Value, json};
+use telemetry::metrics::limit_percent;
 use telemetry::time_format;
 use transport::error::{ApiError, ErrorFormat};
 use transport::json::json_body;
@@ -165,7 +166,8 @@ async fn ollamas(app: &Arc<App>, several: &Arc<Several>, route: &str, request: R
                 entries.push(entry);
             } else if is_here {
                 let mut entry = running(model, &standing, now);
-                entry["limit_percent"] = several.manager.peek(*id).map(|guest| ollama::limit_shares(&guest.app)).into();
+                let guest = several.manager.peek(*id).map(|guest| guest.app);
+                entry["limit_percent"] = guest.map(|app| limit_percent(&*app.engine, &app.model.demands)).into();
                 entries.push(entry);
             }
         }

@@ -7,17 +7,16 @@
 //! ```
 //! A client that leaves ends its download with the next megabyte; what came is kept, and the next pull goes on from there.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::response::Response;
 use hub::{DownloadEvent, DownloadProgress};
 use hyper::body::Bytes;
-use residency::Place;
+use residency::{Claim, Place, Unclaimed};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, Sender};
 use transport::auth::Right;
 use transport::error::{ApiError, ApiResult, ErrorFormat};
 use transport::fields::{Fields, wrong_type};
@@ -34,145 +33,88 @@ const MOST: usize = 4;
 /// Between two lines about one file.
 const EACH: Duration = Duration::from_millis(100);
 
-/// Why a model was not downloaded or removed, in words for a client.
-#[derive(Debug)]
-pub enum StorageError {
-    /// There is none of this name.
-    Unknown(String),
-    /// The name is none that could be downloaded, or several.
-    Name(String),
-    /// It is in memory, or on its way here.
-    InUse(String),
-    /// The disk has no room.
-    NoRoom(String),
-    /// The network, the hub or the disk is at fault.
-    Failed(String),
-}
+/// Where models are kept, in the request's extensions.
+type Store = Option<Extension<Arc<Several>>>;
 
-impl From<StorageError> for ApiError {
-    fn from(error: StorageError) -> ApiError {
-        match error {
-            StorageError::Unknown(why) => ApiError::no_such_model(why),
-            StorageError::Name(why) => ApiError::bad_request(why).with_param("model"),
-            StorageError::InUse(why) => ApiError::model_in_use(why),
-            StorageError::NoRoom(why) => ApiError::no_room_on_disk(why),
-            StorageError::Failed(why) => ApiError::machine_busy(why),
-        }
+/// `POST /api/pull`.
+pub(crate) async fn pull(store: Store, mut request: JsonRequest) -> ApiResult<Response> {
+    let several = allowed(store, &request)?;
+    let (name, is_streamed) = request.read(asked).await?;
+    let claim = several.claim(&name)?;
+    let (told, mut lines) = mpsc::channel(16);
+    if !is_streamed {
+        let done = blocking(move || several.download(&name, claim, &told));
+        // Lines that are not sent are read all the same: no reader would mean that the client has left.
+        let read = async { while lines.recv().await.is_some() {} };
+        tokio::join!(done, read).0??;
+        return Ok(json_body(json!({"status": "success"}).to_string()));
     }
-}
-
-/// The names that are being downloaded.
-#[derive(Default)]
-pub(super) struct Pulls(Mutex<BTreeSet<String>>);
-
-/// A name's download, until this is dropped.
-struct Pull {
-    several: Arc<Several>,
-    name: String,
-}
-
-impl Pull {
-    fn begin(several: Arc<Several>, name: String) -> ApiResult<Pull> {
-        let mut names = several.pulls.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.contains(&name) {
-            return Err(ApiError::model_in_use("This model is being downloaded already.".to_owned()));
-        }
-        if names.len() >= MOST {
-            return Err(ApiError::overloaded(60));
-        }
-        names.insert(name.clone());
-        drop(names);
-        Ok(Pull { several, name })
-    }
-
-    /// Downloads it, and tells of it line by line. Blocks.
-    fn run(&self, lines: &mpsc::Sender<Bytes>) -> ApiResult<()> {
-        let mut told = Instant::now();
-        let mut progress = |event: DownloadEvent<'_>| match event {
-            DownloadEvent::Begins(_) => !lines.is_closed(),
-            DownloadEvent::File(file) => {
-                let is_last = file.bytes_total == Some(file.bytes_done);
-                if !is_last && file.bytes_done > 0 && told.elapsed() < EACH {
-                    return !lines.is_closed();
-                }
-                told = Instant::now();
-                lines.blocking_send(line(&of_file(&file))).is_ok()
-            }
+    tokio::task::spawn_blocking(move || {
+        _ = told.blocking_send(line(&json!({"status": "pulling manifest"})));
+        let last = match several.download(&name, claim, &told) {
+            Ok(()) => line(&json!({"status": "success"})),
+            Err(error) => format!("{}\n", error.json_in(ErrorFormat::Ollama)).into(),
         };
-        Ok(self.several.catalog.pull(&self.name, &mut progress)?)
-    }
+        _ = told.blocking_send(last);
+    });
+    Ok(streamed("application/x-ndjson", "no-cache", piped(lines)))
 }
 
-impl Drop for Pull {
-    fn drop(&mut self) {
-        self.several.pulls.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+/// `DELETE /api/delete`.
+pub(crate) async fn delete(store: Store, mut request: JsonRequest) -> ApiResult<Response> {
+    let several = allowed(store, &request)?;
+    let (name, _) = request.read(asked).await?;
+    let known = several.all().await;
+    blocking(move || {
+        // A download that begins now would bring it back in part.
+        let _claim = several.claim(&name)?;
+        let is_here = |id| !matches!(several.manager.standing(id).place, Place::Cold | Place::Failed { .. });
+        several.catalog.delete(&name, &|name| known.iter().any(|(it, id)| it.names[0] == name && is_here(*id)))
+    })
+    .await??;
+    Ok(json_body("{}".to_owned()))
+}
+
+impl Several {
+    fn claim(&self, name: &str) -> ApiResult<Claim> {
+        self.pulls.claim(name, MOST).map_err(|unclaimed| match unclaimed {
+            Unclaimed::Taken => ApiError::model_in_use("This model is being downloaded already.".to_owned()),
+            Unclaimed::Full => ApiError::overloaded(60),
+        })
+    }
+
+    /// Downloads a model, and tells of it line by line. Blocks.
+    fn download(&self, name: &str, _claim: Claim, told: &Sender<Bytes>) -> ApiResult<()> {
+        let mut last = Instant::now();
+        let mut progress = |event: DownloadEvent<'_>| {
+            let DownloadEvent::File(file) = event else { return !told.is_closed() };
+            let is_edge = file.bytes_done == 0 || file.bytes_total == Some(file.bytes_done);
+            if !is_edge && last.elapsed() < EACH {
+                return !told.is_closed();
+            }
+            last = Instant::now();
+            told.blocking_send(line(&of_file(&file))).is_ok()
+        };
+        self.catalog.pull(name, &mut progress)?;
+        self.refreshed();
+        Ok(())
     }
 }
 
 fn of_file(file: &DownloadProgress<'_>) -> Value {
     let DownloadProgress { etag, bytes_done, bytes_total, .. } = file;
-    let kind = if etag.len() == 64 { "sha256:" } else { "" };
-    json!({
-        "status": format!("pulling {:.12}", etag),
-        "digest": format!("{kind}{etag}"),
-        "total": bytes_total,
-        "completed": bytes_done,
-    })
+    let digest = format!("{}{etag}", if etag.len() == 64 { "sha256:" } else { "" });
+    json!({"status": format!("pulling {etag:.12}"), "digest": digest, "total": bytes_total, "completed": bytes_done})
 }
 
 fn line(value: &Value) -> Bytes {
     format!("{value}\n").into()
 }
 
-/// `POST /api/pull`.
-pub(crate) async fn pull(store: Option<Extension<Arc<Several>>>, mut request: JsonRequest) -> ApiResult<Response> {
-    let several = allowed(store, &request)?;
-    let (name, is_streamed) = request.read(asked).await?;
-    let (lines, mut pieces) = mpsc::channel(16);
-    let pull = Pull::begin(several, name)?;
-    if !is_streamed {
-        let done = blocking(move || pull.run(&lines));
-        // Who hears no lines takes them all the same, and by leaving says that it has left.
-        let heard = async { while pieces.recv().await.is_some() {} };
-        tokio::join!(done, heard).0??;
-        return Ok(json_body(json!({"status": "success"}).to_string()));
-    }
-    tokio::task::spawn_blocking(move || {
-        // Who has left hears nothing.
-        _ = lines.blocking_send(line(&json!({"status": "pulling manifest"})));
-        let last = match pull.run(&lines) {
-            Ok(()) => line(&json!({"status": "success"})),
-            Err(error) => format!("{}\n", error.json_in(ErrorFormat::Ollama)).into(),
-        };
-        drop(pull);
-        _ = lines.blocking_send(last);
-    });
-    Ok(streamed("application/x-ndjson", "no-cache", piped(pieces)))
-}
-
-/// `DELETE /api/delete`.
-pub(crate) async fn delete(store: Option<Extension<Arc<Several>>>, mut request: JsonRequest) -> ApiResult<Response> {
-    let several = allowed(store, &request)?;
-    let (name, _) = request.read(asked).await?;
-    let known = several.all().await;
-    let in_memory = move |several: &Several, name: &str| {
-        let is_here = |id| !matches!(several.manager.standing(id).place, Place::Cold | Place::Failed { .. });
-        known.iter().any(|(model, id)| model.names[0] == name && is_here(*id))
-    };
-    let delete = move || {
-        // A download that begins now would bring it back in part.
-        let _pull = Pull::begin(several.clone(), name.clone())?;
-        several.catalog.delete(&name, &|name| in_memory(&several, name)).map_err(ApiError::from)
-    };
-    blocking(delete).await??;
-    Ok(json_body("{}".to_owned()))
-}
-
-fn allowed(store: Option<Extension<Arc<Several>>>, request: &JsonRequest) -> ApiResult<Arc<Several>> {
-    let store = store.map(|Extension(several)| several).filter(|several| several.catalog.may_pull());
-    let store = store.ok_or_else(ApiError::pulls_forbidden)?;
+fn allowed(store: Store, request: &JsonRequest) -> ApiResult<Arc<Several>> {
+    let store = store.filter(|store| store.catalog.may_pull()).ok_or_else(ApiError::pulls_forbidden)?;
     request.app.keys.check(Right::Models, request.caller.tenant.as_ref())?;
-    Ok(store)
+    Ok(store.0)
 }
 
 /// The name without Ollama's tag, and whether lines are wanted.

@@ -14,7 +14,7 @@ use model::ModelConfig;
 use plan::units::bytes;
 use protocol::Nanos;
 use residency::{Facts, LoadingReport, Rules};
-use server::{Catalog, KnownModel, OtherModels, StorageError};
+use server::{ApiError, Catalog, KnownModel, OtherModels};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -39,8 +39,8 @@ struct CatalogOfServe {
     settings: Settings,
     keep_alive: Option<Duration>,
     memory: u64,
-    /// What was read of each, by its entry.
-    known: Mutex<BTreeMap<String, Known>>,
+    /// What was read of each, by its entry, and when its files had been written.
+    known: Mutex<BTreeMap<String, (Option<u64>, Known)>>,
     /// The first model's names, which no other has.
     first: Vec<String>,
     /// What the first model was started with.
@@ -114,7 +114,7 @@ pub(super) fn others(
         }
         taken.extend(known.model.names.iter().cloned());
         pinned += if entry.pin { known.model.facts.bytes } else { 0 };
-        catalog.known.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.key(), known);
+        catalog.known.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.key(), (None, known));
     }
     if pinned > memory {
         let [needed, memory] = [pinned, memory].map(bytes);
@@ -154,13 +154,13 @@ fn is_on_demand(flags: &ServeFlags) -> bool {
 
 impl CatalogOfServe {
     /// What was read of it, or is now. What cannot be read is no model that could be served, yet.
-    fn known(&self, entry: &ModelEntry) -> Option<Known> {
+    fn known(&self, (entry, written): &(ModelEntry, Option<u64>)) -> Option<Known> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.get(&entry.key()) {
+        if let Some((_, found)) = known.get(&entry.key()).filter(|(then, _)| then == written) {
             return Some(found.clone());
         }
         let found = self.read(entry).ok()?;
-        known.insert(entry.key(), found.clone());
+        known.insert(entry.key(), (*written, found.clone()));
         Some(found)
     }
 
@@ -210,14 +210,14 @@ impl CatalogOfServe {
         Ok(Known { model, settings, chosen })
     }
 
-    /// Those that are named, then those of the cache.
-    fn all(&self) -> Vec<ModelEntry> {
+    /// Those that are named, then those of the cache with when they were written.
+    fn all(&self) -> Vec<(ModelEntry, Option<u64>)> {
         let cached = match self.is_on_demand {
             true => hub::cached(&environment::variables().hub).unwrap_or_default(),
             false => Vec::new(),
         };
-        let cached = cached.iter().map(|model| ModelEntry::of(&model.id));
-        self.entries.iter().cloned().chain(cached).collect()
+        let cached = cached.iter().map(|model| (ModelEntry::of(&model.id), model.written));
+        self.entries.iter().map(|entry| (entry.clone(), None)).chain(cached).collect()
     }
 }
 
@@ -237,21 +237,22 @@ impl Catalog for CatalogOfServe {
         self.may_pull
     }
 
-    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<(), StorageError> {
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<(), ApiError> {
         let name = of_the_hub(name)?;
         hub::resolve(&name, &environment::variables().hub, progress).map(|_| ()).map_err(|error| not_stored(&error))
     }
 
-    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
+    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> Result<(), ApiError> {
         let (name, hub) = (of_the_hub(name)?, environment::variables().hub);
         let id = repository(&name);
         let is_it = |model: &str| hub::canonical(model, &hub).is_ok_and(|meant| repository(&meant) == id);
-        let is_loaded = |entry: &ModelEntry| self.known(entry).is_some_and(|known| in_memory(&known.model.names[0]));
+        let is_loaded = |known: Known| in_memory(&known.model.names[0]);
         let found = hub::find_cached(id, &hub).map_err(|error| not_stored(&error))?;
         let is_first = self.first_model.as_deref().is_some_and(is_it);
-        if is_first || self.all().iter().any(|entry| is_it(&entry.model) && is_loaded(entry)) {
+        if is_first || self.all().iter().any(|entry| is_it(&entry.0.model) && self.known(entry).is_some_and(is_loaded))
+        {
             let how = if is_first { "it is the first of this server, which stays" } else { "keep_alive 0 unloads it" };
-            return Err(StorageError::InUse(format!("{id} is in memory: {how}.")));
+            return Err(ApiError::model_in_use(format!("{id} is in memory: {how}.")));
         }
         hub::remove_cached(&found).map_err(|error| not_stored(&error))
     }
@@ -259,7 +260,7 @@ impl Catalog for CatalogOfServe {
     fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String> {
         let is_it = |known: &Known| known.model.names[0] == name;
         let entries = self.all();
-        let found = entries.iter().find_map(|entry| Some((entry, self.known(entry).filter(is_it)?)));
+        let found = entries.iter().find_map(|entry| Some((&entry.0, self.known(entry).filter(is_it)?)));
         let (entry, Known { settings, chosen, .. }) = found.ok_or("it is gone")?;
         let checkpoint = models::open_here("serve", &entry.model).map_err(models::said)?;
         let started = settings.start(&checkpoint, chosen, &mut |starting| {
@@ -273,12 +274,12 @@ impl Catalog for CatalogOfServe {
 }
 
 /// The hub's name of what a client asks for: no path of this machine, and not the built-in model.
-fn of_the_hub(name: &str) -> Result<String, StorageError> {
+fn of_the_hub(name: &str) -> Result<String, ApiError> {
     let plain = "a model is named by a short name, or by ORG/NAME of the hub, with :QUANT for one GGUF file.";
     let meant = hub::canonical(name, &environment::variables().hub).map_err(|error| not_stored(&error))?;
     match models::is_hub_id(repository(&meant)) && !Path::new(&meant).exists() {
         true => Ok(meant),
-        false => Err(StorageError::Name(plain.to_owned())),
+        false => Err(ApiError::bad_request(plain).with_param("model")),
     }
 }
 
@@ -288,29 +289,31 @@ fn repository(name: &str) -> &str {
 }
 
 /// Why a model was not downloaded or removed, without paths of this machine.
-fn not_stored(error: &HubError) -> StorageError {
+fn not_stored(error: &HubError) -> ApiError {
     let [gone, later] = ["there is no such model on the hub, or it is private.", "the download failed: ask again."];
     match error {
-        HubError::NoModel { .. } | HubError::NoRevision { .. } => StorageError::Unknown(gone.to_owned()),
-        HubError::NotCached { .. } => StorageError::Unknown("this model is not on the disk of this server.".to_owned()),
+        HubError::NoModel { .. } | HubError::NoRevision { .. } => ApiError::no_such_model(gone.to_owned()),
+        HubError::NotCached { .. } => {
+            ApiError::no_such_model("this model is not on the disk of this server.".to_owned())
+        }
         HubError::UnknownName { near, .. } => {
             let near = if near.is_empty() { String::new() } else { format!("; near it: {}", near.join(", ")) };
-            StorageError::Unknown(format!("no model has this name{near}."))
+            ApiError::no_such_model(format!("no model has this name{near}."))
         }
-        HubError::NotFound { .. } => StorageError::Name("this is no name of a model.".to_owned()),
+        HubError::NotFound { .. } => ApiError::bad_request("this is no name of a model.").with_param("model"),
         HubError::NoQuant { .. } | HubError::NotAModel { .. } | HubError::Refused { .. } => {
-            StorageError::Name(format!("{error}."))
+            ApiError::bad_request(format!("{error}.")).with_param("model")
         }
-        HubError::NoRoom { bytes: needs, free, .. } => StorageError::NoRoom(format!(
+        HubError::NoRoom { bytes: needs, free, .. } => ApiError::no_room_on_disk(format!(
             "the disk of this server has {} free, and the model needs {}.",
             bytes(*free),
             bytes(*needs)
         )),
-        HubError::DiskFull { .. } => StorageError::NoRoom("the disk of this server is full.".to_owned()),
-        HubError::Offline { .. } => StorageError::Failed("this server is offline (HF_HUB_OFFLINE).".to_owned()),
+        HubError::DiskFull { .. } => ApiError::no_room_on_disk("the disk of this server is full.".to_owned()),
+        HubError::Offline { .. } => ApiError::machine_busy("this server is offline (HF_HUB_OFFLINE).".to_owned()),
         error => {
             tracing::warn!(%error, "a model was not downloaded or removed");
-            StorageError::Failed(later.to_owned())
+            ApiError::machine_busy(later.to_owned())
         }
     }
 }

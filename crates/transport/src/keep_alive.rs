@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use crate::error::{ApiError, ApiResult};
 use serde_json::Value;
-use transport::error::{ApiError, ApiResult};
 
 /// Seconds, or a text such as `5m`, `1h30m` or `300ms`; below 0, or `forever`: without end, which is `None`. What it must
 /// be, where it is none of these.
@@ -17,7 +17,7 @@ pub fn keep_alive(text: &str) -> Result<Option<Duration>, &'static str> {
 }
 
 /// The same in a request.
-pub(crate) fn read(value: &Value) -> ApiResult<Option<Duration>> {
+pub fn read(value: &Value) -> ApiResult<Option<Duration>> {
     let text = match value {
         Value::String(text) => text.clone(),
         // No duration is a list or a truth.
