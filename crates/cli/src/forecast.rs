@@ -20,9 +20,8 @@ use crate::{environment, kept};
 
 /// Of the memory that weights take, a tenth more is needed for the cache and for steps.
 const BESIDE: f64 = 1.1;
-/// Bits of a weight in int8 and in int4, with their scales.
+/// Bits of a weight in int8, with its scale.
 const INT8_BITS: f64 = 8.25;
-const INT4_BITS: f64 = 4.5;
 
 /// Tokens a second of one request alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,9 +29,6 @@ pub(crate) struct Speeds {
     pub(crate) prefill: f64,
     pub(crate) decode: f64,
 }
-
-/// What a model would do here: its speeds, where it writes text and the machine's limits are known, or why it does not run.
-pub(crate) type RunsHere = Result<Option<Speeds>, String>;
 
 /// The limits of this machine as earlier starts have measured them.
 pub(crate) fn limits() -> Option<Limits> {
@@ -47,8 +43,8 @@ fn speeds(model: &NamedModel, weights: WeightClass, limits: &Limits) -> Speeds {
     Speeds { prefill: ask.prompt as f64 / times.ttft_alone, decode: 1.0 / times.tpot }
 }
 
-/// Of a model on this disk, by its headers.
-pub(crate) fn of_cached(name: &str, limits: Option<&Limits>) -> RunsHere {
+/// Of a model on this disk, by its headers: its speeds, where it writes text and the limits are known, or why it does not run.
+pub(crate) fn of_cached(name: &str, limits: Option<&Limits>) -> Result<Option<Speeds>, String> {
     let hub = HubEnv { offline: true, ..environment::variables().hub };
     let checkpoint = launch::open(Some(name), &hub, &mut |_| true).map_err(|error| match error {
         OpenError::Hub(HubError::Offline { .. }) => format!("incomplete: twostroke pull {name} gets the rest"),
@@ -66,7 +62,6 @@ pub(crate) fn of_cached(name: &str, limits: Option<&Limits>) -> RunsHere {
 }
 
 /// What is foretold of a download.
-#[derive(Debug)]
 pub(crate) struct Forecast {
     /// Bytes that the model takes in memory.
     pub(crate) needs: u64,
@@ -88,8 +83,7 @@ pub(crate) fn of_download(incoming: &Incoming, limits: Option<&Limits>) -> Optio
         _ => (WeightClass::Bf16, stored_bits),
     };
     let size = size_in(&incoming.id).unwrap_or_else(|| format!("{:.0}m", whole * 8.0 / stored_bits / 1e6));
-    let model = NamedModel::find(&size);
-    let speeds = model.zip(limits).map(|(model, limits)| speeds(&model, class, limits));
+    let speeds = NamedModel::find(&size).zip(limits).map(|(model, limits)| speeds(&model, class, limits));
     Some(Forecast { needs: (whole * bits / stored_bits * BESIDE) as u64, room, speeds })
 }
 
@@ -98,11 +92,11 @@ fn bits(incoming: &Incoming) -> f64 {
     let file = incoming.files.iter().find(|file| file.ends_with(".gguf"));
     let quant = file.and_then(|file| file.trim_end_matches(".gguf").rsplit(['-', '.', '/']).next()).unwrap_or("BF16");
     let digit = quant.trim_start_matches("MXF").chars().find_map(|c| c.to_digit(10)).unwrap_or(8);
-    match (quant.to_ascii_uppercase().as_str(), digit) {
-        ("BF16" | "F16", _) => 16.0,
-        ("F32", _) => 32.0,
-        (_, digit @ ..=4) => f64::from(digit) + INT4_BITS - 4.0,
-        (_, digit) => f64::from(digit) + 0.5,
+    match quant.to_ascii_uppercase().as_str() {
+        "BF16" | "F16" => 16.0,
+        "F32" => 32.0,
+        // With scales.
+        _ => f64::from(digit) + 0.5,
     }
 }
 
@@ -128,30 +122,22 @@ fn smaller(id: &str, room: u64) -> Option<ShortName> {
 }
 
 impl Forecast {
-    pub(crate) fn fits(&self) -> bool {
-        self.needs <= self.room
-    }
-
-    /// `needs 2.2 GiB of 12 GiB of memory; prefill about 1.2k tok/s, decode 41 tok/s`.
+    /// `it needs about 2.2 GiB of 12 GiB of free memory; predicted here: prefill 1.2k tok/s, decode 41 tok/s`.
     pub(crate) fn words(&self) -> String {
-        let speeds = match self.speeds {
-            Some(Speeds { prefill, decode }) => {
-                format!("predicted here: prefill {}, decode {}", rate(prefill), rate(decode))
-            }
-            None => "its speed here is not known before twostroke doctor has measured this machine".to_owned(),
-        };
+        let unknown = || "its speed here is not known before twostroke doctor has measured this machine".to_owned();
+        let speeds = self.speeds.map_or_else(unknown, |Speeds { prefill, decode }| {
+            format!("predicted here: prefill {}, decode {}", rate(prefill), rate(decode))
+        });
         format!("it needs about {} of {} of free memory; {speeds}", bytes(self.needs), bytes(self.room))
     }
 
     /// Why it is not downloaded.
     pub(crate) fn refusal(&self, id: &str) -> String {
-        let other = match smaller(id, self.room) {
-            Some(row) => {
-                let name = row.names.split(' ').next().unwrap_or_default();
-                format!("the largest smaller one of its family that fits is {name} ({:.2} GB)", row.gigabytes)
-            }
-            None => "twostroke pull lists smaller ones".to_owned(),
-        };
+        let other = smaller(id, self.room).map(|row| {
+            let name = row.names.split(' ').next().unwrap_or_default();
+            format!("the largest smaller one of its family that fits is {name} ({:.2} GB)", row.gigabytes)
+        });
+        let other = other.unwrap_or_else(|| "twostroke pull lists smaller ones".to_owned());
         let [needs, room] = [self.needs, self.room].map(bytes);
         format!("{id} does not fit: it needs about {needs} of memory, and {room} are free; {other}; --force goes on")
     }

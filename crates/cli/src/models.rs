@@ -82,7 +82,7 @@ pub(crate) fn path_for(flag: &str, name: &str, must_fit: bool) -> Result<String,
 
 /// A download as people follow it.
 struct Download {
-    bar: Option<Progress>,
+    bar: Progress,
     must_fit: bool,
     /// Why it was not begun.
     refusal: Option<String>,
@@ -90,7 +90,7 @@ struct Download {
 
 impl Download {
     fn new(name: &str, must_fit: bool) -> Download {
-        Download { bar: Some(Progress::new(name)), must_fit, refusal: None }
+        Download { bar: Progress::new(name), must_fit, refusal: None }
     }
 
     /// Tells of it. False: it is not to go on.
@@ -99,18 +99,15 @@ impl Download {
             DownloadEvent::Begins(incoming) => self.refusal = announce(incoming).filter(|_| self.must_fit),
             DownloadEvent::File(progress) => {
                 let (done, total) = (progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
-                if let Some(bar) = &self.bar {
-                    bar.naming(progress.file.to_string());
-                    bar.at(done, total);
-                }
+                self.bar.naming(progress.file.to_string());
+                self.bar.at(done, total);
                 notify::progress("downloading", done, total);
             }
         }
         self.refusal.is_none()
     }
 
-    fn failure(mut self, flag: &str, name: &str, error: &HubError) -> Failure {
-        self.bar = None;
+    fn failure(self, flag: &str, name: &str, error: &HubError) -> Failure {
         self.refusal.map_or_else(|| no_files(flag, name, error), Failure::failed)
     }
 }
@@ -129,7 +126,7 @@ fn announce(incoming: &Incoming) -> Option<String> {
     note(&format!("downloading {what} of {id}: {size}{licence}{free}"));
     let forecast = forecast::of_download(incoming, forecast::limits().as_ref())?;
     note(&forecast.words());
-    (!forecast.fits()).then(|| forecast.refusal(id))
+    (forecast.needs > forecast.room).then(|| forecast.refusal(id))
 }
 
 /// What a person would be told.

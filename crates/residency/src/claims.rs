@@ -1,7 +1,7 @@
 //! Names of which each is worked on once at a time, and few at once.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The names that are worked on; clones are of the same.
 #[derive(Clone, Default)]
@@ -22,7 +22,7 @@ pub enum Unclaimed {
 impl Claims {
     /// Claims a name, if fewer than `most` are worked on.
     pub fn claim(&self, name: &str, most: usize) -> Result<Claim, Unclaimed> {
-        let mut names = self.names();
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.contains(name) {
             return Err(Unclaimed::Taken);
         }
@@ -33,14 +33,10 @@ impl Claims {
         drop(names);
         Ok(Claim(self.clone(), name.to_owned()))
     }
-
-    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0.names().remove(&self.1);
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }

@@ -48,11 +48,10 @@ pub(crate) fn waited(reader: &Reader<'_>, timeline: &Timeline) -> Waited {
         return Waited { total, named: Vec::new() };
     }
     let between = between(reader.engine, timeline);
-    let mut named: Vec<(usize, RequestId, Nanos)> = Vec::new();
-    for (at, other) in reader.others.iter().enumerate() {
-        named.extend(steps_of(other.engine, &between).into_iter().map(|(id, nanos)| (at, id, Nanos(nanos as u64))));
-    }
-    named.retain(|(.., nanos)| *nanos > Nanos(0));
+    let named = reader.others.iter().enumerate().flat_map(|(at, other)| {
+        steps_of(other.engine, &between).into_iter().map(move |(id, nanos)| (at, id, Nanos(nanos as u64)))
+    });
+    let mut named: Vec<(usize, RequestId, Nanos)> = named.filter(|(.., nanos)| *nanos > Nanos(0)).collect();
     named.sort_by_key(|&(.., nanos)| std::cmp::Reverse(nanos));
     // Answers side by side wait once for what each of them has in its own sum, and the other way round.
     let sum: u64 = named.iter().map(|(.., nanos)| nanos.0).sum();

@@ -3,16 +3,16 @@
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
+use kernels::limits::Limits;
 use launch::SHIPPED_NAME;
 use plan::units::{bytes, rate, rounded};
 use roofline::ModelShape;
 use serde_json::json;
 
-use crate::console::{note, put, put_line};
+use crate::console::{put, put_line};
 use crate::failure::Failure;
 use crate::flags::{ListFlags, PullFlags, RmFlags, ShowFlags};
-use crate::forecast::{self, RunsHere};
-use crate::{environment, models, shapes};
+use crate::{environment, forecast, models, shapes};
 
 pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
     let models = hub::cached(&environment::variables().hub).map_err(Failure::failed)?;
@@ -40,22 +40,20 @@ pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
         put_line(&format!("{name:<width$}  {size:>9}  {written:<20}  {runs}"))
     };
     row("MODEL", "SIZE".to_owned(), "WRITTEN".to_owned(), "RUNS HERE".to_owned())?;
-    row(SHIPPED_NAME, "-".to_owned(), built_in, runs_here(forecast::of_cached(SHIPPED_NAME, limits.as_ref())))?;
+    row(SHIPPED_NAME, "-".to_owned(), built_in, runs_here(SHIPPED_NAME, limits.as_ref()))?;
     for model in &models {
         let written = date(model).unwrap_or_else(|| "?".to_owned());
-        let runs = runs_here(forecast::of_cached(&model.id, limits.as_ref()));
-        row(&model.id, bytes(model.bytes), written, runs)?;
-    }
-    if limits.is_none() {
-        note("speeds are not known yet: twostroke doctor measures this machine while nothing else uses it");
+        row(&model.id, bytes(model.bytes), written, runs_here(&model.id, limits.as_ref()))?;
     }
     Ok(())
 }
 
 /// A cell of `list`.
-fn runs_here(runs: RunsHere) -> String {
-    match runs {
-        Ok(speeds) => speeds.map_or_else(|| "yes".to_owned(), |speeds| rate(speeds.decode)),
+fn runs_here(name: &str, limits: Option<&Limits>) -> String {
+    match forecast::of_cached(name, limits) {
+        Ok(Some(speeds)) => rate(speeds.decode),
+        Ok(None) if limits.is_none() => "yes (twostroke doctor measures how fast)".to_owned(),
+        Ok(None) => "yes".to_owned(),
         Err(why) => format!("no: {why}"),
     }
 }

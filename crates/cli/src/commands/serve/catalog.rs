@@ -290,30 +290,23 @@ fn repository(name: &str) -> &str {
 
 /// Why a model was not downloaded or removed, without paths of this machine.
 fn not_stored(error: &HubError) -> ApiError {
-    let [gone, later] = ["there is no such model on the hub, or it is private.", "the download failed: ask again."];
+    let gone = "there is no such model on the hub, or it is private.";
     match error {
         HubError::NoModel { .. } | HubError::NoRevision { .. } => ApiError::no_such_model(gone.to_owned()),
-        HubError::NotCached { .. } => {
-            ApiError::no_such_model("this model is not on the disk of this server.".to_owned())
-        }
-        HubError::UnknownName { near, .. } => {
-            let near = if near.is_empty() { String::new() } else { format!("; near it: {}", near.join(", ")) };
-            ApiError::no_such_model(format!("no model has this name{near}."))
-        }
-        HubError::NotFound { .. } => ApiError::bad_request("this is no name of a model.").with_param("model"),
+        HubError::NotCached { .. } => ApiError::no_such_model("it is not on the disk of this server.".to_owned()),
+        HubError::UnknownName { .. } => ApiError::no_such_model(format!("{error}.")),
         HubError::NoQuant { .. } | HubError::NotAModel { .. } | HubError::Refused { .. } => {
             ApiError::bad_request(format!("{error}.")).with_param("model")
         }
-        HubError::NoRoom { bytes: needs, free, .. } => ApiError::no_room_on_disk(format!(
-            "the disk of this server has {} free, and the model needs {}.",
-            bytes(*free),
-            bytes(*needs)
-        )),
+        HubError::NoRoom { bytes: needs, free, .. } => {
+            let [needs, free] = [needs, free].map(|count| bytes(*count));
+            ApiError::no_room_on_disk(format!("the disk of this server has {free} free, and the model needs {needs}."))
+        }
         HubError::DiskFull { .. } => ApiError::no_room_on_disk("the disk of this server is full.".to_owned()),
-        HubError::Offline { .. } => ApiError::machine_busy("this server is offline (HF_HUB_OFFLINE).".to_owned()),
+        HubError::Offline { .. } => ApiError::machine_busy("this server is offline (HF_HUB_OFFLINE)."),
         error => {
             tracing::warn!(%error, "a model was not downloaded or removed");
-            ApiError::machine_busy(later.to_owned())
+            ApiError::machine_busy("the download failed, or the removal: ask again.")
         }
     }
 }
