@@ -145,12 +145,17 @@ impl Server {
     /// tests were told to ignore some (`nohup`, or in the background of a shell). Its engine has one thread unless the
     /// arguments say otherwise: several tests run at once, and threads that wait for each other would take turns.
     pub fn start(arguments: &[&str]) -> Server {
+        Server::start_with(arguments, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Server {
         let says_threads = arguments.iter().any(|argument| ["-t", "--threads"].contains(argument));
         let threads: &[&str] = if says_threads { &[] } else { &["-t", "1"] };
         let arguments: Vec<&str> = [&["serve", "--port", "0", "--json"], threads, arguments].concat();
         let mut hearing = Command::new("env");
         hearing.arg("--default-signal=HUP,INT,QUIT");
-        let mut command = run_by(hearing, &twostroke(&arguments));
+        let mut command = run_by(hearing, twostroke(&arguments).envs(variables.iter().copied()));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("standard output is piped");

@@ -40,8 +40,8 @@ const ARROWS: &[(&str, &str)] = &[
     ("batches", "telemetry transport files"),
     (
         "server",
-        "protocol batches dialect engine telemetry transport files replay model text residency roofline scheduler plan \
-         figures",
+        "protocol batches dialect engine telemetry transport files hub replay model text residency roofline scheduler \
+         plan figures",
     ),
     ("sim", "protocol scheduler files figures"),
     ("launch", "engine model text checkpoint hub kernels"),

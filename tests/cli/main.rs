@@ -20,6 +20,7 @@ mod notify;
 mod numbers;
 mod outputs;
 mod plan;
+mod pulling;
 mod quality;
 mod quantize;
 mod replay;

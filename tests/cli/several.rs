@@ -128,8 +128,25 @@ fn names_lists_and_what_leaves() {
     assert_eq!(get(&server, "/live/info?model=lantern")["name"], "lantern");
     let first = post(&server, "/v1/completions", &json!({"prompt": "Once", "max_tokens": 1})).1;
     assert_eq!(first["model"], "lantern");
-    let (code, answer) = ask(&server, "nope", 0, 4);
-    assert_eq!((code, &answer["error"]["code"]), (404, &json!("model_not_found")));
+    // What none is called is told the nearest names, in every API.
+    for (path, body, said) in [
+        ("/v1/completions", json!({"prompt": "a"}), "near its name: mistral, lantern, llama2; "),
+        ("/v1/chat/completions", json!({"messages": []}), "near its name: mistral, lantern, llama2; "),
+        ("/v1/messages", json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}), "mistral"),
+        ("/v1/embeddings", json!({"input": "a"}), "mistral"),
+        ("/tokenize", json!({"prompt": "a"}), "mistral"),
+        ("/api/generate", json!({"prompt": "a"}), "mistral"),
+        ("/api/show", json!({}), "mistral"),
+    ] {
+        let mut body = body.clone();
+        body["model"] = json!("mistrel");
+        let (code, answer) = post(&server, path, &body);
+        assert_eq!((code, answer.to_string().contains(said)), (404, true), "{path}: {answer}");
+    }
+    for path in ["/v1/models/lantren", "/live/info?model=lantren"] {
+        let (code, answer) = server.request("GET", path, &[], "");
+        assert_eq!((code, answer.contains("near its name: lantern, ")), (404, true), "{path}: {answer}");
+    }
     // Their requests are found whichever answered, and their counters told apart.
     let id = ask(&server, "llama2", 1, 4).1["id"].as_str().unwrap().to_owned();
     assert_eq!(get(&server, &format!("/v1/requests/{id}/timeline"))["id"], id.as_str());
@@ -141,7 +158,12 @@ fn names_lists_and_what_leaves() {
     // It leaves when it is told to, and the first does not.
     let url = format!("http://127.0.0.1:{}", server.port());
     let ps = || run(&mut twostroke(&["ps", "--url", &url]));
-    assert!(ps().stdout.contains("llama2"), "{:?}", ps());
+    assert!(ps().stdout.contains("llama2") && ps().stdout.contains("  PREFILL  DECODE  UNTIL\n"), "{:?}", ps());
+    // What each phase had of the machine is told where one ran.
+    let loaded = get(&server, "/api/ps");
+    let of = |at: usize| loaded["models"][at]["limit_percent"].clone();
+    assert!(of(1)["decode"].is_null() || of(1)["decode"].as_f64().is_some_and(|share| share <= 100.0), "{loaded}");
+    assert!(of(1).is_object() && of(0).is_object(), "{loaded}");
     let stopped = run(&mut twostroke(&["stop", "llama2", "--url", &url]));
     assert_eq!((stopped.code, stopped.stderr.as_str()), (Some(0), ""));
     wait("it is gone", || size(&server, "llama2").is_none());
@@ -163,6 +185,18 @@ fn names_lists_and_what_leaves() {
     wait("it is gone", || size(&server, "llama2").is_none());
     assert_eq!(generate(json!("1ms")).0, 200);
     wait("its time is over", || size(&server, "llama2").is_none());
+    // So do those of OpenAI's API.
+    for (path, keep_alive, status) in [
+        ("/v1/chat/completions", json!("soon"), 400),
+        ("/v1/embeddings", json!([]), 400),
+        ("/v1/completions", json!("-"), 400),
+        ("/v1/completions", json!(0), 200),
+    ] {
+        let body = json!({"model": "llama2", "prompt": [5, 6], "max_tokens": 1, "keep_alive": keep_alive});
+        let (code, said) = post(&server, path, &body);
+        assert_eq!((code, said.to_string().contains("keep_alive must be")), (status, status == 400), "{path}: {said}");
+    }
+    wait("it is gone", || size(&server, "llama2").is_none());
 }
 
 #[test]
@@ -246,12 +280,63 @@ fn time_in_which_another_model_computes_has_an_owner() {
                     let owners = &timeline["prompts"][0]["gaps"];
                     let sum: f64 = owners.as_object().expect("owners").values().filter_map(Value::as_f64).sum();
                     assert!(sum > 0.0, "{timeline}");
-                    if owners["other_model_ms"].as_f64().is_some_and(|ms| ms > 0.0) {
+                    // Whose it was is named, and nothing of it is lost.
+                    let prompt = &timeline["prompts"][0];
+                    let ms = |of: &str| prompt[of]["other_model_ms"].as_f64().expect("an owner");
+                    let others = prompt["other_models"].as_array().expect("a list");
+                    let named: f64 = others.iter().filter_map(|entry| entry["ms"].as_f64()).sum();
+                    assert!((named - ms("ttft") - ms("gaps")).abs() < 1e-6, "{timeline}");
+                    for entry in others.iter().filter(|entry| !entry["model"].is_null()) {
+                        assert!(entry["model"] != **name && entry["request"].is_string(), "{timeline}");
+                        assert!(prompt["why"].to_string().contains("Of other models' requests it waited for "));
                         waited.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
         });
         waited.load(Ordering::Relaxed) > 0
+    });
+}
+
+#[test]
+fn a_stream_that_waits_for_its_model_says_so_each_second() {
+    let both = start(&flags(&NAMES[..2], &[]));
+    NAMES[..2].iter().for_each(|name| assert_eq!(ask(&both, name, 0, 1).0, 200));
+    let sizes = NAMES[..2].iter().map(|name| size(&both, name).expect("it was asked"));
+    // Room for one: the other waits for its last answer, which does not come as long as it is held.
+    let memory = format!("--memory={}", sizes.max().expect("two") * 3 / 2);
+    drop(both);
+    let server = start(&flags(&NAMES[..2], &[&memory, "--allow-pause"]));
+    assert_eq!(ask(&server, NAMES[0], 0, 1).0, 200);
+    let token = format!("x-hold-token: {}", server.start["hold_token"].as_str().expect("a token"));
+    let hold = |verb: &str| {
+        let (status, said) = server.request("POST", &format!("/live/{verb}?model={}", NAMES[0]), &[&token], "");
+        assert_eq!(status, 200, "{said}");
+    };
+    hold("pause");
+    thread::scope(|scope| {
+        let held = scope.spawn(|| ask(&server, NAMES[0], 0, 4).0);
+        let open = || get(&server, "/api/ps")["models"][1]["requests"] == 1;
+        wait("the first has a request", open);
+        let stream = |path: &str, body: Value| {
+            let (path, body) = (path.to_owned(), body.to_string());
+            let server = &server;
+            scope.spawn(move || server.request("POST", &path, &[], &body))
+        };
+        let question = json!({"model": NAMES[1], "prompt": [5, 6], "max_tokens": 2, "stream": true});
+        let answered = stream("/v1/completions", question);
+        let chat =
+            json!({"model": NAMES[1], "messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "stream": true});
+        // It has no template: what is wrong comes in the stream, in the form of the API.
+        let refused = stream("/v1/messages", chat);
+        thread::sleep(std::time::Duration::from_millis(2500));
+        hold("resume");
+        assert_eq!(held.join().expect("it is answered"), 200);
+        let (status, said) = answered.join().expect("it is answered");
+        let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what}: {said}"));
+        assert!(status == 200 && at(": loading") < at("data: {") && at("data: {") < at("data: [DONE]"), "{said}");
+        assert!(said.matches(": loading").count() >= 2, "{said}");
+        let (status, said) = refused.join().expect("it is answered");
+        assert!(status == 200 && said.contains("event: error\ndata: {\"type\":\"error\""), "{said}");
     });
 }

@@ -51,6 +51,7 @@ fn first_words_of_other_programs() {
         (&["ps", "--url", "http://127.0.0.1:1"], 1, "127.0.0.1:1"),
         (&["stop", "llama3.2", "--url", "http://127.0.0.1:1"], 1, "127.0.0.1:1"),
         (&["stop"], 2, "MODEL"),
+        (&["serve", "lantern", "--allow-pull"], 2, "add --on-demand"),
         (&["status"], 2, "twostroke ps"),
         (&["show", "llama3.2"], 2, "twostroke pull llama3.2"),
         (&["show", "llama9"], 2, "llama9 is not known"),

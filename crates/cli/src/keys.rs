@@ -21,7 +21,7 @@ use crate::flags::ServeFlags;
 /// Most bytes of a key file: many thousand keys.
 const MAX_BYTES: u64 = 1 << 20;
 /// Which words may follow a key.
-const RIGHTS: &str = "after the key only the words `priority`, `adapters` and `role` have a meaning";
+const RIGHTS: &str = "after the key only the words `priority`, `adapters`, `models` and `role` have a meaning";
 /// Why a key is refused that every server would take, and no client could name.
 const UNSENDABLE: &str = "a key that is empty or has white space or a control character in it cannot be sent";
 /// Fewest bytes of a cluster's secret.
@@ -96,6 +96,7 @@ fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
                 "priority" => key.may_be_urgent = true,
                 "adapters" => key.may_change_adapters = true,
                 "role" => key.may_change_role = true,
+                "models" => key.may_change_models = true,
                 _ => return Err(format!("line {}: {RIGHTS}", at + 1)),
             }
         }
@@ -110,16 +111,18 @@ mod tests {
 
     #[test]
     fn a_key_on_each_line_and_what_it_may() {
-        let text = "# teams\nsk-a priority # the paying one\n\n  sk-b\r\nsk-c role adapters\nsk-d\tadapters\nsk-e#f #g";
-        let rights = |key: &ApiKey| [key.may_be_urgent, key.may_change_adapters, key.may_change_role];
+        let text =
+            "# teams\nsk-a priority # the paying one\n\n  sk-b\r\nsk-c role adapters\nsk-d\tadapters\nsk-e#f models #g";
+        let rights =
+            |key: &ApiKey| [key.may_be_urgent, key.may_change_adapters, key.may_change_role, key.may_change_models];
         let keys = parse(text).unwrap();
-        let shown: Vec<(&str, [bool; 3])> = keys.iter().map(|key| (key.key.as_str(), rights(key))).collect();
+        let shown: Vec<(&str, [bool; 4])> = keys.iter().map(|key| (key.key.as_str(), rights(key))).collect();
         let expected = [
-            ("sk-a", [true, false, false]),
-            ("sk-b", [false; 3]),
-            ("sk-c", [false, true, true]),
-            ("sk-d", [false, true, false]),
-            ("sk-e#f", [false; 3]),
+            ("sk-a", [true, false, false, false]),
+            ("sk-b", [false; 4]),
+            ("sk-c", [false, true, true, false]),
+            ("sk-d", [false, true, false, false]),
+            ("sk-e#f", [false, false, false, true]),
         ];
         assert_eq!(shown, expected);
     }

@@ -17,6 +17,7 @@ mod environment;
 mod failure;
 mod figures;
 mod flags;
+mod forecast;
 mod kept;
 mod keys;
 mod log;

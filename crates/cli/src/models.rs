@@ -14,10 +14,9 @@ use model::ModelConfig;
 use plan::units;
 
 use crate::console::{Progress, note};
-use crate::environment;
 use crate::failure::Failure;
 use crate::flags::ModelFlags;
-use crate::notify;
+use crate::{environment, forecast, notify};
 
 pub(crate) fn shipped() -> Result<Checkpoint, Failure> {
     launch::shipped().map_err(Failure::usage)
@@ -42,13 +41,22 @@ pub(crate) fn names_for_clients(asked: &[String], name: Option<&str>) -> Vec<Str
     names
 }
 
+/// The same, where what does not fit is not downloaded, unless it is to be by `force`.
+pub(crate) fn open_fitting(name: Option<&str>, force: bool) -> Result<Checkpoint, Failure> {
+    name.map_or_else(shipped, |name| open_with(name, "-m", !force))
+}
+
 /// What `flag` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
 pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
-    let bar = Progress::new(name);
-    let opened = launch::open(Some(name), &environment::variables().hub, &mut |event| downloading(&bar, event));
-    drop(bar);
+    open_with(name, flag, false)
+}
+
+/// `must_fit`: what would not fit into the memory is not downloaded.
+pub(crate) fn open_with(name: &str, flag: &str, must_fit: bool) -> Result<Checkpoint, Failure> {
+    let mut download = Download::new(name, must_fit);
+    let opened = launch::open(Some(name), &environment::variables().hub, &mut |event| download.hear(event));
     opened.map_err(|error| match error {
-        OpenError::Hub(error) => no_files(flag, name, &error),
+        OpenError::Hub(error) => download.failure(flag, name, &error),
         error => Failure::usage(format!("{flag}: {error}")),
     })
 }
@@ -56,7 +64,7 @@ pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
 /// What `flag` names of this machine: where a Ctrl-C stops no download, none is begun.
 pub(crate) fn open_here(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let hub = hub::HubEnv { offline: true, ..environment::variables().hub };
-    launch::open(Some(name), &hub, &mut |_| {}).map_err(|error| match error {
+    launch::open(Some(name), &hub, &mut |_| true).map_err(|error| match error {
         OpenError::Hub(HubError::Offline { .. }) => {
             let how = format!("twostroke run -m {name} downloads one of the hub");
             Failure::usage(format!("{flag}: {name} is neither a file nor a model in the cache here; {how}"))
@@ -66,28 +74,48 @@ pub(crate) fn open_here(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
 }
 
 /// The directory of the files that `flag` names, as above.
-pub(crate) fn path_for(flag: &str, name: &str) -> Result<String, Failure> {
-    let bar = Progress::new(name);
-    let found = launch::path_of(name, &environment::variables().hub, &mut |event| downloading(&bar, event));
-    drop(bar);
-    found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| no_files(flag, name, &error))
+pub(crate) fn path_for(flag: &str, name: &str, must_fit: bool) -> Result<String, Failure> {
+    let mut download = Download::new(name, must_fit);
+    let found = launch::path_of(name, &environment::variables().hub, &mut |event| download.hear(event));
+    found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| download.failure(flag, name, &error))
 }
 
-fn downloading(bar: &Progress, event: DownloadEvent<'_>) {
-    match event {
-        DownloadEvent::Begins(incoming) => announce(incoming),
-        DownloadEvent::File(progress) => {
-            bar.naming(progress.file.to_string());
-            let (done, total) = (progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
-            bar.at(done, total);
-            notify::progress("downloading", done, total);
+/// A download as people follow it.
+struct Download {
+    bar: Progress,
+    must_fit: bool,
+    /// Why it was not begun.
+    refusal: Option<String>,
+}
+
+impl Download {
+    fn new(name: &str, must_fit: bool) -> Download {
+        Download { bar: Progress::new(name), must_fit, refusal: None }
+    }
+
+    /// Tells of it. False: it is not to go on.
+    fn hear(&mut self, event: DownloadEvent<'_>) -> bool {
+        match event {
+            DownloadEvent::Begins(incoming) => self.refusal = announce(incoming).filter(|_| self.must_fit),
+            DownloadEvent::File(progress) => {
+                let (done, total) = (progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
+                self.bar.naming(progress.file.to_string());
+                self.bar.at(done, total);
+                notify::progress("downloading", done, total);
+            }
         }
+        self.refusal.is_none()
+    }
+
+    fn failure(self, flag: &str, name: &str, error: &HubError) -> Failure {
+        self.refusal.map_or_else(|| no_files(flag, name, error), Failure::failed)
     }
 }
 
-/// What comes, before its first byte does.
-fn announce(incoming: &Incoming) {
-    let Incoming { id, files, bytes, licence, free } = incoming;
+/// What comes, before its first byte does: its size and licence, whether it fits, and how fast both phases would be. Returns
+/// why it does not fit.
+fn announce(incoming: &Incoming) -> Option<String> {
+    let Incoming { id, files, bytes, licence, free, .. } = incoming;
     let what = match &files[..] {
         [file] => file.clone(),
         files => format!("{} files", files.len()),
@@ -96,12 +124,16 @@ fn announce(incoming: &Incoming) {
     let licence = licence.as_ref().map_or_else(String::new, |licence| format!(", licence {licence}"));
     let free = free.map_or_else(String::new, |free| format!(" ({} free)", units::bytes(free)));
     note(&format!("downloading {what} of {id}: {size}{licence}{free}"));
-    let memory = headroom().map(|room| room.bytes);
-    if let (Some(bytes), Some(memory)) = (*bytes, memory)
-        && bytes > memory
-    {
-        let (bytes, memory) = (units::bytes(bytes), units::bytes(memory));
-        note(&format!("note: it has {bytes} and {memory} of memory are free: twostroke plan -m {id} tells what fits"));
+    let forecast = forecast::of_download(incoming, forecast::limits().as_ref())?;
+    note(&forecast.words());
+    (forecast.needs > forecast.room).then(|| forecast.refusal(id))
+}
+
+/// What a person would be told.
+pub(crate) fn said(failure: Failure) -> String {
+    match failure {
+        Failure::Usage(message) | Failure::Failed(message) => message,
+        Failure::OutputClosed | Failure::Interrupted | Failure::Said(_) => "it was interrupted".to_owned(),
     }
 }
 

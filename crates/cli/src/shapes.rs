@@ -99,7 +99,7 @@ fn in_cache(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let missing =
         format!("{flag}: {name} is not in the local cache, and this downloads nothing; twostroke pull {name} does");
     let hub = HubEnv { offline: true, ..environment::variables().hub };
-    let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|error| match error {
+    let path = hub::resolve(name, &hub, &mut |_| true).map_err(|error| match error {
         HubError::Broken { .. } => Failure::usage(format!("{flag}: {error}")),
         _ => Failure::Usage(missing),
     })?;

@@ -36,7 +36,7 @@ use ureq::{Agent, Body, Proxy};
 
 pub use crate::cached::{Cached, cached, find_cached, remove_cached};
 use crate::choice::{NoChoice, choose};
-pub use crate::names::{ShortName, canonical, is_name, short_names, without_site};
+pub use crate::names::{ShortName, canonical, is_name, nearest, short_names, without_site};
 
 /// The environment variables of `huggingface_hub`, as read by the command line. Empty values count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl HubEnv {
     }
 }
 
-/// What a download has to say.
+/// What a download has to say. Who hears it says whether it goes on; [`HubError::Stopped`] otherwise, and what came is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DownloadEvent<'a> {
     /// Before the first byte.
@@ -82,6 +82,8 @@ pub struct Incoming {
     pub files: Vec<String>,
     /// Their bytes, if the hub says them.
     pub bytes: Option<u64>,
+    /// The same of all files of the model, with those that are here.
+    pub whole: Option<u64>,
     /// The model's licence, if the hub knows one.
     pub licence: Option<String>,
     /// Bytes that are free where they go to.
@@ -93,6 +95,8 @@ pub struct Incoming {
 pub struct DownloadProgress<'a> {
     /// File name.
     pub file: &'a str,
+    /// By what the hub knows its content: the SHA-256 of a large file.
+    pub etag: &'a str,
     /// Index of the file, below `num_files`.
     pub index: usize,
     /// Files of this model, including those already in the cache.
@@ -249,6 +253,12 @@ pub enum HubError {
         /// Bytes that are free.
         free: u64,
     },
+    /// Who was told of the download did not want it to go on.
+    #[error("{id}: the download was stopped; run again to resume")]
+    Stopped {
+        /// Model id.
+        id: String,
+    },
     /// The disk is full.
     #[error("{}: no space left for {file} ({bytes} bytes)", .cache.display())]
     DiskFull {
@@ -309,8 +319,13 @@ const MAX_IDLE_ATTEMPTS: u32 = 4;
 /// file.
 ///
 /// `name` may have any form of [`canonical`]; an existing directory or file wins over a model id of the same name.
-/// `progress` is called before the first byte, at the beginning and end of each file and about once per MiB.
-pub fn resolve(name: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadEvent<'_>)) -> Result<PathBuf, HubError> {
+/// `progress` is called before the first byte, at the beginning and end of each file and about once per MiB, and says
+/// whether the download goes on.
+pub fn resolve(
+    name: &str,
+    env: &HubEnv,
+    progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool,
+) -> Result<PathBuf, HubError> {
     let spec = &*canonical(name, env)?;
     let path = Path::new(spec);
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
@@ -424,7 +439,7 @@ impl<'a> Hub<'a> {
         Ok(Hub { id, revision, quant, offline, endpoint, token, directory, locks, agent })
     }
 
-    fn resolve(&self, progress: &mut dyn FnMut(DownloadEvent<'_>)) -> Result<PathBuf, HubError> {
+    fn resolve(&self, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<PathBuf, HubError> {
         let nothing = || self.quant.map_or(CONFIG.to_string(), |quant| format!("a GGUF file of {quant}"));
         let cached = self.cached_commit().ok_or_else(nothing).and_then(|commit| self.cached(&self.snapshot(&commit)));
         match cached {
@@ -483,7 +498,7 @@ impl<'a> Hub<'a> {
         self.directory.join("snapshots").join(commit)
     }
 
-    fn download(&self, progress: &mut dyn FnMut(DownloadEvent<'_>)) -> Result<PathBuf, HubError> {
+    fn download(&self, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<PathBuf, HubError> {
         let listing = self.listing()?;
         let snapshot = self.snapshot(&listing.sha);
         let has = |name: &str| listing.siblings.iter().any(|sibling| sibling.rfilename == name);
@@ -542,7 +557,7 @@ impl<'a> Hub<'a> {
         &self,
         listing: &Listing,
         files: &[String],
-        progress: &mut dyn FnMut(DownloadEvent<'_>),
+        progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool,
     ) -> Result<(), HubError> {
         let commit = &listing.sha;
         let incoming = self.incoming(listing, files);
@@ -552,8 +567,8 @@ impl<'a> Hub<'a> {
             let (id, cache) = (incoming.id, self.directory.clone());
             return Err(HubError::NoRoom { id, cache, bytes, free });
         }
-        if !incoming.files.is_empty() {
-            progress(DownloadEvent::Begins(&incoming));
+        if !incoming.files.is_empty() && !progress(DownloadEvent::Begins(&incoming)) {
+            return Err(self.stopped());
         }
         for (index, file) in files.iter().enumerate() {
             self.download_file(commit, file, index, files.len(), progress)?;
@@ -568,8 +583,9 @@ impl<'a> Hub<'a> {
     /// What of these files is not in the cache.
     fn incoming(&self, listing: &Listing, files: &[String]) -> Incoming {
         let snapshot = self.snapshot(&listing.sha);
-        let files: Vec<String> = files.iter().filter(|file| !snapshot.join(file).exists()).cloned().collect();
         let size = |file: &String| listing.siblings.iter().find(|sibling| sibling.rfilename == *file)?.size;
+        let whole = files.iter().map(size).sum();
+        let files: Vec<String> = files.iter().filter(|file| !snapshot.join(file).exists()).cloned().collect();
         let licence = listing.tags.iter().find_map(|tag| tag.strip_prefix("license:"));
         let licence = licence.map(|licence| licence.chars().filter(|c| !c.is_control()).take(60).collect());
         // What earlier attempts have left is not to come again.
@@ -580,6 +596,7 @@ impl<'a> Hub<'a> {
         Incoming {
             id: self.id.to_owned(),
             bytes: files.iter().map(size).sum::<Option<u64>>().map(|bytes| bytes.saturating_sub(here)),
+            whole,
             licence,
             free: free.map(|found| found.blocks_available() * found.fragment_size()),
             files,
@@ -608,7 +625,7 @@ impl<'a> Hub<'a> {
         file: &str,
         index: usize,
         num_files: usize,
-        progress: &mut dyn FnMut(DownloadEvent<'_>),
+        progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool,
     ) -> Result<(), HubError> {
         let pointer = self.snapshot(commit).join(file);
         if pointer.exists() {
@@ -629,7 +646,15 @@ impl<'a> Hub<'a> {
             let partial = blobs.join(format!("{}.incomplete", metadata.etag));
             let mut report = |bytes_done| {
                 let bytes_total = metadata.size;
-                progress(DownloadEvent::File(DownloadProgress { file, index, num_files, bytes_done, bytes_total }));
+                let etag = &metadata.etag;
+                progress(DownloadEvent::File(DownloadProgress {
+                    file,
+                    etag,
+                    index,
+                    num_files,
+                    bytes_done,
+                    bytes_total,
+                }))
             };
             self.download_blob(&url, file, &metadata, &partial, &mut report)?;
             fs::rename(&partial, &blob).map_err(|error| self.io(&blob, error))?;
@@ -674,7 +699,7 @@ impl<'a> Hub<'a> {
         file: &str,
         metadata: &Metadata,
         partial: &Path,
-        report: &mut dyn FnMut(u64),
+        report: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), HubError> {
         let mut output = files::append(partial).map_err(|error| self.io(partial, error))?;
         let mut done = output.metadata().map_err(|error| self.io(partial, error))?.len();
@@ -683,7 +708,9 @@ impl<'a> Hub<'a> {
             if metadata.size.is_some_and(|size| done > size) {
                 done = self.restart(&output, partial)?;
             }
-            report(done);
+            if !report(done) {
+                return Err(self.stopped());
+            }
             if metadata.size == Some(done) {
                 break;
             }
@@ -711,7 +738,7 @@ impl<'a> Hub<'a> {
         output: &mut File,
         partial: &Path,
         done: &mut u64,
-        report: &mut dyn FnMut(u64),
+        report: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), HubError> {
         let mut response = self.request("GET", url, *done, file)?;
         let content_range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
@@ -742,7 +769,9 @@ impl<'a> Hub<'a> {
             if metadata.size.is_some_and(|size| *done > size) {
                 return Ok(()); // `verify` reports the size
             }
-            report(*done);
+            if !report(*done) {
+                return Err(self.stopped());
+            }
         }
         match metadata.size {
             Some(size) if *done < size => Err(self.network(file, "the connection ended early")),
@@ -821,6 +850,10 @@ impl<'a> Hub<'a> {
         };
         let allowed = target.starts_with("https://") || (target.starts_with("http://") && url.starts_with("http://"));
         allowed.then_some(target).ok_or_else(bad)
+    }
+
+    fn stopped(&self) -> HubError {
+        HubError::Stopped { id: self.id.to_string() }
     }
 
     fn not_a_model(&self, problem: &'static str) -> HubError {

@@ -12,6 +12,9 @@ use std::path::Path;
 
 use crate::{HubEnv, HubError, HubId, cached, is_plain};
 
+/// Characters of a name that are compared with others: what is longer is a mistake anyway.
+const MOST_COMPARED: usize = 200;
+
 /// A row of `names.tsv`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShortName {
@@ -134,23 +137,29 @@ fn from_cache(name: &str, env: &HubEnv) -> Option<String> {
 
 /// Up to three names that are near, of the table and of the cache.
 fn near(name: &str, env: &HubEnv) -> Vec<String> {
-    let lower = name.to_ascii_lowercase();
     let of_table = short_names().flat_map(|row| row.names.split(' ').map(str::to_owned));
     let of_cache = cached(env).unwrap_or_default().into_iter().map(|model| model.id);
-    let distance = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        let last = name.rsplit('/').next().unwrap_or_default();
-        // A family that is begun, or of which another size is meant, is nearer than any other word.
-        let family = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
-        (family(last) != family(&lower), strsim::damerau_levenshtein(last, &lower))
+    let is_near = |other: &String| {
+        let (is_other, distance) = distance(name, other);
+        !is_other || distance * 3 <= name.len()
     };
-    let is_near = |name: &String| {
-        let (is_other, distance) = distance(name);
-        !is_other || distance * 3 <= lower.len()
-    };
-    let mut names: Vec<String> = of_table.chain(of_cache).filter(is_near).collect();
-    names.sort_by_cached_key(|name| distance(name));
+    nearest(name, of_table.chain(of_cache).filter(is_near).collect())
+}
+
+/// The three of `names` that are nearest to `name`, the nearest first.
+pub fn nearest(name: &str, mut names: Vec<String>) -> Vec<String> {
+    let name: String = name.chars().take(MOST_COMPARED).collect();
+    names.sort_by_cached_key(|other| distance(&name, other));
     names.dedup();
     names.truncate(3);
     names
+}
+
+/// A family that is begun, or of which another size is meant, is nearer than any other word. Upper case is ignored, and so
+/// are organisations.
+fn distance(name: &str, other: &str) -> (bool, usize) {
+    let (name, other) = (name.to_ascii_lowercase(), other.to_ascii_lowercase());
+    let last = other.rsplit('/').next().unwrap_or_default();
+    let family = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
+    (family(last) != family(&name), strsim::damerau_levenshtein(last, &name))
 }

@@ -1,181 +1,26 @@
 //! Resolving model names, against a local fake hub.
 
-use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 
 use hub::{DownloadEvent, HubEnv, HubError, canonical, is_name, resolve, short_names};
 use sha2::{Digest, Sha256};
 use testing::Scratch;
+use testing::hub::{Answer, COMMIT, FakeHub, Seen, path};
 
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER_COMMIT: &str = "fedcba9876543210fedcba9876543210fedcba98";
 
-// ---------------------------------------------------------------------------------------------- the hub
-
-/// One request to the hub.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
-    /// `GET /path`.
-    line: String,
-    token: Option<String>,
-    range: Option<String>,
-}
-
-/// The hub's response to one request line; `cut_after` ends the connection within the body,
-/// `no_ranges` ignores a range.
-#[derive(Clone, Debug, Default)]
-struct Answer {
-    status: u16,
-    headers: Vec<(String, String)>,
-    body: Vec<u8>,
-    cut_after: Option<usize>,
-    no_ranges: bool,
-}
-
-impl Answer {
-    fn new(status: u16, body: impl Into<Vec<u8>>) -> Answer {
-        Answer { status, body: body.into(), ..Answer::default() }
-    }
-
-    fn with(mut self, name: &str, value: impl ToString) -> Answer {
-        self.headers.push((name.to_string(), value.to_string()));
-        self
-    }
-}
-
-/// A server of fixed answers, by request line. Answers in a list are used up one by one; the last one stays.
-struct FakeHub {
-    endpoint: String,
-    answers: Arc<Mutex<HashMap<String, Vec<Answer>>>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
-}
-
-impl FakeHub {
-    fn start() -> FakeHub {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-        let hub = FakeHub { endpoint, answers: Arc::default(), seen: Arc::default() };
-        let (answers, seen) = (hub.answers.clone(), hub.seen.clone());
-        // Ends with the process: the listener has no other owner.
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (answers, seen) = (answers.clone(), seen.clone());
-                std::thread::spawn(move || serve(stream.expect("a connection"), &answers, &seen));
-            }
-        });
-        hub
-    }
-
-    fn answer(&self, line: &str, answers: impl Into<Vec<Answer>>) {
-        self.answers.lock().expect("not poisoned").insert(line.to_string(), answers.into());
-    }
-
-    /// The list of files of `org/tiny` at `main`.
-    fn list(&self, files: &[&str]) {
-        let siblings: Vec<_> = files.iter().map(|file| serde_json::json!({"rfilename": file})).collect();
-        let body = serde_json::json!({"sha": COMMIT, "siblings": siblings, "private": false}).to_string();
-        self.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, body)]);
-    }
-
-    /// A file served by the hub itself, named by a git hash.
-    fn small(&self, file: &str, content: &str) {
-        let answer = Answer::new(200, content)
-            .with("etag", format!("\"{:040x}\"", content.len() + file.len() * 1000))
-            .with("x-repo-commit", COMMIT);
-        self.answer(&format!("GET {}", path(file)), [answer.clone()]);
-        self.answer(&format!("HEAD {}", path(file)), [answer]);
-    }
-
-    /// A file on another host, named by its SHA-256.
-    fn large(&self, file: &str, etag: &str, size: usize, location: &str) {
-        let answer = Answer::new(302, "")
-            .with("x-linked-etag", format!("\"{etag}\""))
-            .with("x-linked-size", size)
-            .with("x-repo-commit", COMMIT)
-            .with("etag", "\"of-the-redirect\"")
-            .with("location", location);
-        self.answer(&format!("GET {}", path(file)), [answer.clone()]);
-        self.answer(&format!("HEAD {}", path(file)), [answer]);
-    }
-
-    fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().expect("not poisoned").clone()
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.seen().into_iter().map(|seen| seen.line).collect()
-    }
-
-    fn env(&self, home: &Path) -> HubEnv {
-        HubEnv {
-            hf_home: Some(home.to_path_buf()),
-            hub_cache: None,
-            token: Some("secret".to_string()),
-            offline: false,
-            endpoint: Some(self.endpoint.clone()),
-        }
-    }
-}
-
-fn path(file: &str) -> String {
-    format!("/org/tiny/resolve/{COMMIT}/{file}")
-}
-
-fn serve(stream: TcpStream, answers: &Mutex<HashMap<String, Vec<Answer>>>, seen: &Mutex<Vec<Seen>>) {
-    let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
-    let mut output = stream;
-    loop {
-        let mut first = String::new();
-        if reader.read_line(&mut first).unwrap_or(0) == 0 {
-            return;
-        }
-        let mut headers = HashMap::new();
-        loop {
-            let mut line = String::new();
-            if reader.read_line(&mut line).unwrap_or(0) == 0 || line.trim().is_empty() {
-                break;
-            }
-            let (name, value) = line.split_once(':').expect("a header");
-            headers.insert(name.trim().to_lowercase(), value.trim().to_string());
-        }
-        // Sizes are asked for along with the list.
-        let line = first.trim().trim_end_matches(" HTTP/1.1").trim_end_matches("?blobs=true").to_string();
-        let range = headers.get("range").cloned();
-        seen.lock().expect("not poisoned").push(Seen {
-            line: line.clone(),
-            token: headers.get("authorization").cloned(),
-            range: range.clone(),
-        });
-        let mut answer = match answers.lock().expect("not poisoned").get_mut(&line) {
-            Some(list) if list.len() > 1 => list.remove(0),
-            Some(list) => list[0].clone(),
-            None => Answer::new(404, "nothing here"),
-        };
-        let start: usize =
-            range.map_or(0, |r| r.trim_start_matches("bytes=").trim_end_matches('-').parse().expect("a range"));
-        if start > 0 && answer.status == 200 && !answer.no_ranges {
-            let total = answer.body.len();
-            answer = Answer { status: 206, body: answer.body.split_off(start), ..answer }
-                .with("content-range", format!("bytes {start}-{}/{total}", total - 1));
-        }
-        let mut head = format!("HTTP/1.1 {} x\r\ncontent-length: {}\r\n", answer.status, answer.body.len());
-        for (name, value) in &answer.headers {
-            head += &format!("{name}: {value}\r\n");
-        }
-        let body: &[u8] = if line.starts_with("HEAD") { &[] } else { &answer.body };
-        let sent = answer.cut_after.map_or(body, |bytes| &body[..bytes.min(body.len())]);
-        let written = output.write_all((head + "\r\n").as_bytes()).and_then(|()| output.write_all(sent));
-        if written.is_err() || sent.len() < body.len() {
-            return; // the connection is cut
-        }
-    }
-}
-
 // ---------------------------------------------------------------------------------------------- helpers
+
+fn env(hub: &FakeHub, home: &Path) -> HubEnv {
+    HubEnv {
+        hf_home: Some(home.to_path_buf()),
+        hub_cache: None,
+        token: Some("secret".to_string()),
+        offline: false,
+        endpoint: Some(hub.endpoint.clone()),
+    }
+}
 
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -197,7 +42,7 @@ fn model() -> (FakeHub, FakeHub) {
 }
 
 fn get(env: &HubEnv) -> Result<PathBuf, HubError> {
-    resolve("org/tiny", env, &mut |_| {})
+    resolve("org/tiny", env, &mut |_| true)
 }
 
 fn message(result: Result<PathBuf, HubError>) -> String {
@@ -210,9 +55,10 @@ fn message(result: Result<PathBuf, HubError>) -> String {
 fn a_model_is_downloaded_into_the_layout_that_python_uses() {
     let (scratch, (hub, storage)) = (Scratch::new("fresh"), model());
     let mut reports = Vec::new();
-    let snapshot = resolve("org/tiny", &hub.env(&scratch), &mut |event| {
-        let DownloadEvent::File(p) = event else { return };
+    let snapshot = resolve("org/tiny", &env(&hub, &scratch), &mut |event| {
+        let DownloadEvent::File(p) = event else { return true };
         reports.push((p.file.to_string(), p.index, p.num_files, p.bytes_done, p.bytes_total));
+        true
     });
     let repo = scratch.join("hub/models--org--tiny");
     assert_eq!(snapshot.expect("downloads"), repo.join("snapshots").join(COMMIT));
@@ -266,7 +112,7 @@ fn an_encoder_comes_with_its_modules() {
         hub.small(file, "{}");
     }
     let home = Scratch::new("encoder");
-    let directory = get(&hub.env(&home)).expect("it is downloaded");
+    let directory = get(&env(&hub, &home)).expect("it is downloaded");
     for (at, file) in files.iter().enumerate() {
         assert_eq!(directory.join(file).exists(), at < 7, "{file}");
     }
@@ -275,7 +121,7 @@ fn an_encoder_comes_with_its_modules() {
 #[test]
 fn what_is_cached_is_not_downloaded_again() {
     let (scratch, (hub, storage)) = (Scratch::new("cached"), model());
-    let env = hub.env(&scratch);
+    let env = env(&hub, &scratch);
     let first = get(&env).expect("downloads");
     let (requests, blobs) = (hub.seen().len(), storage.seen().len());
     // Online: one question, whether `main` has moved.
@@ -283,7 +129,7 @@ fn what_is_cached_is_not_downloaded_again() {
     assert_eq!(hub.lines()[requests..], ["GET /api/models/org/tiny/revision/main"]);
     // Offline, or by commit: none.
     assert_eq!(get(&HubEnv { offline: true, ..env.clone() }).expect("cached"), first);
-    assert_eq!(resolve(&format!("org/tiny@{COMMIT}"), &env, &mut |_| {}).expect("cached"), first);
+    assert_eq!(resolve(&format!("org/tiny@{COMMIT}"), &env, &mut |_| true).expect("cached"), first);
     assert_eq!((hub.seen().len(), storage.seen().len()), (requests + 1, blobs));
     // An unreachable hub does not matter if the model is cached.
     let away = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..env };
@@ -293,7 +139,7 @@ fn what_is_cached_is_not_downloaded_again() {
 #[test]
 fn a_branch_that_moved_is_downloaded_and_shares_what_did_not_change() {
     let (scratch, (hub, storage)) = (Scratch::new("moved"), model());
-    let env = hub.env(&scratch);
+    let env = env(&hub, &scratch);
     get(&env).expect("downloads");
     let listing = serde_json::json!({"sha": OTHER_COMMIT, "siblings": [{"rfilename": "config.json"}, {"rfilename": "model.safetensors"}]});
     hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, listing.to_string())]);
@@ -314,7 +160,7 @@ fn a_branch_that_moved_is_downloaded_and_shares_what_did_not_change() {
 #[test]
 fn a_quantization_is_named_behind_a_colon() {
     let (scratch, hub) = (Scratch::new("quant"), FakeHub::start());
-    let env = hub.env(&scratch);
+    let env = env(&hub, &scratch);
     let parts = ["F16/t-F16-00001-of-00002.gguf", "F16/t-F16-00002-of-00002.gguf"];
     hub.list(&["config.json", "t-Q8_0.gguf", "t-Q4_K_M.gguf", parts[0], parts[1]]);
     for (file, content) in [("t-Q8_0.gguf", "eight"), ("t-Q4_K_M.gguf", "four"), (parts[0], "first"), (parts[1], "2nd")]
@@ -333,7 +179,7 @@ fn a_quantization_is_named_behind_a_colon() {
     ];
     for env in [env.clone(), HubEnv { offline: true, ..env }] {
         for (spec, expected) in &table {
-            match (resolve(spec, &env, &mut |_| {}), expected) {
+            match (resolve(spec, &env, &mut |_| true), expected) {
                 (Ok(path), Ok((file, content))) => {
                     assert_eq!(path, snapshot.join(file), "{spec}");
                     assert_eq!(&fs::read_to_string(path).expect("readable"), content, "{spec}");
@@ -377,7 +223,7 @@ fn a_quantization_is_the_end_of_a_name() {
         let (scratch, hub) = (Scratch::new("choice"), FakeHub::start());
         hub.list(files);
         files.iter().for_each(|file| hub.small(file, file));
-        match (resolve(&format!("org/tiny{quant}"), &hub.env(&scratch), &mut |_| {}), expected) {
+        match (resolve(&format!("org/tiny{quant}"), &env(&hub, &scratch), &mut |_| true), expected) {
             (Ok(first), Ok(chosen)) => {
                 let snapshot = scratch.join("hub/models--org--tiny/snapshots").join(COMMIT);
                 assert_eq!(first, snapshot.join(chosen[0]), "{quant} of {files:?}");
@@ -395,12 +241,12 @@ fn of_several_gguf_files_none_is_chosen() {
     let (scratch, hub) = (Scratch::new("quant"), FakeHub::start());
     hub.list(&["t-Q8_0.gguf", "t-Q2_K.gguf", "mmproj-t.gguf"]);
     let expected = "org/tiny: several GGUF files, name one as org/tiny:QUANT; it has Q2_K, Q8_0";
-    assert_eq!(message(get(&hub.env(&scratch))), expected);
+    assert_eq!(message(get(&env(&hub, &scratch))), expected);
     hub.list(&["README.md"]);
-    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch), &mut |_| {});
+    let named = resolve("org/tiny:Q8_0", &env(&hub, &scratch), &mut |_| true);
     assert_eq!(message(named), "org/tiny: no GGUF model in the repository");
     hub.list(&["a/../../t-Q8_0.gguf"]);
-    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch), &mut |_| {});
+    let named = resolve("org/tiny:Q8_0", &env(&hub, &scratch), &mut |_| true);
     assert!(message(named).contains("is not a plain name"));
 }
 
@@ -409,7 +255,7 @@ fn a_cut_connection_resumes_where_it_stopped() {
     let (scratch, (hub, storage)) = (Scratch::new("cut"), model());
     let whole = Answer::new(200, weights());
     storage.answer("GET /blob?sig=1", [Answer { cut_after: Some(100_000), ..whole.clone() }, whole]);
-    let snapshot = get(&hub.env(&scratch)).expect("downloads");
+    let snapshot = get(&env(&hub, &scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     let ranges: Vec<Option<String>> = storage.seen().into_iter().map(|seen| seen.range).collect();
     assert_eq!(ranges, [None, Some("bytes=100000-".to_string())]);
@@ -422,7 +268,7 @@ fn another_start_resumes_what_an_earlier_one_left() {
     fs::create_dir_all(&blobs).expect("a directory");
     let partial = blobs.join(format!("{}.incomplete", sha256(&weights())));
     fs::write(&partial, &weights()[..250_000]).expect("writes");
-    let snapshot = get(&hub.env(&scratch)).expect("downloads");
+    let snapshot = get(&env(&hub, &scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     assert_eq!(storage.seen()[0].range.as_deref(), Some("bytes=250000-"));
     assert!(!partial.exists());
@@ -430,7 +276,7 @@ fn another_start_resumes_what_an_earlier_one_left() {
     let _ = fs::remove_dir_all(scratch.join("hub"));
     fs::create_dir_all(&blobs).expect("a directory");
     fs::write(&partial, vec![0; weights().len() + 1]).expect("writes");
-    get(&hub.env(&scratch)).expect("downloads");
+    get(&env(&hub, &scratch)).expect("downloads");
     assert_eq!(storage.seen()[1].range, None);
 }
 
@@ -443,12 +289,12 @@ fn a_server_without_ranges_sends_the_file_again() {
     // One refuses the range, one ignores it.
     let whole = Answer { no_ranges: true, ..Answer::new(200, weights()) };
     storage.answer("GET /blob?sig=1", [Answer::new(416, ""), whole.clone()]);
-    let snapshot = get(&hub.env(&scratch)).expect("downloads");
+    let snapshot = get(&env(&hub, &scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     assert_eq!(storage.seen().len(), 2);
     storage.answer("GET /blob?sig=1", [Answer { cut_after: Some(50_000), ..whole.clone() }, whole]);
     fs::remove_dir_all(scratch.join("hub")).expect("removes");
-    let snapshot = get(&hub.env(&scratch)).expect("downloads");
+    let snapshot = get(&env(&hub, &scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     assert_eq!(storage.seen().last().expect("a request").range.as_deref(), Some("bytes=50000-"));
 }
@@ -459,7 +305,7 @@ fn damaged_content_is_refused_and_deleted() {
     let mut wrong = weights();
     wrong[1234] ^= 1;
     storage.answer("GET /blob?sig=1", [Answer::new(200, wrong)]);
-    let env = hub.env(&scratch);
+    let env = env(&hub, &scratch);
     let error = message(get(&env));
     assert!(error.contains("model.safetensors") && error.contains("SHA-256"), "{error}");
     let blobs = scratch.join("hub/models--org--tiny/blobs");
@@ -481,7 +327,7 @@ fn sharded_weights_are_those_of_the_index() {
     hub.small("model.safetensors.index.json", &index.to_string());
     hub.small(shards[0], "one");
     hub.small(shards[1], "second");
-    let env = hub.env(&scratch);
+    let env = env(&hub, &scratch);
     let snapshot = get(&env).expect("downloads");
     assert_eq!(fs::read_to_string(snapshot.join(shards[1])).expect("readable"), "second");
     assert!(!snapshot.join("consolidated.safetensors").exists());
@@ -524,7 +370,7 @@ fn errors_say_what_to_do() {
     for (name, answer, token, expected) in table {
         let (scratch, hub) = (Scratch::new(&format!("refusal-{}", name.replace(' ', "-"))), FakeHub::start());
         hub.answer(listing, [answer]);
-        let error = message(get(&HubEnv { token: token.map(str::to_string), ..hub.env(&scratch) }));
+        let error = message(get(&HubEnv { token: token.map(str::to_string), ..env(&hub, &scratch) }));
         for part in expected {
             assert!(error.contains(part), "{name}: {error}");
         }
@@ -535,10 +381,10 @@ fn errors_say_what_to_do() {
 #[test]
 fn offline_and_not_cached_is_one_clear_error() {
     let (scratch, (hub, _storage)) = (Scratch::new("offline"), model());
-    let error = message(get(&HubEnv { offline: true, ..hub.env(&scratch) }));
+    let error = message(get(&HubEnv { offline: true, ..env(&hub, &scratch) }));
     assert!(error.contains("config.json is not in the cache") && error.contains("HF_HUB_OFFLINE"), "{error}");
     assert_eq!(hub.lines(), [""; 0]);
-    let unreachable = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..hub.env(&scratch) };
+    let unreachable = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..env(&hub, &scratch) };
     let error = message(get(&unreachable));
     assert!(error.contains("http://127.0.0.1:1") && error.contains("org/tiny"), "{error}");
 }
@@ -553,7 +399,7 @@ fn a_repository_without_a_readable_model_says_so() {
         let (scratch, hub) = (Scratch::new("unreadable"), FakeHub::start());
         hub.list(files);
         hub.small("config.json", "{}");
-        let error = message(get(&hub.env(&scratch)));
+        let error = message(get(&env(&hub, &scratch)));
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -570,13 +416,13 @@ fn names_from_the_network_cannot_leave_the_cache() {
     let (scratch, hub) = (Scratch::new("escape-commit"), FakeHub::start());
     let listing = serde_json::json!({"sha": "../../../../outside", "siblings": [{"rfilename": "config.json"}]});
     hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, listing.to_string())]);
-    assert!(message(get(&hub.env(&scratch))).contains("commit"));
+    assert!(message(get(&env(&hub, &scratch))).contains("commit"));
     // The ETag.
     for etag in ["../../outside", "/etc/passwd", "..", "", ".hidden", "a\\b"] {
         let (scratch, hub) = (Scratch::new("escape-etag"), FakeHub::start());
         hub.list(&["config.json", "model.safetensors"]);
         config(&hub, etag);
-        let error = message(get(&hub.env(&scratch)));
+        let error = message(get(&env(&hub, &scratch)));
         assert!(error.contains("ETag"), "{etag:?}: {error}");
     }
     // The shards of an index.
@@ -585,7 +431,7 @@ fn names_from_the_network_cannot_leave_the_cache() {
         hub.list(&["config.json", "model.safetensors.index.json"]);
         hub.small("config.json", "{}");
         hub.small("model.safetensors.index.json", &serde_json::json!({"weight_map": {"a": shard}}).to_string());
-        let error = message(get(&hub.env(&scratch)));
+        let error = message(get(&env(&hub, &scratch)));
         assert!(error.contains("plain name"), "{shard:?}: {error}");
     }
 }
@@ -595,7 +441,7 @@ fn a_file_of_another_commit_is_refused() {
     let (scratch, (hub, _storage)) = (Scratch::new("commit"), model());
     let answer = Answer::new(200, "{}").with("etag", "\"x\"").with("x-repo-commit", OTHER_COMMIT);
     hub.answer(&format!("HEAD {}", path("config.json")), [answer]);
-    assert!(message(get(&hub.env(&scratch))).contains("another commit"));
+    assert!(message(get(&env(&hub, &scratch))).contains("another commit"));
 }
 
 #[test]
@@ -605,23 +451,23 @@ fn redirects_end() {
         "GET /api/models/org/tiny/revision/main",
         [Answer::new(302, "").with("location", "/api/models/org/tiny/revision/main")],
     );
-    assert!(message(get(&hub.env(&scratch))).contains("too many redirects"));
+    assert!(message(get(&env(&hub, &scratch))).contains("too many redirects"));
     let hub = FakeHub::start();
     hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(302, "").with("location", "file:///etc/passwd")]);
-    assert!(message(get(&hub.env(&scratch))).contains("invalid location"));
+    assert!(message(get(&env(&hub, &scratch))).contains("invalid location"));
 }
 
 /// A renamed repository answers with a redirect on the same host; the token goes along.
 #[test]
 fn a_redirect_on_the_same_host_keeps_the_token() {
     let (scratch, (hub, _storage)) = (Scratch::new("renamed"), model());
-    let listing = hub.answers.lock().expect("not poisoned")["GET /api/models/org/tiny/revision/main"].clone();
+    let listing = hub.answers("GET /api/models/org/tiny/revision/main");
     hub.answer(
         "GET /api/models/org/tiny/revision/main",
         [Answer::new(307, "").with("location", "/api/models/org/new/revision/main")],
     );
     hub.answer("GET /api/models/org/new/revision/main", listing);
-    get(&hub.env(&scratch)).expect("downloads");
+    get(&env(&hub, &scratch)).expect("downloads");
     assert!(hub.seen().iter().all(|seen| seen.token.is_some()));
 }
 
@@ -708,10 +554,11 @@ fn what_comes_is_said_before_its_first_byte() {
     hub.small("t-Q8_0.gguf", "eight");
     let told = |hub: &FakeHub| {
         let mut told = Vec::new();
-        let found = resolve("org/tiny:Q8_0", &hub.env(&scratch), &mut |event| {
+        let found = resolve("org/tiny:Q8_0", &env(hub, &scratch), &mut |event| {
             if let DownloadEvent::Begins(incoming) = event {
                 told.push((incoming.files.clone(), incoming.bytes, incoming.licence.clone(), incoming.free.is_some()));
             }
+            true
         });
         (told, found)
     };
@@ -735,13 +582,13 @@ fn a_directory_wins_over_a_model_id() {
     fs::create_dir_all(&directory).expect("a directory");
     let spec = directory.to_str().expect("text");
     let env = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..HubEnv::default() };
-    assert_eq!(resolve(spec, &env, &mut |_| {}).expect("is there"), directory);
+    assert_eq!(resolve(spec, &env, &mut |_| true).expect("is there"), directory);
     let file = scratch.join("weights.gguf");
     fs::write(&file, "x").expect("writes");
-    assert_eq!(resolve(file.to_str().expect("text"), &env, &mut |_| {}).expect("a GGUF file is a model"), file);
+    assert_eq!(resolve(file.to_str().expect("text"), &env, &mut |_| true).expect("a GGUF file is a model"), file);
     let file = scratch.join("model.safetensors");
     fs::write(&file, "x").expect("writes");
-    let error = message(resolve(file.to_str().expect("text"), &env, &mut |_| {}));
+    let error = message(resolve(file.to_str().expect("text"), &env, &mut |_| true));
     assert!(error.contains("is a file"), "{error}");
 }
 
@@ -771,7 +618,7 @@ fn what_is_not_a_model_id_is_refused_before_any_request() {
         &"x/".repeat(3),
         &format!("org/{}", "x".repeat(100)),
     ] {
-        let error = message(resolve(spec, &hub.env(&scratch), &mut |_| {}));
+        let error = message(resolve(spec, &env(&hub, &scratch), &mut |_| true));
         let known = error.contains("no such file or directory") || error.contains("is no model");
         assert!(known, "{spec:?}: {error}");
     }
@@ -781,11 +628,11 @@ fn what_is_not_a_model_id_is_refused_before_any_request() {
 #[test]
 fn a_revision_may_be_a_branch_a_tag_or_a_commit() {
     let (scratch, (hub, _storage)) = (Scratch::new("revision"), model());
-    let listing = hub.answers.lock().expect("not poisoned")["GET /api/models/org/tiny/revision/main"].clone();
+    let listing = hub.answers("GET /api/models/org/tiny/revision/main");
     hub.answer("GET /api/models/org/tiny/revision/refs%2Fpr%2F1", listing.clone());
     hub.answer(&format!("GET /api/models/org/tiny/revision/{COMMIT}"), listing);
-    let by_commit = resolve(&format!("org/tiny@{COMMIT}"), &hub.env(&scratch), &mut |_| {}).expect("downloads");
-    let by_branch = resolve("org/tiny@refs/pr/1", &hub.env(&scratch), &mut |_| {}).expect("downloads");
+    let by_commit = resolve(&format!("org/tiny@{COMMIT}"), &env(&hub, &scratch), &mut |_| true).expect("downloads");
+    let by_branch = resolve("org/tiny@refs/pr/1", &env(&hub, &scratch), &mut |_| true).expect("downloads");
     assert_eq!(by_commit, by_branch);
     let refs = scratch.join("hub/models--org--tiny/refs");
     assert_eq!(fs::read_to_string(refs.join("refs/pr/1")).expect("a ref"), COMMIT);
@@ -796,7 +643,7 @@ fn a_revision_may_be_a_branch_a_tag_or_a_commit() {
 fn the_environment_names_the_cache_and_the_token() {
     let (scratch, (hub, _storage)) = (Scratch::new("environment"), model());
     let cache = scratch.join("elsewhere");
-    let env = HubEnv { hub_cache: Some(cache.clone()), token: None, ..hub.env(&scratch) };
+    let env = HubEnv { hub_cache: Some(cache.clone()), token: None, ..env(&hub, &scratch) };
     fs::write(scratch.join("token"), "saved\n").expect("writes");
     let snapshot = get(&env).expect("downloads");
     assert!(snapshot.starts_with(cache.join("models--org--tiny")));

@@ -40,7 +40,7 @@ pub fn shipped() -> Result<Checkpoint, LoadError> {
 pub fn open(
     name: Option<&str>,
     hub: &HubEnv,
-    progress: &mut dyn FnMut(DownloadEvent<'_>),
+    progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool,
 ) -> Result<Checkpoint, OpenError> {
     let is_shipped = |name: &str| name == SHIPPED_NAME && !Path::new(name).exists();
     let Some(name) = name.filter(|name| !is_shipped(name)) else { return Ok(shipped()?) };
@@ -52,7 +52,7 @@ pub fn open(
 pub fn path_of(
     name: &str,
     hub: &HubEnv,
-    progress: &mut dyn FnMut(DownloadEvent<'_>),
+    progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool,
 ) -> Result<std::path::PathBuf, HubError> {
     hub::resolve(name, hub, progress)
 }

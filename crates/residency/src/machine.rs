@@ -242,6 +242,16 @@ impl Residency {
         model.facts.keep_alive = stays;
     }
 
+    /// What it is has changed on the disk. False: it is in memory, where the facts stay as they are.
+    pub fn renew(&mut self, id: ModelId, facts: Facts) -> bool {
+        let model = self.models.get_mut(&id).expect("it was added");
+        let is_free = matches!(model.place, Place::Cold | Place::Failed { .. });
+        if is_free {
+            (model.facts, model.place) = (facts, Place::Cold);
+        }
+        is_free
+    }
+
     /// It leaves as soon as it is idle, once, even a pinned one.
     pub fn dismiss(&mut self, id: ModelId) {
         let model = self.models.get_mut(&id).expect("it was added");

@@ -158,6 +158,13 @@ impl<R: ResidentModel> Manager<R> {
         self.0.turn();
     }
 
+    /// See [`Residency::renew`].
+    pub fn renew(&self, id: ModelId, facts: Facts) -> bool {
+        let is_renewed = self.0.state().machine.renew(id, facts);
+        self.0.turn();
+        is_renewed
+    }
+
     /// See [`Residency::dismiss`].
     pub fn dismiss(&self, id: ModelId) {
         self.0.state().machine.dismiss(id);

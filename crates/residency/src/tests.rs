@@ -346,3 +346,23 @@ async fn the_manager_loads_tells_and_drops() {
     assert!(matches!(manager.enter(ids[0]).await, Err(Refusal::Failed(_))));
     runs.abort();
 }
+
+#[test]
+fn a_model_that_was_replaced_on_the_disk_is_what_it_says_now_once_it_is_out_of_memory() {
+    let (mut world, ids) = World::new(100, &[facts(200)]);
+    let id = ids[0];
+    let ticket = world.ask(id);
+    assert!(matches!(world.decide(), [Action::Refuse(other, Refusal::TooLarge { .. })] if *other == ticket));
+    assert!(world.residency.renew(id, facts(50)));
+    world.load(id);
+    assert!(!world.residency.renew(id, facts(60)) && world.residency.facts(id).bytes == 50);
+    // One that failed is tried again without waiting.
+    let (mut world, ids) = World::new(100, &[facts(50)]);
+    let id = ids[0];
+    world.ask(id);
+    assert_eq!(world.decide(), [Action::Load(id)]);
+    world.residency.failed(id, "half a file".to_owned(), Nanos(world.now));
+    world.decide();
+    assert!(world.residency.renew(id, facts(50)));
+    world.load(id);
+}

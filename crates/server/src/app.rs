@@ -133,6 +133,11 @@ impl App {
         self.model.names.iter().any(|own| own == name) || self.engine.model().adapters.has(name)
     }
 
+    /// What is said of a name that is not served.
+    pub(crate) fn unknown_model(&self, name: &str) -> ApiError {
+        ApiError::unknown_model(&hub::nearest(name, self.names()))
+    }
+
     /// The engine's door, for what was asked of the model of this name.
     pub(crate) fn validate(&self, raw: RawRequest, model: &str) -> Result<ValidatedRequest, Rejection> {
         let is_own = self.model.names.iter().any(|own| own == model);
@@ -174,7 +179,7 @@ impl App {
 
     /// What a tenant may see of where time went.
     pub(crate) fn reader(&self, tenant: Option<Tenant>) -> Reader<'_> {
-        Reader { engine: &*self.engine, registry: &self.telemetry.registry, tenant }
+        Reader { engine: &*self.engine, registry: &self.telemetry.registry, tenant, others: Vec::new() }
     }
 
     /// Token ids as text, special tokens shown.

@@ -66,7 +66,9 @@ pub use telemetry::access::SlowOptions;
 pub use telemetry::otel::OtelOptions;
 pub use transport::arriving::Patience;
 pub use transport::auth::ApiKey;
+pub use transport::error::ApiError;
 pub use transport::hints::Hint;
+pub use transport::keep_alive::keep_alive;
 pub use transport::socket::{Address, TlsFiles};
 pub use transport::stop::{Stop, StopHandle, StopStage, hangups};
 

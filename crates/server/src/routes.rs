@@ -12,12 +12,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::extract::{MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::{Extension, Router};
 use batches::LocalServer;
 use engine::Exemplar;
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ use telemetry::live_wire::Name;
 use telemetry::metrics::{self, CacheConfig, Exposition, Sources};
 use telemetry::otel::TraceParent;
 use telemetry::requests::{self, RequestQuery, WrongParameter};
+use telemetry::timeline::{OtherModel, Reader};
 use transport::auth::Tenant;
 use transport::error::{ApiError, ApiResult, ErrorFormat};
 use transport::ids::REQUEST_ID;
@@ -36,7 +37,7 @@ use crate::ask::{Caller, JsonRequest, UrlRequest, own_id};
 use crate::endpoint::Endpoint;
 use crate::live::page::is_page;
 use crate::openai::{chat, completions, text};
-use crate::several::{self, Several};
+use crate::several::{self, InMemory, Several, pulling};
 use crate::{adapters, anthropic, batch, live, llama, ollama, openapi, plan, responses, role, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
@@ -90,11 +91,11 @@ static TABLE: [Route; 92] = [
     (Method::POST, "/api/generate", |by| on(by, ollama::generate)),
     (Method::POST, "/api/embed", |by| on(by, vectors::ollama::embed)),
     (Method::POST, "/api/embeddings", |by| on(by, vectors::ollama::embed_one)),
-    (Method::POST, "/api/pull", |by| on(by, ollama::fixed)),
+    (Method::POST, "/api/pull", |by| on(by, pulling::pull)),
     (Method::POST, "/api/push", |by| on(by, ollama::fixed)),
     (Method::POST, "/api/create", |by| on(by, ollama::fixed)),
     (Method::POST, "/api/copy", |by| on(by, ollama::fixed)),
-    (Method::DELETE, "/api/delete", |by| on(by, ollama::fixed)),
+    (Method::DELETE, "/api/delete", |by| on(by, pulling::delete)),
     (Method::POST, "/completion", |by| on(by, llama::complete)),
     (Method::POST, "/infill", |by| on(by, llama::infill)),
     (Method::POST, "/completions", |by| on(by, complete)),
@@ -344,7 +345,7 @@ async fn list_models(UrlRequest { app, query, .. }: UrlRequest, headers: HeaderM
 
 async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> ApiResult<Response> {
     if !app.serves(&name) {
-        return Err(ApiError::unknown_model());
+        return Err(app.unknown_model(&name));
     }
     let card = if ErrorFormat::are_anthropics(&headers) { anthropic::model_card } else { model_card };
     Ok(json_body(card(&app, &name).to_string()))
@@ -382,10 +383,21 @@ async fn list_requests(request: UrlRequest) -> ApiResult<Response> {
 }
 
 /// Where the time of a request went.
-async fn show_timeline(request: UrlRequest, Path(name): Path<String>) -> ApiResult<Response> {
+async fn show_timeline(
+    request: UrlRequest,
+    Path(name): Path<String>,
+    all: Option<Extension<InMemory>>,
+) -> ApiResult<Response> {
     let tenant = request.caller.tenant;
     let told = move |app: &App| {
-        let timeline = app.reader(tenant).timeline(&name).ok_or_else(ApiError::unknown_request)?;
+        let all = all.iter().flat_map(|Extension(InMemory(all))| all);
+        let others = all.filter(|other| !std::ptr::eq(&***other, app)).map(|other| OtherModel {
+            name: &other.model.names[0],
+            engine: &*other.engine,
+            registry: &other.telemetry.registry,
+        });
+        let reader = Reader { others: others.collect(), ..app.reader(tenant) };
+        let timeline = reader.timeline(&name).ok_or_else(ApiError::unknown_request)?;
         Ok(timeline.to_string())
     };
     Ok(json_body(request.in_turn(told).await?))

@@ -9,13 +9,11 @@
 //! and answers what names none. The others are [`Guest`]s: each has an engine and routes of its own, and comes and goes as
 //! [`residency`] decides. All share keys, kept responses and the directory of batches.
 
-mod keep_alive;
 mod listing;
+pub(crate) mod pulling;
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -25,22 +23,27 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::Observe;
-use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
-use residency::{Entered, Facts, LoadingReport, Manager, ModelId, Refusal, ResidentModel, Rules};
+use hub::DownloadEvent;
+use hyper::body::Body as _;
+use residency::{Claims, Facts, LoadingReport, Manager, ModelId, Place, Refusal, ResidentModel, Rules, Standing};
 use serde::Deserialize;
 use serde_json::Value;
 use telemetry::metrics;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use transport::arriving::Arriving;
-use transport::error::{ApiError, ApiResult};
+use transport::auth::Right;
+use transport::error::{ApiError, ApiResult, ErrorFormat};
+use transport::held::held;
+use transport::keep_alive;
+use transport::listen::holding;
 use transport::origin::{OriginOptions, OriginPolicy};
 use transport::query;
 
 use crate::app::App;
 use crate::ask::Caller;
 use crate::responses::Store;
-use crate::{LAST_WORDS, ServerOptions, ollama, routes};
+use crate::{LAST_WORDS, ServerOptions, ollama, openapi, routes};
 
 /// How long what the catalog has said is believed, when a name is not among it.
 const FRESH: Duration = Duration::from_secs(1);
@@ -74,8 +77,19 @@ pub struct KnownModel {
 
 /// Where models come from.
 pub trait Catalog: Send + Sync {
-    /// Those that there are now, beside the first. A model that was there stays, with what was said of it first.
+    /// Those that there are now, beside the first. One whose files have changed is what they say from its next load on.
     fn models(&self) -> Vec<KnownModel>;
+
+    /// Whether requests may have models downloaded and removed.
+    fn may_pull(&self) -> bool {
+        false
+    }
+
+    /// Downloads a model of the hub. Blocks. `progress` says whether it goes on.
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> ApiResult<()>;
+
+    /// Removes a model from the cache. Blocks. `in_memory`: whether that of this first name is, beside the first model.
+    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> ApiResult<()>;
 
     /// Starts an engine for the model of this name, or says why not. Blocks; others serve meanwhile.
     fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String>;
@@ -127,6 +141,8 @@ pub(crate) struct Several {
     known: Mutex<KnownModels>,
     /// Room for bodies that wait.
     waiting: Arc<Semaphore>,
+    /// Names of models that are being downloaded or removed.
+    pulls: Claims,
 }
 
 #[derive(Default)]
@@ -150,6 +166,7 @@ struct Peeked {
     /// Ollama's older name of it.
     name: Option<Value>,
     keep_alive: Option<Value>,
+    stream: Option<Value>,
     prompt: Option<Value>,
     messages: Option<Value>,
 }
@@ -185,6 +202,7 @@ impl Several {
                 manager: Manager::new(rules, load),
                 known: Mutex::default(),
                 waiting: Arc::new(Semaphore::new(WAITING_BYTES >> 10)),
+                pulls: Claims::default(),
             }
         })
     }
@@ -236,12 +254,21 @@ impl Several {
         known.asked = Some(Instant::now());
         known.there.clear();
         for model in now {
-            let found = known.models.iter().find(|(other, _)| other.names[0] == model.names[0]).map(|(_, id)| *id);
-            let id = found.unwrap_or_else(|| {
-                let id = self.manager.add(model.facts);
-                known.models.push((model, id));
-                id
-            });
+            let found = known.models.iter_mut().find(|(other, _)| other.names[0] == model.names[0]);
+            let id = match found {
+                Some((other, id)) => {
+                    let is_changed = (other.changed, other.file_bytes) != (model.changed, model.file_bytes);
+                    if is_changed && self.manager.renew(*id, model.facts) {
+                        *other = model;
+                    }
+                    *id
+                }
+                None => {
+                    let id = self.manager.add(model.facts);
+                    known.models.push((model, id));
+                    id
+                }
+            };
             known.there.insert(id);
         }
         known.all_there()
@@ -269,11 +296,49 @@ impl Several {
         tokio::task::spawn_blocking(move || several.refreshed()).await.unwrap_or_default()
     }
 
-    /// Waits until the model may be asked.
-    async fn enter(&self, model: &KnownModel, id: ModelId, bytes: usize) -> ApiResult<Entered<Guest>> {
+    /// What is said of a name that none has.
+    async fn unknown(self: &Arc<Self>, app: &App, name: &str) -> ApiError {
+        let others = self.all().await.into_iter().flat_map(|(model, _)| model.names);
+        ApiError::unknown_model(&hub::nearest(name, app.names().into_iter().chain(others).collect()))
+    }
+
+    /// The first model's routes know the names of the others not.
+    async fn with_near_names(self: &Arc<Self>, app: &App, name: &str, response: Response) -> ApiResult<Response> {
+        match response.extensions().get::<ApiError>().is_some_and(ApiError::is_unknown_model) {
+            true => Err(self.unknown(app, name).await),
+            false => Ok(response),
+        }
+    }
+
+    /// What the model says, once it may be asked. It stays in memory until that is sent.
+    async fn answer(
+        self: Arc<Self>,
+        model: KnownModel,
+        id: ModelId,
+        request: Request,
+        stays: Option<Option<Duration>>,
+    ) -> ApiResult<Response> {
+        let (begun, bytes) = (Instant::now(), request.body().size_hint().lower());
         let room = self.waiting.clone().try_acquire_many_owned((bytes >> 10) as u32 + 1);
-        let _room = room.map_err(|_| ApiError::overloaded(5))?;
-        self.manager.enter(id).await.map_err(|refusal| refused(&model.names[0], &refusal))
+        let room = room.map_err(|_| ApiError::overloaded(5))?;
+        let entered = self.manager.enter(id).await.map_err(|refusal| refused(&model.names[0], &refusal))?;
+        drop(room);
+        let loaded_in = begun.elapsed();
+        let mut response = passed_on(&entered.handle, request).await;
+        if let Some(stays) = stays.filter(|_| response.status() == StatusCode::OK) {
+            self.manager.keep_alive(id, stays);
+        }
+        if loaded_in >= Duration::from_millis(1) {
+            response.headers_mut().insert(LOAD_MS, HeaderValue::from(loaded_in.as_millis() as u64));
+        }
+        Ok(response.map(|body| holding(body, entered)))
+    }
+
+    /// How far a model is that cannot be asked yet.
+    fn loading(&self, id: ModelId) -> Option<String> {
+        let Standing { place, percent, .. } = self.manager.standing(id);
+        let percent = percent.map_or_else(String::new, |percent| format!(" {percent} %"));
+        (!matches!(place, Place::Serving { closing: false, .. })).then(|| format!("loading{percent}"))
     }
 }
 
@@ -365,9 +430,13 @@ pub(crate) async fn dispatch(app: Arc<App>, several: Option<Arc<Several>>, reque
     }
     let Some(several) = several else { return next.run(request).await };
     match wanted {
-        Wanted::First | Wanted::ByQuery => next.run(request).await,
+        Wanted::First | Wanted::ByQuery => {
+            let mut request = request;
+            request.extensions_mut().insert(several);
+            next.run(request).await
+        }
         Wanted::ByBody => by_body(&app, &several, request, next).await.unwrap_or_else(ApiError::into_response),
-        Wanted::Anywhere => anywhere(&several, request, next).await,
+        Wanted::Anywhere => anywhere(&app, &several, request, next).await,
         Wanted::List => listing::answer(&app, &several, request, next).await,
     }
 }
@@ -391,8 +460,8 @@ async fn by_query(
     if app.serves(&name) {
         return Ok(next.run(request).await);
     }
-    let Some(several) = several else { return Err(ApiError::unknown_model()) };
-    let (model, id) = several.find(&name).await.ok_or_else(ApiError::unknown_model)?;
+    let Some(several) = several else { return Err(app.unknown_model(&name)) };
+    let Some((model, id)) = several.find(&name).await else { return Err(several.unknown(app, &name).await) };
     // Who only looks loads nothing.
     let guest = several.manager.peek(id).ok_or_else(|| ApiError::model_not_loaded(&model.names[0]))?;
     Ok(passed_on(&guest, request).await)
@@ -421,12 +490,15 @@ async fn by_body(app: &Arc<App>, several: &Arc<Several>, request: Request, next:
         (false, Some(plain)) => several.find(plain).await,
         (false, None) => several.find(&name).await,
     };
-    let Some((model, id)) = found else { return Ok(next.run(again(head, &bytes)).await) };
+    let Some((model, id)) = found else {
+        let response = next.run(again(head, &bytes)).await;
+        return several.with_near_names(app, &name, response).await;
+    };
     if route == "/api/show" && several.manager.peek(id).is_none() {
         return Ok(listing::shown(&model));
     }
     let peeked = peeked.expect("it has a name");
-    let stays = peeked.keep_alive.as_ref().filter(|_| is_ollamas).map(keep_alive::read).transpose()?;
+    let stays = peeked.keep_alive.as_ref().map(keep_alive::read).transpose()?;
     if let Some(stays) = stays {
         let is_empty = |value: &Option<Value>| match value {
             None | Some(Value::Null) => true,
@@ -436,32 +508,33 @@ async fn by_body(app: &Arc<App>, several: &Arc<Several>, request: Request, next:
         };
         let is_for_none = is_empty(&peeked.prompt) && is_empty(&peeked.messages);
         if stays == Some(Duration::ZERO) && is_for_none && matches!(&*route, "/api/chat" | "/api/generate") {
+            app.keys.check(Right::Models, tenant.as_ref())?;
             several.manager.dismiss(id);
             return Ok(listing::unloaded(app, &name, &route));
         }
     }
-    let begun = Instant::now();
-    let entered = several.enter(&model, id, bytes.len()).await?;
-    let loaded_in = begun.elapsed();
-    let mut response = passed_on(&entered.handle, again(head, &bytes)).await;
-    if let Some(stays) = stays.filter(|_| response.status() == StatusCode::OK) {
-        several.manager.keep_alive(id, stays);
+    let is_streamed = peeked.stream == Some(Value::Bool(true)) && openapi::streams_events(&route);
+    let format = ErrorFormat::of(&route, &head.headers).unwrap_or(ErrorFormat::OpenAi);
+    let answer = several.clone().answer(model, id, again(head, &bytes), stays);
+    if !is_streamed {
+        return answer.await;
     }
-    if loaded_in >= Duration::from_millis(1) {
-        response.headers_mut().insert(LOAD_MS, HeaderValue::from(loaded_in.as_millis() as u64));
-    }
-    Ok(response.map(|body| Body::new(Held { body, _entered: entered })))
+    let several = several.clone();
+    held(answer, format, move || several.loading(id)).await
 }
 
 /// The first of the models that knows the request's name.
-async fn anywhere(several: &Arc<Several>, request: Request, next: Next) -> Response {
-    let (head, _) = request.into_parts();
+async fn anywhere(app: &Arc<App>, several: &Arc<Several>, request: Request, next: Next) -> Response {
+    let (mut head, _) = request.into_parts();
+    let guests = several.manager.all_loaded();
+    let apps = guests.iter().map(|(_, guest)| guest.app.clone());
+    head.extensions.insert(InMemory(std::iter::once(app.clone()).chain(apps).collect()));
     let again = || Request::from_parts(head.clone(), Body::empty());
     let first = next.run(again()).await;
     if first.status() != StatusCode::NOT_FOUND {
         return first;
     }
-    for (_, guest) in several.manager.all_loaded() {
+    for (_, guest) in guests {
         let response = passed_on(&guest, again()).await;
         if response.status() != StatusCode::NOT_FOUND {
             return response;
@@ -470,12 +543,19 @@ async fn anywhere(several: &Arc<Several>, request: Request, next: Next) -> Respo
     first
 }
 
+/// All models in memory, for what is told of a request that waited for another model's.
+#[derive(Clone)]
+pub(crate) struct InMemory(pub(crate) Vec<Arc<App>>);
+
 /// The routes of a guest, asked for the same. What the first's router has written into the request stays here.
 async fn passed_on(guest: &Guest, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let mut passed = Request::new(body);
     if let Some(caller) = head.extensions.remove::<Caller>() {
         passed.extensions_mut().insert(caller);
+    }
+    if let Some(all) = head.extensions.remove::<InMemory>() {
+        passed.extensions_mut().insert(all);
     }
     *passed.method_mut() = head.method;
     *passed.uri_mut() = head.uri;
@@ -508,27 +588,4 @@ async fn all_metrics(app: &Arc<App>, several: &Arc<Several>, request: Request, n
 async fn text_of(body: Body) -> String {
     let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// A body that keeps its model in memory until it is sent.
-struct Held {
-    body: Body,
-    _entered: Entered<Guest>,
-}
-
-impl HttpBody for Held {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -247,7 +247,7 @@ impl Writer {
                 ttft_ms = short(line.ttft),
                 longest_gap_ms = short(line.longest_gap),
                 "{}",
-                why::tell(&timeline, &|token| trace.message_at(token), &name).join(" ")
+                why::tell(&timeline, &|token| trace.message_at(token), &name, None).join(" ")
             );
         }
     }

@@ -22,6 +22,7 @@ pub mod live_thoughts;
 pub mod live_wire;
 pub mod metrics;
 pub mod otel;
+mod other_models;
 pub mod phase_cost;
 pub mod requests;
 pub mod thinking;

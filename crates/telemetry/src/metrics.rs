@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use engine::ledger::Owner;
 use engine::{
-    AdapterInfo, Adapters, DeviceLimits, Exemplar, HandoffOutcome, Handoffs, Histogram, PhaseWork, Predictions, Role,
-    ServiceClass, SpotChecked, Stats,
+    AdapterInfo, Adapters, DeviceLimits, Exemplar, HandoffOutcome, Handoffs, Histogram, Observe, PhaseWork,
+    Predictions, Role, ServiceClass, SpotChecked, Stats,
 };
 use protocol::{Nanos, Targets};
 use roofline::{Demands, LimitShares};
 use scheduler::{BoundKind, MissReason, NoDraftReason, StateUse};
+use serde_json::{Value, json};
 
 /// What the threads that prepare requests have done since the start.
 #[derive(Default)]
@@ -537,14 +538,27 @@ fn work(page: &mut Page<'_>, seen: &Sources<'_>) {
                 answers alone. Absent for a phase without such a step in the last minute, and where it \
                 is not known.";
     page.family(name, "gauge", help);
-    let newest = |work: &PhaseWork| work.recent_seconds > 0.0 && seen.now.since(work.last) < NEWEST;
-    for (phase, work) in phases().filter(|(_, work)| newest(work)) {
-        let shares = LimitShares::of(&work.recent, work.recent_seconds, limits, seen.demands).known();
-        let Some(shares) = shares else { continue };
+    for (phase, work) in phases() {
+        let Some(shares) = newest_shares(work, limits, seen.demands, seen.now) else { continue };
         for (limit, share) in [("compute", shares.compute), ("memory", shares.memory)] {
             page.sample(name, &format!("phase=\"{phase}\",limit=\"{limit}\""), share);
         }
     }
+}
+
+/// What the newest steps of a phase had of the machine's limits; `None` where none ran in the last minute.
+fn newest_shares(work: &PhaseWork, limits: &DeviceLimits, demands: &Demands, now: Nanos) -> Option<LimitShares> {
+    let is_new = work.recent_seconds > 0.0 && now.since(work.last) < NEWEST;
+    LimitShares::of(&work.recent, work.recent_seconds, limits, demands).known().filter(|_| is_new)
+}
+
+/// What each phase had of the machine's limits in its newest steps, in percent; null where none ran in the last minute.
+pub fn limit_percent(engine: &dyn Observe, demands: &Demands) -> Value {
+    let (work, now, limits) = (engine.stats().work, engine.now(), engine.device_limits());
+    let [prefill, decode] = work
+        .each_ref()
+        .map(|work| Some((newest_shares(work, limits.as_ref()?, demands, now)?.of_limit() * 100.0).round()));
+    json!({"prefill": prefill, "decode": decode})
 }
 
 /// Steps that are older say nothing of the machine now.

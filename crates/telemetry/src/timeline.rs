@@ -24,6 +24,8 @@ use serde_json::{Map, Value, json};
 use crate::live_events::away_times;
 use crate::live_wire::Name;
 use crate::otel::TraceParent;
+use crate::other_models;
+pub use crate::other_models::OtherModel;
 use crate::thinking::{self, Thought};
 use crate::time_format::{self, ms};
 use crate::why::{self, OTHER_TENANT};
@@ -172,6 +174,8 @@ pub struct Reader<'a> {
     pub engine: &'a dyn Observe,
     pub registry: &'a Registry,
     pub tenant: Option<Tenant>,
+    /// The other models of the server, whose steps its requests may have waited for.
+    pub others: Vec<OtherModel<'a>>,
 }
 
 impl Reader<'_> {
@@ -251,7 +255,10 @@ impl Reader<'_> {
         prompt.extend(self.sums(&account.bill));
         prompt.insert("cache".into(), account.bill.miss.map(|miss| self.cache_miss(&miss, trace)).into());
         let name = |id| self.registry.words(self.tenant, id);
-        prompt.insert("why".into(), why::tell(timeline, &|token| trace.message_at(token), &name).into());
+        let waited = other_models::waited(self, timeline);
+        let story = why::tell(timeline, &|token| trace.message_at(token), &name, waited.words(self));
+        prompt.insert("why".into(), story.into());
+        prompt.insert("other_models".into(), waited.json(self));
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());
         prompt.insert("late_tokens".into(), self.gaps(account, &account.late_gaps()));
         prompt.insert("longest_gaps".into(), self.gaps(account, &account.longest_gaps));

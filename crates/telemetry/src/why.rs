@@ -91,8 +91,14 @@ fn advice(owner: &str) -> Option<&'static str> {
 /// The message in which a token of the prompt is.
 type InMessage<'a> = &'a dyn Fn(usize) -> Option<usize>;
 
-/// The story of one prompt. `name`: how its reader knows another request.
-pub fn tell(timeline: &Timeline, message: InMessage<'_>, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
+/// The story of one prompt. `name`: how its reader knows another request; `other_models`: a sentence about what their requests
+/// took.
+pub fn tell(
+    timeline: &Timeline,
+    message: InMessage<'_>,
+    name: &dyn Fn(RequestId) -> String,
+    other_models: Option<String>,
+) -> Vec<String> {
     let Timeline { account, ending, until, held, away } = timeline;
     let mut story = vec![first_token(account, *ending, *until)];
     story.extend(away.as_ref().and_then(|away| read_elsewhere(away, *until)));
@@ -103,6 +109,7 @@ pub fn tell(timeline: &Timeline, message: InMessage<'_>, name: &dyn Fn(RequestId
     if account.num_tokens() > account.answers().filter(|answer| answer.tokens > 0).count() {
         story.extend(gaps(account, name));
     }
+    story.extend(other_models);
     story.extend(cost(&account.bill.cost));
     if *held > Nanos(0) {
         story.push(format!("The engine was paused for {} meanwhile; no other time includes that.", time(*held)));

@@ -5,7 +5,7 @@
 //! scratch.rs   a directory that goes with its test         mutate.rs   one change to a file, by its format
 //! long.rs      how much of a long table is tried           corpus.rs   fuzz/corpus and changes to it, through a door
 //! golden.rs    digests that are committed           wait.rs     patience, and its opposite on purpose
-//! questions.rs questions for a plan
+//! questions.rs questions for a plan             hub.rs      a hub on this machine, of fixed answers
 //! ```
 //!
 //! It depends on `scheduler` and below, so that no test waits for more of the tree to be built. A crate's unit tests are
@@ -15,6 +15,7 @@
 pub mod corpus;
 mod dice;
 mod golden;
+pub mod hub;
 mod long;
 #[cfg(feature = "mutate")]
 pub mod mutate;

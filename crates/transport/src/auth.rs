@@ -37,12 +37,20 @@ pub struct ApiKey {
     pub may_change_adapters: bool,
     /// It may change whose requests this worker takes.
     pub may_change_role: bool,
+    /// It may download, unload and remove models.
+    pub may_change_models: bool,
 }
 
 impl From<&str> for ApiKey {
     /// A key that may what all may.
     fn from(key: &str) -> ApiKey {
-        ApiKey { key: key.to_string(), may_be_urgent: false, may_change_adapters: false, may_change_role: false }
+        ApiKey {
+            key: key.to_string(),
+            may_be_urgent: false,
+            may_change_adapters: false,
+            may_change_role: false,
+            may_change_models: false,
+        }
     }
 }
 
@@ -53,6 +61,7 @@ impl std::fmt::Debug for ApiKey {
             .field("may_be_urgent", &self.may_be_urgent)
             .field("may_change_adapters", &self.may_change_adapters)
             .field("may_change_role", &self.may_change_role)
+            .field("may_change_models", &self.may_change_models)
             .finish_non_exhaustive()
     }
 }
@@ -63,6 +72,7 @@ pub enum Right {
     Urgency,
     Adapters,
     Role,
+    Models,
 }
 
 impl Right {
@@ -72,6 +82,7 @@ impl Right {
             Right::Urgency => "priority",
             Right::Adapters => "adapters",
             Right::Role => "role",
+            Right::Models => "models",
         }
     }
 }
@@ -92,6 +103,7 @@ impl ApiKeys {
                 (Right::Urgency, key.may_be_urgent),
                 (Right::Adapters, key.may_change_adapters),
                 (Right::Role, key.may_change_role),
+                (Right::Models, key.may_change_models),
             ];
             let rights = rights.into_iter().filter(|(_, has)| *has || keys.len() == 1).map(|(right, _)| right);
             // One that is given twice may what either may.
@@ -238,7 +250,7 @@ mod tests {
         assert!(!keys.may(Right::Urgency, alpha.as_ref()) && keys.may(Right::Urgency, None));
         let keys = ApiKeys::new(&[ApiKey { may_be_urgent: true, ..ApiKey::from("alpha") }, "beta".into()]);
         assert!(keys.may(Right::Urgency, alpha.as_ref()) && !keys.may(Right::Urgency, beta.as_ref()));
-        for right in [Right::Adapters, Right::Role] {
+        for right in [Right::Adapters, Right::Role, Right::Models] {
             assert!(keys.check(right, alpha.as_ref()).is_err(), "one right is not another: {right:?}");
             assert!(ApiKeys::new(&["beta".into()]).may(right, beta.as_ref()), "who is alone may: {right:?}");
         }

@@ -16,6 +16,9 @@ use text::chat_template::TemplateError;
 /// The code by which Anthropic's clients know that a server has no threads.
 const NO_THREADS: &str = "thread_unsupported_request";
 
+/// The code of a model that is not served.
+const NO_MODEL: &str = "model_not_found";
+
 /// Characters of a place that are told.
 const MOST_PLACE: usize = 300;
 
@@ -164,10 +167,21 @@ impl ApiError {
         ApiError::forbidden("cross_origin", message)
     }
 
-    /// 404: a model that is not served here. Its name is not repeated: it may be a megabyte long.
-    pub fn unknown_model() -> ApiError {
-        let message = "This server does not serve the model asked for; GET /v1/models lists what it serves.";
-        ApiError::new(Kind::NotFound, Some("model_not_found"), message).with_param("model")
+    /// 404: a model that is not served here. Its name is not repeated: it may be a megabyte long. `near`: names that it
+    /// may stand for.
+    pub fn unknown_model(near: &[String]) -> ApiError {
+        let near = match near {
+            [] => String::new(),
+            near => format!("near its name: {}; ", near.join(", ")),
+        };
+        let message =
+            format!("This server does not serve the model asked for; {near}GET /v1/models lists what it serves.");
+        ApiError::new(Kind::NotFound, Some(NO_MODEL), message).with_param("model")
+    }
+
+    /// Whether it is [`ApiError::unknown_model`].
+    pub fn is_unknown_model(&self) -> bool {
+        self.code == Some(NO_MODEL)
     }
 
     /// 404: no such route.
@@ -261,6 +275,28 @@ impl ApiError {
         let message =
             "This server serves the model that it was started with: start it with another one (-m) to serve that.";
         ApiError::new(Kind::NotImplemented, Some("models_are_fixed"), message)
+    }
+
+    /// 403: models are downloaded and removed where the operator allows it.
+    pub fn pulls_forbidden() -> ApiError {
+        let message = "This server lets no request download or remove models: start it with --allow-pull, or use \
+                       'twostroke pull' and 'twostroke rm' where it runs.";
+        ApiError::forbidden("pull_not_allowed", message)
+    }
+
+    /// 404: no model to download or to remove.
+    pub fn no_such_model(message: String) -> ApiError {
+        ApiError::new(Kind::NotFound, Some(NO_MODEL), message).with_param("model")
+    }
+
+    /// 409: it cannot be done as long as something else goes on.
+    pub fn model_in_use(message: String) -> ApiError {
+        ApiError::new(Kind::Conflict, Some("model_in_use"), message).with_param("model")
+    }
+
+    /// 507: the disk has no room for a model.
+    pub fn no_room_on_disk(message: String) -> ApiError {
+        ApiError::new(Kind::NoStorage, Some("disk_full"), message).with_param("model")
     }
 
     /// 400: a model that there is no room for.
@@ -611,8 +647,8 @@ impl From<Rejection> for ApiError {
             return ApiError::machine_busy(rejection.message);
         }
         // An adapter that was unloaded while the request was read.
-        if rejection.code == Some("model_not_found") {
-            return ApiError::unknown_model();
+        if rejection.code == Some(NO_MODEL) {
+            return ApiError::unknown_model(&[]);
         }
         let error = ApiError::new(Kind::BadRequest, rejection.code, rejection.message);
         match rejection.param {

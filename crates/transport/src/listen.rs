@@ -220,7 +220,7 @@ async fn respond(
     {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response.map(|body| Body::new(Held { body, _busy: busy })))
+    Ok(response.map(|body| holding(body, busy)))
 }
 
 /// `/v1/models/` is `/v1/models`, and so is `//v1//models`: some clients put a slash behind or before whatever they are
@@ -380,13 +380,18 @@ impl HttpBody for Lent {
     }
 }
 
-/// A body that keeps its request counted as open until it is sent.
-struct Held {
+/// A body that keeps something until it is sent.
+struct Held<T> {
     body: Body,
-    _busy: Busy,
+    _kept: T,
 }
 
-impl HttpBody for Held {
+/// The body, which keeps `kept` until it is sent or dropped.
+pub fn holding(body: Body, kept: impl Send + Unpin + 'static) -> Body {
+    Body::new(Held { body, _kept: kept })
+}
+
+impl<T: Unpin> HttpBody for Held<T> {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -3,34 +3,59 @@
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
+use kernels::limits::Limits;
 use launch::SHIPPED_NAME;
-use plan::units::bytes;
+use plan::units::{bytes, rate, rounded};
 use roofline::ModelShape;
 use serde_json::json;
 
 use crate::console::{put, put_line};
 use crate::failure::Failure;
 use crate::flags::{ListFlags, PullFlags, RmFlags, ShowFlags};
-use crate::{environment, models, shapes};
+use crate::{environment, forecast, models, shapes};
 
 pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
     let models = hub::cached(&environment::variables().hub).map_err(Failure::failed)?;
+    let limits = forecast::limits();
     let date = |model: &hub::Cached| model.written.map(|seconds| environment::utc(seconds as i64));
     if flags.json {
         let one = |model: &hub::Cached| {
             let path = model.path.to_string_lossy();
-            json!({"id": model.id, "path": path, "bytes": model.bytes, "written": date(model)})
+            let mut told = json!({"id": model.id, "path": path, "bytes": model.bytes, "written": date(model)});
+            told["runs_here"] = match forecast::of_cached(&model.id, limits.as_ref()) {
+                Ok(speeds) => json!({
+                    "fits": true,
+                    "prefill_tokens_per_second": speeds.map(|speeds| rounded(speeds.prefill)),
+                    "decode_tokens_per_second": speeds.map(|speeds| rounded(speeds.decode)),
+                }),
+                Err(why) => json!({"fits": false, "why": why}),
+            };
+            told
         };
         return put_line(&json!({"models": models.iter().map(one).collect::<Vec<_>>()}).to_string());
     }
     let width = models.iter().map(|model| model.id.len()).max().unwrap_or(0).max(SHIPPED_NAME.len());
-    put_line(&format!("{:<width$}  {:>9}  WRITTEN", "MODEL", "SIZE"))?;
-    put_line(&format!("{SHIPPED_NAME:<width$}  {:>9}  built in", "-"))?;
+    let built_in = "built in".to_owned();
+    let row = |name: &str, size: String, written: String, runs: String| {
+        put_line(&format!("{name:<width$}  {size:>9}  {written:<20}  {runs}"))
+    };
+    row("MODEL", "SIZE".to_owned(), "WRITTEN".to_owned(), "RUNS HERE".to_owned())?;
+    row(SHIPPED_NAME, "-".to_owned(), built_in, runs_here(SHIPPED_NAME, limits.as_ref()))?;
     for model in &models {
         let written = date(model).unwrap_or_else(|| "?".to_owned());
-        put_line(&format!("{:<width$}  {:>9}  {written}", model.id, bytes(model.bytes)))?;
+        row(&model.id, bytes(model.bytes), written, runs_here(&model.id, limits.as_ref()))?;
     }
     Ok(())
+}
+
+/// A cell of `list`.
+fn runs_here(name: &str, limits: Option<&Limits>) -> String {
+    match forecast::of_cached(name, limits) {
+        Ok(Some(speeds)) => rate(speeds.decode),
+        Ok(None) if limits.is_none() => "yes (twostroke doctor measures how fast)".to_owned(),
+        Ok(None) => "yes".to_owned(),
+        Err(why) => format!("no: {why}"),
+    }
 }
 
 /// Downloads what is not in the cache; without a name tells which short names there are.
@@ -49,7 +74,7 @@ pub(crate) fn pull(flags: &PullFlags) -> Result<(), Failure> {
             put_line(&format!("{name}: is built in"))?;
             continue;
         }
-        let path = models::path_for("pull", name)?;
+        let path = models::path_for("pull", name, !flags.force)?;
         put_line(&format!("{name}: {path}"))?;
     }
     Ok(())

@@ -16,10 +16,10 @@ pub(crate) fn list(flags: &PsFlags) -> Result<(), Failure> {
     if flags.json {
         return put_line(&models.to_string());
     }
-    let rows: Vec<[String; 6]> = entries.iter().map(row).collect();
-    let head = ["NAME", "SIZE", "CONTEXT", "STATE", "REQUESTS", "UNTIL"].map(str::to_owned);
+    let rows: Vec<[String; 8]> = entries.iter().map(row).collect();
+    let head = ["NAME", "SIZE", "CONTEXT", "STATE", "REQUESTS", "PREFILL", "DECODE", "UNTIL"].map(str::to_owned);
     let width = |column: usize| rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 6] = std::array::from_fn(width);
+    let widths: [usize; 8] = std::array::from_fn(width);
     for row in [&head].into_iter().chain(&rows) {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
         put_line(cells.collect::<Vec<_>>().join("  ").trim_end())?;
@@ -27,8 +27,9 @@ pub(crate) fn list(flags: &PsFlags) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An entry as a row. Ollama's own have neither a state nor requests.
-fn row(entry: &Value) -> [String; 6] {
+/// An entry as a row. Ollama's own have neither a state nor requests. Of the phases: their share of the machine's limit, where
+/// one ran in the last minute.
+fn row(entry: &Value) -> [String; 8] {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let count = |name: &str| entry[name].as_u64().unwrap_or(0);
     let name = text(&entry["name"]);
@@ -44,6 +45,9 @@ fn row(entry: &Value) -> [String; 6] {
         (open, 1) => format!("{open}, 1 waits"),
         (open, waiting) => format!("{open}, {waiting} wait"),
     };
+    let phase = |name: &str| {
+        entry["limit_percent"][name].as_f64().map_or_else(|| "-".to_owned(), |percent| format!("{percent} %"))
+    };
     let until = match (entry["pinned"].as_bool(), entry["idle_seconds_left"].as_u64()) {
         (Some(true), _) => "pinned".to_owned(),
         (_, Some(seconds)) => format!("{} idle", span(seconds)),
@@ -51,7 +55,8 @@ fn row(entry: &Value) -> [String; 6] {
         (None, None) => text(&entry["expires_at"]),
     };
     let name = name.strip_suffix(":latest").map_or(name.clone(), str::to_owned);
-    [name, bytes(count("size")), count("context_length").to_string(), state, requests, until]
+    let (size, context) = (bytes(count("size")), count("context_length").to_string());
+    [name, size, context, state, requests, phase("prefill"), phase("decode"), until]
 }
 
 /// `4 min`, `30 s`, `2 h`.
@@ -103,21 +108,21 @@ mod tests {
         let table = [
             (
                 json!({"name": "a:latest", "size": 3_328_599_654_u64, "context_length": 8192, "state": {"value": "loaded"},
-                    "requests": 2, "waiting": 1, "pinned": true}),
-                ["a", "3.10 GiB", "8192", "loaded", "2, 1 waits", "pinned"],
+                    "requests": 2, "waiting": 1, "pinned": true, "limit_percent": {"prefill": 61.0, "decode": null}}),
+                ["a", "3.10 GiB", "8192", "loaded", "2, 1 waits", "61 %", "-", "pinned"],
             ),
             (
                 json!({"name": "qwen3:4b", "size": 1024, "context_length": 4096, "requests": 0, "waiting": 3,
                     "state": {"value": "loading", "percent": 43}, "pinned": false}),
-                ["qwen3:4b", "1 KiB", "4096", "loading 43 %", "0, 3 wait", "its requests end"],
+                ["qwen3:4b", "1 KiB", "4096", "loading 43 %", "0, 3 wait", "-", "-", "its requests end"],
             ),
             (
                 json!({"name": "b", "size": 0, "state": {"value": "loaded"}, "pinned": false, "idle_seconds_left": 241}),
-                ["b", "0 B", "0", "loaded", "0", "5 min idle"],
+                ["b", "0 B", "0", "loaded", "0", "-", "-", "5 min idle"],
             ),
             (
                 json!({"name": "ollamas:7b", "size": 0, "expires_at": "2026-11-29T00:00:00Z"}),
-                ["ollamas:7b", "0 B", "0", "loaded", "0", "2026-11-29T00:00:00Z"],
+                ["ollamas:7b", "0 B", "0", "loaded", "0", "-", "-", "2026-11-29T00:00:00Z"],
             ),
         ];
         for (entry, wanted) in table {

@@ -41,7 +41,7 @@ const ADAPTER: &str = "lora";
 
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
     let (model, question) = input::question(flags)?;
-    let started = start(flags, model.as_deref(), &models::open(model.as_deref())?)?;
+    let started = start(flags, model.as_deref(), &models::open_fitting(model.as_deref(), flags.force)?)?;
     let mut session = Session::new(started, flags)?;
     match question {
         Some(question) => match session.answer(&question)? {

@@ -77,7 +77,7 @@ pub(crate) struct Started {
 pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Failure> {
     let name = named(flags)?;
     let name = name.as_deref();
-    let checkpoint = models::open(name)?;
+    let checkpoint = models::open_fitting(name, flags.force)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
     if flags.recalibrate {
         figures::forget_limits(&flags.model);
@@ -279,7 +279,7 @@ fn speculation(flags: &ServeFlags) -> Result<Speculation, Failure> {
         && let Some(name) = drafters.learned.as_mut().and_then(|learned| learned.model.as_mut())
         && !Path::new(name.as_str()).exists()
     {
-        *name = models::path_for("--speculative-config: model", name)?;
+        *name = models::path_for("--speculative-config: model", name, false)?;
     }
     Ok(asked)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use super::values::{count, target, time};
+use super::values::{count, target};
 
 /// How long a model stays without requests; `None`: without end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +67,9 @@ pub(crate) fn entry(text: &str) -> Result<ModelEntry, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// `5m`, `90s`, `1h`; 0: at once; forever: without end.
+/// `5m`, `90s`, `1h30m`; 0: at once; forever: without end.
 pub(crate) fn keep_alive(text: &str) -> Result<KeepAlive, String> {
-    let hours = text.strip_suffix('h').and_then(|hours| hours.parse::<f64>().ok()).filter(|hours| *hours > 0.0);
-    match (text, hours) {
-        ("0" | "0s", _) => Ok(KeepAlive(Some(Duration::ZERO))),
-        ("forever" | "-1", _) => Ok(KeepAlive(None)),
-        (_, Some(hours)) if hours <= 8760.0 => Ok(KeepAlive(Some(Duration::from_secs_f64(hours * 3600.0)))),
-        _ => time(text)
-            .map(|stays| KeepAlive(Some(stays)))
-            .map_err(|_| "must be a time between 0.1ms and 8760h (5m, 90s, 1h), 0 for at once, or forever".to_owned()),
-    }
+    server::keep_alive(text).map(KeepAlive).map_err(str::to_owned)
 }
 
 fn one_or_several<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
@@ -137,19 +129,6 @@ mod tests {
             r#"{"model": "a""#,
         ] {
             assert!(entry(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn how_long_a_model_stays() {
-        let seconds = |text: &str| keep_alive(text).map(|stays| stays.0.map(|time| time.as_secs_f64()));
-        for (text, wanted) in
-            [("5m", Some(300.0)), ("0", Some(0.0)), ("24h", Some(86400.0)), ("forever", None), ("-1", None)]
-        {
-            assert_eq!(seconds(text), Ok(wanted), "{text}");
-        }
-        for wrong in ["", "abc", "5", "-5m", "1e9h", "NaNh"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
 }

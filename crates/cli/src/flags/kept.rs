@@ -21,6 +21,9 @@ pub(crate) struct PullFlags {
     /// short names are listed.
     #[arg(value_name = "MODEL", add = ArgValueCompleter::new(models))]
     pub(crate) models: Vec<String>,
+    /// Download a model that does not fit into the free memory all the same.
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Flags of `show`.

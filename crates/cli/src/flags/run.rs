@@ -19,6 +19,9 @@ pub(crate) struct RunFlags {
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
+    /// Download a model that does not fit into the free memory all the same.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Most tokens of an answer. Default, and -1: what the context has left.
     #[arg(short = 'n', long, visible_aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<i64>,

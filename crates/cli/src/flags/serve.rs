@@ -45,6 +45,9 @@ pub(crate) struct ServeFlags {
     pub(crate) models: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
+    /// Download a model that does not fit into the free memory all the same.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Address to listen on. Anything but loopback is open to the network: set --api-key then.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub(crate) host: String,
@@ -64,12 +67,16 @@ pub(crate) struct ServeFlags {
     /// downloads.
     #[arg(long)]
     pub(crate) on_demand: bool,
+    /// Let requests download models into the hub's cache and remove them from it (/api/pull and /api/delete of Ollama's
+    /// API). Of several keys, those with the word `models` in --api-key-file. Only where models are loaded on demand.
+    #[arg(long)]
+    pub(crate) allow_pull: bool,
     /// Memory of all models beside the first: weights and KV caches (20GiB). Where one more does not fit, the one that was
     /// idle longest leaves. Default: 80 % of what the first leaves.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// How long a model that was loaded on demand stays without requests (5m, 1h, 0: not at all, forever). Requests of
-    /// Ollama's API may say otherwise (keep_alive).
+    /// How long a model that was loaded on demand stays without requests (5m, 1h, 0: not at all, forever). Requests
+    /// may say otherwise (keep_alive).
     #[arg(long, value_name = "TIME", value_parser = keep_alive, default_value = "5m", allow_negative_numbers = true)]
     pub(crate) keep_alive: KeepAlive,
     /// How long a request for a model waits at most because another, which has work, is to stay a while.
@@ -98,7 +105,8 @@ pub(crate) struct ServeFlags {
     /// More keys, one on a line; the file should be readable by its owner only. The word `priority` after a key lets its
     /// requests ask for that class (service_tier, or a priority below 0), which weighs four times as much as the usual
     /// one beside other keys; `adapters` lets it load and unload adapters (--allow-runtime-lora), `role` change this
-    /// worker's role (--allow-role-change). One key alone may all of that. # before a word
+    /// worker's role (--allow-role-change); `models` unload models, and download and remove them (--allow-pull). One key
+    /// alone may all of that. # before a word
     /// begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,

@@ -9,6 +9,7 @@ use engine::UnixNanos;
 use engine::sampling::{SamplingOption, options};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use telemetry::metrics::limit_percent;
 use telemetry::time_format;
 use text::infill::InfillMarks;
 use transport::error::ApiError;
@@ -41,6 +42,7 @@ pub(super) fn ps(app: &App) -> Value {
         // The last moment that there is a number for.
         entry["expires_at"] = time_format::rfc3339(UnixNanos(u64::MAX)).into();
         entry["context_length"] = model.max_model_len.into();
+        entry["limit_percent"] = limit_percent(&*app.engine, &app.model.demands);
         entry
     };
     json!({"models": app.names().iter().map(entry).collect::<Vec<_>>()})
@@ -53,7 +55,7 @@ pub(super) fn show(body: Value, app: &App) -> Result<String, ApiError> {
     let name = fields.string("model")?.or(older).unwrap_or_else(|| app.model.names[0].clone());
     let is_verbose = fields.boolean("verbose")?.unwrap_or(false);
     fields.finish()?;
-    let name = served(app, &name).ok_or_else(ApiError::unknown_model)?;
+    let name = served(app, &name).ok_or_else(|| app.unknown_model(&name))?;
     let model = app.engine.model();
     let template = model.chat_template.as_ref().map(|template| template.source()).unwrap_or_default();
     let shown = json!({

@@ -42,7 +42,7 @@ pub(super) fn begin(mut body: Value, shape: &'static Shape, app: &App) -> Result
     let mut hints = hints::take_of(&mut body, super::HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.model.names[0].clone());
-    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
+    let model = served(app, &name).ok_or_else(|| app.unknown_model(&name))?;
     uncut(&mut fields, &["truncate", "shift"], &mut hints)?;
     let delivery = ResponseOptions::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
     Ok(Begun { fields, name, delivery })

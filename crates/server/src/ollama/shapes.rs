@@ -102,6 +102,15 @@ pub(crate) static SHOW: Shape = Shape {
     ]],
 };
 
+pub(crate) static PULL: Shape = Shape {
+    name: "OllamaPullRequest",
+    groups: &[&[
+        field("model", Text, "a short name, or ORG/NAME of the hub, with :QUANT for one GGUF file"),
+        field("name", Text, "the same by its older name"),
+        field("stream", Boolean, "to be told how far it is, in lines; otherwise when it is done"),
+    ]],
+};
+
 pub(crate) static EMBED: Shape = Shape {
     name: "OllamaEmbedRequest",
     groups: &[

@@ -6,7 +6,7 @@ use transport::hints::{Hint, Hints, Kind, hint, take_of};
 use transport::shape::Shape;
 
 /// Those of every route that speaks OpenAI's, vLLM's or llama-server's words.
-pub(crate) const HINTS: [Hint; 11] = [
+pub(crate) const HINTS: [Hint; 12] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),
@@ -18,17 +18,17 @@ pub(crate) const HINTS: [Hint; 11] = [
     hint("stream_options.include_obfuscation", Kind::Boolean, "padding that hides how long events are"),
     hint("backend_sampling", Kind::Boolean, "which device draws tokens"),
     hint("t_max_prompt_ms", Kind::Number, "a limit on reading a prompt, which llama-server does not keep either"),
+    hint("keep_alive", Kind::Time, "how long a model stays loaded, if it is not the first of the server"),
 ];
 
 /// Those of chats alone; elsewhere some of the names mean something.
-const CHAT_HINTS: [Hint; 10] = [
+const CHAT_HINTS: [Hint; 9] = [
     hint("store", Kind::Boolean, "whether an answer is kept; here it is not"),
     hint("verbosity", Kind::Text, "how long answers are; no model here was taught what it means"),
     hint("usage", Kind::Object, "OpenRouter's wish for counts of tokens, which every whole answer has"),
     hint("provider", Kind::Object, "OpenRouter's choice of who answers"),
     hint("models", Kind::List, "OpenRouter's other models, for when the first one fails"),
     hint("route", Kind::Text, "OpenRouter's choice among them"),
-    hint("keep_alive", Kind::Time, "how long a model stays loaded; here until the server ends"),
     hint("chat_id", Kind::Text, "which conversation it is, for records"),
     hint("conversation_id", Kind::Text, "the same"),
     hint("user_id", Kind::Text, "who is behind the request, for its vendor's records"),

@@ -38,7 +38,7 @@ pub(crate) fn model(fields: &mut Fields, app: &App) -> Result<String, ApiError> 
     match fields.string("model")? {
         None => Ok(app.model.names[0].clone()),
         Some(name) if app.serves(&name) => Ok(name),
-        Some(_) => Err(ApiError::unknown_model()),
+        Some(name) => Err(app.unknown_model(&name)),
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use transport::openapi::{self, Rendered, Service};
+use transport::openapi::{self, Answer, Rendered, Service};
 use transport::query::QueryParameter;
 
 use self::operations::OPERATIONS;
@@ -27,6 +27,12 @@ pub(crate) const PATHS: [&str; 2] = ["/openapi.json", "/docs"];
 
 const ABOUT: &str = "An LLM inference server: OpenAI's, Anthropic's and Ollama's APIs, llama-server's and vLLM's routes, and \
     this server's own.";
+
+/// Whether a route answers with events where its body asks for a stream.
+pub(crate) fn streams_events(path: &str) -> bool {
+    let streams = |answer| matches!(answer, &Answer::Streamed(_, operations::EVENTS));
+    OPERATIONS.iter().any(|one| one.path == path && streams(&one.answer))
+}
 
 /// What the URL of a route may ask. The files of the page and what is refused whatever it asks have no operation, and
 /// know no names.
@@ -71,7 +77,7 @@ fn rendered(app: &App) -> &Rendered {
 mod tests {
     use std::collections::BTreeSet;
 
-    use transport::openapi::{Answer, Body, Operation, with_hints};
+    use transport::openapi::{Body, Operation, with_hints};
 
     use super::*;
     use crate::routes::routes;
@@ -79,8 +85,7 @@ mod tests {
     #[test]
     fn every_route_has_an_operation_and_no_other_has() {
         // The page's files, and what Ollama's clients are told is not here.
-        let is_fixed =
-            |path: &str| ["pull", "push", "create", "copy", "delete"].iter().any(|word| path == format!("/api/{word}"));
+        let is_fixed = |path: &str| ["push", "create", "copy"].iter().any(|word| path == format!("/api/{word}"));
         let is_told = |path: &str| !path.contains('.') && path != "/" && !is_fixed(path);
         let there: BTreeSet<(&str, &str)> = routes().filter(|(_, path)| is_told(path)).collect();
         let told: BTreeSet<(&str, &str)> =

@@ -16,7 +16,7 @@ const LLAMA: &ApiGroup = &ApiGroup { name: "llama-server and vLLM", error: "Erro
 const OWN: &ApiGroup = &ApiGroup { name: "twostroke", error: "Error" };
 const WATCH: &ApiGroup = &ApiGroup { name: "the page", error: "Error" };
 
-const EVENTS: &str = "text/event-stream";
+pub(super) const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -35,6 +35,7 @@ const BATCH: Body = Body::Json(&[&openai_shapes::BATCH], &[]);
 const MESSAGES: Body = Body::Json(&[&anthropic::shapes::MESSAGES], anthropic::HINTS);
 const COUNT: Body = Body::Json(&[&anthropic::shapes::COUNT], anthropic::HINTS);
 const SHOW: Body = Body::Json(&[&ollama::shapes::SHOW], &[]);
+const PULL: Body = Body::Json(&[&ollama::shapes::PULL], &[]);
 const OLLAMA_CHAT: Body = Body::Json(&[&ollama::shapes::CHAT], ollama::HINTS);
 const OLLAMA_GENERATE: Body = Body::Json(&[&ollama::shapes::GENERATE], ollama::HINTS);
 const OLLAMA_EMBED: Body = Body::Json(&[&ollama::shapes::EMBED], ollama::HINTS);
@@ -117,6 +118,11 @@ pub(super) static OPERATIONS: &[Operation] = &[
     post("/api/generate", OLLAMA, "Answer a text", OLLAMA_GENERATE, Streamed("OllamaGenerate", LINES)),
     post("/api/embed", OLLAMA, "Vectors of texts", OLLAMA_EMBED, Json("OllamaEmbeddings")),
     post("/api/embeddings", OLLAMA, "The vector of a text", OLLAMA_EMBED_ONE, Json("OllamaEmbedding")),
+    post("/api/pull", OLLAMA, "Download a model, where the server allows that", PULL, Streamed("Object", LINES)),
+    Operation {
+        body: PULL,
+        ..delete("/api/delete", OLLAMA, "Remove a model from the disk, where the server allows that", Json("Object"))
+    },
     post("/completion", LLAMA, "Continue a text", LLAMA_COMPLETE, Streamed("LlamaCompletion", EVENTS)),
     post("/infill", LLAMA, "Fill a gap in a file", INFILL, Streamed("LlamaCompletion", EVENTS)),
     post("/completions", LLAMA, "/v1/completions", COMPLETE, Streamed("Completion", EVENTS)),

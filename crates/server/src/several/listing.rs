@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use engine::UnixNanos;
 use residency::{Place, Standing};
 use serde_json::{Value, json};
+use telemetry::metrics::limit_percent;
 use telemetry::time_format;
 use transport::error::{ApiError, ErrorFormat};
 use transport::json::json_body;
@@ -24,7 +25,7 @@ pub(super) async fn answer(app: &Arc<App>, several: &Arc<Several>, request: Requ
     let route = request.extensions().get::<MatchedPath>().map_or_else(String::new, |path| path.as_str().to_owned());
     match &*route {
         "/metrics" => all_metrics(app, several, request, next).await,
-        "/v1/models/{*model}" => one(several, request, next).await,
+        "/v1/models/{*model}" => one(app, several, request, next).await,
         "/v1/models" if ErrorFormat::are_anthropics(request.headers()) => anthropics(several, request, next).await,
         "/api/tags" | "/api/ps" => ollamas(app, several, &route, request, next).await,
         _ => openais(several, request, next).await,
@@ -89,7 +90,7 @@ fn anthropics_card(name: &str, model: &KnownModel) -> Value {
     })
 }
 
-async fn one(several: &Arc<Several>, request: Request, next: Next) -> Response {
+async fn one(app: &App, several: &Arc<Several>, request: Request, next: Next) -> Response {
     let path = request.uri().path().trim_start_matches("/v1/models/").to_owned();
     // Read as a path: in a query these mean something else.
     let in_a_query = format!("name={}", path.replace('+', "%2B").replace('&', "%26"));
@@ -102,7 +103,10 @@ async fn one(several: &Arc<Several>, request: Request, next: Next) -> Response {
             json_body(anthropics_card(&name, &model).to_string())
         }
         Some((model, id)) => json_body(card(&name, &model, &several.manager.standing(id)).to_string()),
-        None => next.run(request).await,
+        None => {
+            let response = next.run(request).await;
+            several.with_near_names(app, &name, response).await.unwrap_or_else(ApiError::into_response)
+        }
     }
 }
 
@@ -161,7 +165,10 @@ async fn ollamas(app: &Arc<App>, several: &Arc<Several>, route: &str, request: R
                 entry["size"] = model.file_bytes.into();
                 entries.push(entry);
             } else if is_here {
-                entries.push(running(model, &standing, now));
+                let mut entry = running(model, &standing, now);
+                let guest = several.manager.peek(*id).map(|guest| guest.app);
+                entry["limit_percent"] = guest.map(|app| limit_percent(&*app.engine, &app.model.demands)).into();
+                entries.push(entry);
             }
         }
     })

@@ -72,7 +72,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     let mut hints = hints::take_of(&mut body, HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.model.names[0].clone());
-    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
+    let model = served(app, &name).ok_or_else(|| app.unknown_model(&name))?;
     let text = |(at, item)| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
         _ => Err(wrong_type(format!("{field}[{at}]"), "a text")),

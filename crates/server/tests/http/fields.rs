@@ -47,7 +47,7 @@ fn told<'a>(answer: &'a Answer, header: &str) -> Option<&'a str> {
 }
 
 /// The number of hints of both routes.
-const OF_BOTH: usize = 11;
+const OF_BOTH: usize = 12;
 
 #[test]
 fn hints_change_no_token_and_are_named_in_the_answer() {
@@ -64,13 +64,13 @@ fn hints_change_no_token_and_are_named_in_the_answer() {
         ("stream_options.include_obfuscation", json!(true)),
         ("backend_sampling", json!(false)),
         ("t_max_prompt_ms", json!(500)),
+        ("keep_alive", json!("5m")),
         ("store", json!(true)),
         ("verbosity", json!("low")),
         ("usage", json!({"include": true})),
         ("provider", json!({"order": ["a"]})),
         ("models", json!(["a", "b"])),
         ("route", json!("fallback")),
-        ("keep_alive", json!("5m")),
         ("chat_id", json!("c")),
         ("conversation_id", json!("c")),
         ("user_id", json!("u")),

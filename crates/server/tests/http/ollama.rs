@@ -398,16 +398,16 @@ fn a_template_of_a_request_is_run_where_the_server_allows_that() {
 #[test]
 fn models_come_and_go_with_the_server_alone() {
     let host = Host::start();
-    for (method, path) in [
-        ("POST", "/api/pull"),
-        ("POST", "/api/push"),
-        ("POST", "/api/create"),
-        ("POST", "/api/copy"),
-        ("DELETE", "/api/delete"),
+    for (method, path, status, said) in [
+        ("POST", "/api/push", 501, "-m"),
+        ("POST", "/api/create", 501, "-m"),
+        ("POST", "/api/copy", 501, "-m"),
+        ("POST", "/api/pull", 403, "--allow-pull"),
+        ("DELETE", "/api/delete", 403, "--allow-pull"),
     ] {
         let answer = host.send(method, path, &[("content-type", "application/json"), ("connection", "close")], b"{}");
-        assert_eq!(answer.status, 501, "{path}");
-        assert!(answer.json()["error"].as_str().unwrap().contains("-m"), "{path}");
+        assert_eq!(answer.status, status, "{path}");
+        assert!(answer.json()["error"].as_str().unwrap().contains(said), "{path}");
     }
     assert_eq!(host.get("/api/nothing").status, 404);
     assert!(host.get("/api/nothing").json()["error"].is_string());

@@ -89,7 +89,8 @@ fn every_field_of_the_document_is_known_and_has_its_type() {
     let bodies = bodies(&document);
     assert!(bodies.len() > 20, "they are found: {}", bodies.len());
     let mut fields = 0;
-    for (path, schema) in bodies {
+    // One is refused before its body is read, unless the operator allows it.
+    for (path, schema) in bodies.into_iter().filter(|(path, _)| *path != "/api/pull") {
         for (name, property) in schema["properties"].as_object().unwrap() {
             fields += 1;
             let answer = host.post(path, &with(schema, name, fit(property)));

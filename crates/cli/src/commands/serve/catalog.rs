@@ -2,17 +2,19 @@
 //! those of the cache where they are served on demand. Nothing is downloaded for a request.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use checkpoint::Checkpoint;
 use engine::{Observe, Starting};
+use hub::{DownloadEvent, HubError};
 use launch::{Chosen, Settings};
 use model::ModelConfig;
 use plan::units::bytes;
 use protocol::Nanos;
 use residency::{Facts, LoadingReport, Rules};
-use server::{Catalog, KnownModel, OtherModels};
+use server::{ApiError, Catalog, KnownModel, OtherModels};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -37,10 +39,13 @@ struct CatalogOfServe {
     settings: Settings,
     keep_alive: Option<Duration>,
     memory: u64,
-    /// What was read of each, by its entry.
-    known: Mutex<BTreeMap<String, Known>>,
+    /// What was read of each, by its entry, and when its files had been written.
+    known: Mutex<BTreeMap<String, (Option<u64>, Known)>>,
     /// The first model's names, which no other has.
     first: Vec<String>,
+    /// What the first model was started with.
+    first_model: Option<String>,
+    may_pull: bool,
 }
 
 #[derive(Clone)]
@@ -58,7 +63,11 @@ pub(super) fn others(
     first: &[String],
     room: u64,
 ) -> Result<Option<OtherModels>, Failure> {
-    if !wants_several(flags)? {
+    let has_several = wants_several(flags)?;
+    if flags.allow_pull && !(has_several && is_on_demand(flags)) {
+        return Err(Failure::usage("--allow-pull: what is downloaded has to be served on demand: add --on-demand"));
+    }
+    if !has_several {
         return Ok(None);
     }
     if super::first_entry(flags).is_some_and(|first| first.keep_alive.is_some()) {
@@ -90,12 +99,14 @@ pub(super) fn others(
         memory,
         known: Mutex::default(),
         first: first.to_vec(),
+        first_model: super::name(flags).map(str::to_owned),
+        may_pull: flags.allow_pull,
     };
     let mut taken = first.to_vec();
     let mut pinned = 0;
     for entry in &catalog.entries {
         // A name that is none is said before anything is served; what is not here is downloaded now.
-        models::open_for("serve", &entry.model)?;
+        models::open_with(&entry.model, "serve", !flags.force)?;
         let known = catalog.read(entry).map_err(|problem| Failure::usage(format!("{}: {problem}", entry.model)))?;
         if let Some(name) = known.model.names.iter().find(|name| name.is_empty() || taken.contains(name)) {
             let why = "of several models each has names of its own: \"name\" in --models gives it some";
@@ -103,7 +114,7 @@ pub(super) fn others(
         }
         taken.extend(known.model.names.iter().cloned());
         pinned += if entry.pin { known.model.facts.bytes } else { 0 };
-        catalog.known.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.key(), known);
+        catalog.known.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.key(), (None, known));
     }
     if pinned > memory {
         let [needed, memory] = [pinned, memory].map(bytes);
@@ -143,19 +154,19 @@ fn is_on_demand(flags: &ServeFlags) -> bool {
 
 impl CatalogOfServe {
     /// What was read of it, or is now. What cannot be read is no model that could be served, yet.
-    fn known(&self, entry: &ModelEntry) -> Option<Known> {
+    fn known(&self, (entry, written): &(ModelEntry, Option<u64>)) -> Option<Known> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.get(&entry.key()) {
+        if let Some((_, found)) = known.get(&entry.key()).filter(|(then, _)| then == written) {
             return Some(found.clone());
         }
         let found = self.read(entry).ok()?;
-        known.insert(entry.key(), found.clone());
+        known.insert(entry.key(), (*written, found.clone()));
         Some(found)
     }
 
     /// What its headers say. No weight is read.
     fn read(&self, entry: &ModelEntry) -> Result<Known, String> {
-        let checkpoint = models::open_here("serve", &entry.model).map_err(said)?;
+        let checkpoint = models::open_here("serve", &entry.model).map_err(models::said)?;
         let config = ModelConfig::load(&checkpoint).map_err(|error| error.to_string())?;
         let chosen = self.settings.model.choose(&checkpoint).map_err(|error| error.to_string())?;
         let context = config.max_position_embeddings.min(entry.max_model_len.unwrap_or(usize::MAX));
@@ -199,14 +210,14 @@ impl CatalogOfServe {
         Ok(Known { model, settings, chosen })
     }
 
-    /// Those that are named, then those of the cache.
-    fn all(&self) -> Vec<ModelEntry> {
+    /// Those that are named, then those of the cache with when they were written.
+    fn all(&self) -> Vec<(ModelEntry, Option<u64>)> {
         let cached = match self.is_on_demand {
             true => hub::cached(&environment::variables().hub).unwrap_or_default(),
             false => Vec::new(),
         };
-        let cached = cached.iter().map(|model| ModelEntry::of(&model.id));
-        self.entries.iter().cloned().chain(cached).collect()
+        let cached = cached.iter().map(|model| (ModelEntry::of(&model.id), model.written));
+        self.entries.iter().map(|entry| (entry.clone(), None)).chain(cached).collect()
     }
 }
 
@@ -222,12 +233,36 @@ impl Catalog for CatalogOfServe {
         known.collect()
     }
 
+    fn may_pull(&self) -> bool {
+        self.may_pull
+    }
+
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(DownloadEvent<'_>) -> bool) -> Result<(), ApiError> {
+        let name = of_the_hub(name)?;
+        hub::resolve(&name, &environment::variables().hub, progress).map(|_| ()).map_err(|error| not_stored(&error))
+    }
+
+    fn delete(&self, name: &str, in_memory: &dyn Fn(&str) -> bool) -> Result<(), ApiError> {
+        let (name, hub) = (of_the_hub(name)?, environment::variables().hub);
+        let id = repository(&name);
+        let is_it = |model: &str| hub::canonical(model, &hub).is_ok_and(|meant| repository(&meant) == id);
+        let is_loaded = |known: Known| in_memory(&known.model.names[0]);
+        let found = hub::find_cached(id, &hub).map_err(|error| not_stored(&error))?;
+        let is_first = self.first_model.as_deref().is_some_and(is_it);
+        if is_first || self.all().iter().any(|entry| is_it(&entry.0.model) && self.known(entry).is_some_and(is_loaded))
+        {
+            let how = if is_first { "it is the first of this server, which stays" } else { "keep_alive 0 unloads it" };
+            return Err(ApiError::model_in_use(format!("{id} is in memory: {how}.")));
+        }
+        hub::remove_cached(&found).map_err(|error| not_stored(&error))
+    }
+
     fn start(&self, name: &str, report: &LoadingReport) -> Result<Arc<dyn Observe>, String> {
         let is_it = |known: &Known| known.model.names[0] == name;
         let entries = self.all();
-        let found = entries.iter().find_map(|entry| Some((entry, self.known(entry).filter(is_it)?)));
+        let found = entries.iter().find_map(|entry| Some((&entry.0, self.known(entry).filter(is_it)?)));
         let (entry, Known { settings, chosen, .. }) = found.ok_or("it is gone")?;
-        let checkpoint = models::open_here("serve", &entry.model).map_err(said)?;
+        let checkpoint = models::open_here("serve", &entry.model).map_err(models::said)?;
         let started = settings.start(&checkpoint, chosen, &mut |starting| {
             if let Starting::Loading(progress) = starting {
                 report.at(progress.bytes_done, progress.bytes_total);
@@ -238,11 +273,41 @@ impl Catalog for CatalogOfServe {
     }
 }
 
-/// What a person would be told.
-fn said(failure: Failure) -> String {
-    match failure {
-        Failure::Usage(message) | Failure::Failed(message) => message,
-        Failure::OutputClosed | Failure::Interrupted | Failure::Said(_) => "it was interrupted".to_owned(),
+/// The hub's name of what a client asks for: no path of this machine, and not the built-in model.
+fn of_the_hub(name: &str) -> Result<String, ApiError> {
+    let plain = "a model is named by a short name, or by ORG/NAME of the hub, with :QUANT for one GGUF file.";
+    let meant = hub::canonical(name, &environment::variables().hub).map_err(|error| not_stored(&error))?;
+    match models::is_hub_id(repository(&meant)) && !Path::new(&meant).exists() {
+        true => Ok(meant),
+        false => Err(ApiError::bad_request(plain).with_param("model")),
+    }
+}
+
+/// `org/name` of `org/name[@revision][:QUANT]`.
+fn repository(name: &str) -> &str {
+    name.split(['@', ':']).next().unwrap_or_default()
+}
+
+/// Why a model was not downloaded or removed, without paths of this machine.
+fn not_stored(error: &HubError) -> ApiError {
+    let gone = "there is no such model on the hub, or it is private.";
+    match error {
+        HubError::NoModel { .. } | HubError::NoRevision { .. } => ApiError::no_such_model(gone.to_owned()),
+        HubError::NotCached { .. } => ApiError::no_such_model("it is not on the disk of this server.".to_owned()),
+        HubError::UnknownName { .. } => ApiError::no_such_model(format!("{error}.")),
+        HubError::NoQuant { .. } | HubError::NotAModel { .. } | HubError::Refused { .. } => {
+            ApiError::bad_request(format!("{error}.")).with_param("model")
+        }
+        HubError::NoRoom { bytes: needs, free, .. } => {
+            let [needs, free] = [needs, free].map(|count| bytes(*count));
+            ApiError::no_room_on_disk(format!("the disk of this server has {free} free, and the model needs {needs}."))
+        }
+        HubError::DiskFull { .. } => ApiError::no_room_on_disk("the disk of this server is full.".to_owned()),
+        HubError::Offline { .. } => ApiError::machine_busy("this server is offline (HF_HUB_OFFLINE)."),
+        error => {
+            tracing::warn!(%error, "a model was not downloaded or removed");
+            ApiError::machine_busy("the download failed, or the removal: ask again.")
+        }
     }
 }
 

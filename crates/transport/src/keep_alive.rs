@@ -1,26 +1,29 @@
-//! `keep_alive`: how long a model stays in memory without requests, as Ollama's clients say it.
+//! How long a model stays in memory without requests: `keep_alive` in a request, as Ollama's clients say it, and
+//! `--keep-alive`.
 
 use std::time::Duration;
 
+use crate::error::{ApiError, ApiResult};
 use serde_json::Value;
-use transport::error::{ApiError, ApiResult};
 
-/// Seconds, or a text such as `5m`, `1h30m` or `300ms`; below 0: without end, which is `None`.
-pub(super) fn read(value: &Value) -> ApiResult<Option<Duration>> {
-    let wrong = || {
-        let message = "keep_alive must be seconds, or a duration such as '5m' or '1h30m'; below 0: without end.";
-        ApiError::bad_request(message).with_param("keep_alive")
-    };
-    let seconds = match value {
-        Value::Number(number) => number.as_f64().ok_or_else(wrong)?,
-        Value::String(text) => seconds(text).ok_or_else(wrong)?,
-        _ => return Err(wrong()),
-    };
-    if !seconds.is_finite() {
-        return Err(wrong());
-    }
+/// Seconds, or a text such as `5m`, `1h30m` or `300ms`; below 0, or `forever`: without end, which is `None`. What it must
+/// be, where it is none of these.
+pub fn keep_alive(text: &str) -> Result<Option<Duration>, &'static str> {
+    let stays = if text == "forever" { Some(-1.0) } else { seconds(text) };
     // Longer than any server runs.
-    Ok((seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(1e9))))
+    let stays = stays.filter(|seconds| seconds.is_finite()).map(|seconds| seconds.min(1e9));
+    let stays = stays.ok_or("must be seconds, a duration such as 5m or 1h30m, or forever; below 0: without end")?;
+    Ok((stays >= 0.0).then(|| Duration::from_secs_f64(stays)))
+}
+
+/// The same in a request.
+pub fn read(value: &Value) -> ApiResult<Option<Duration>> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        // No duration is a list or a truth.
+        other => other.to_string(),
+    };
+    keep_alive(&text).map_err(|wrong| ApiError::bad_request(format!("keep_alive {wrong}.")).with_param("keep_alive"))
 }
 
 /// A number alone is of seconds, as in Ollama.
@@ -74,13 +77,15 @@ mod tests {
             (json!(-1), None),
             (json!("-1"), None),
             (json!("-5m"), None),
-            (json!("1e9h"), None),
+            (json!("forever"), None),
+            (json!("24h"), Some(86400.0)),
         ];
-        for (value, wanted) in &table[..12] {
+        for (value, wanted) in &table {
             assert_eq!(read(value).unwrap().map(|stays| stays.as_secs_f64()), *wanted, "{value}");
         }
-        for value in [&table[12].0, &json!("abc"), &json!("5 m"), &json!("m"), &json!(""), &json!([]), &json!(true)] {
-            assert!(read(value).is_err(), "{value}");
+        let wrong = ["1e9h", "abc", "5 m", "m", "", "nan", "inf", "NaNh"];
+        for value in wrong.into_iter().map(Value::from).chain([json!([]), json!(true), json!(null)]) {
+            assert!(read(&value).is_err(), "{value}");
         }
     }
 }
