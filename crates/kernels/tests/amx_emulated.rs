@@ -21,7 +21,7 @@ use testing::Dice;
 
 /// A proof of AMX: real, or by grace of the emulator. `None`, with a line that says so, where there is no AVX-512
 /// beside it: tile kernels unpack and rescale with vectors.
-fn tiles() -> Option<Amx> {
+pub(crate) fn tiles() -> Option<Amx> {
     let Some(vectors) = Avx512::detect() else {
         eprintln!("skipped: the tile path needs AVX-512 beside it");
         return None;

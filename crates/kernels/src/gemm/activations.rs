@@ -46,7 +46,8 @@ impl Activations<'_> {
         let scaled = if self.scaled { rows.clone() } else { 0..0 };
         let lists = PLANES * self.capacity;
         Activations {
-            bytes: &self.bytes[rows.start * self.stride..rows.end * self.stride],
+            // The rows behind a part are its padding for tiles.
+            bytes: &self.bytes[rows.start * self.stride..],
             scales: &self.scales[scaled.clone()],
             outliers: &self.outliers[scaled.start * lists..scaled.end * lists],
             counts: &self.counts[scaled.start * PLANES..scaled.end * PLANES],
@@ -93,9 +94,17 @@ pub(crate) struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
+    /// Lists of no row.
+    pub(crate) const NONE: Lists<'static> = Lists { outliers: &[], counts: &[], capacity: 0 };
+
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
         self.counts.len() / PLANES
+    }
+
+    /// Whether no row has any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.iter().all(|&count| count == 0)
     }
 
     #[inline(always)]
@@ -148,7 +157,8 @@ impl Scratch {
         let rows = x.len() / width;
         let stride = stride(format, width);
         let scaled_rows = if format.is_int8() { rows } else { 0 };
-        self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
+        let padded = rows + format.padding();
+        self.rows.reserve(padded * stride).expect("memory for the activations of one matrix product");
         self.scales.reserve(scaled_rows).expect("memory for row scales");
         let list = max_outliers(width);
         self.outliers.reserve(scaled_rows * PLANES * list).expect("memory for outliers");
@@ -182,7 +192,7 @@ impl Scratch {
             pool.tasks(parts, &|part| convert(part, share(rows, parts, part)));
         }
         Activations {
-            bytes: &self.rows[..rows * stride],
+            bytes: &self.rows[..padded * stride],
             stride,
             scaled: format.is_int8(),
             scales: &self.scales[..scaled_rows],
@@ -197,6 +207,8 @@ impl Scratch {
 /// sets.
 fn stride(format: Format, width: usize) -> usize {
     let bytes = match format {
+        Format::TileInt8 => return odd_lines(width.next_multiple_of(64)),
+        Format::TileBf16 => return odd_lines(width.next_multiple_of(32) * 2),
         Format::Int8 => width.next_multiple_of(64) + (width.div_ceil(INT8_GROUP) * 4).next_multiple_of(64),
         Format::Int8Grouped => width.next_multiple_of(64) / GROUP * (GROUP + 4),
         Format::Int8By32 => width.next_multiple_of(64) / 32 * (32 + 4),
@@ -205,6 +217,11 @@ fn stride(format: Format, width: usize) -> usize {
         Format::Wide => width.next_multiple_of(32) * 4,
     };
     if bytes.is_multiple_of(2048) { bytes + 64 } else { bytes }
+}
+
+/// Bytes of an odd number of cache lines: rows of a tile at such a distance are in different cache sets.
+fn odd_lines(bytes: usize) -> usize {
+    ((bytes / 64) | 1) * 64
 }
 
 /// The conversion, inlined into a function of each instruction set; for `reached` see [`quantize_by`].
@@ -229,7 +246,8 @@ pub(crate) unsafe fn prepare(rows: PrepareRows<'_>, reached: impl Reached) {
                         *corrections.add(group) = u32::from((-8 * sum) as u16);
                     }
                 }
-                Format::Bf16 => {
+                Format::TileInt8 => drop(quantize_into(&rows, reached, row, x)),
+                Format::Bf16 | Format::TileBf16 => {
                     let to = std::slice::from_raw_parts_mut(bytes.cast::<u16>(), rows.stride / 2);
                     to[x.len()..].fill(0);
                     for (to, &x) in to.iter_mut().zip(x) {
