@@ -227,11 +227,14 @@ fn tile_instructions_of_a_product() {
         (uneven, 512, 896, 896, 2, 1_072, 143),
         (uneven, 64, 64, 4_864, 2, 1_120, 132),
     ];
-    for (kind, rows, out_features, in_features, digits, loads, stores) in table {
+    let count = |kind, rows, out_features, in_features, x: X| {
         let matrix = packed(1, kind, MatrixShape { out_features, in_features }, &cpu);
-        let x = X::None.rows(&mut Dice::new(2), rows, in_features);
+        let x = x.rows(&mut Dice::new(2), rows, in_features);
         let mut out = vec![0f32; rows * out_features];
-        let counts = emulator::counts(|| cpu.linear(&x, &matrix, None, Out::Store(&mut out)));
+        emulator::counts(|| cpu.linear(&x, &matrix, None, Out::Store(&mut out)))
+    };
+    for (kind, rows, out_features, in_features, digits, loads, stores) in table {
+        let counts = count(kind, rows, out_features, in_features, X::None);
         let name = format!("{kind:?}, {rows} rows, {in_features} to {out_features}: {counts:?}");
         let step = if kind == bf16 { 32 } else { 64 };
         let least = rows.div_ceil(16) * out_features.div_ceil(16).next_multiple_of(2) * in_features.div_ceil(step);
@@ -240,4 +243,7 @@ fn tile_instructions_of_a_product() {
         assert!(loaded * 1_000 <= loads * products, "{name}: {} loads", loaded * 1_000 / products);
         assert!(stored * 1_000 <= stores * products, "{name}: {} stores", stored * 1_000 / products);
     }
+    // Quads that all rows list are one more step of two digits, for each 32 rows and pair.
+    let [none, heavy] = [X::None, X::Heavy(5)].map(|x| count(int8, 128, 896, 896, x).products);
+    assert_eq!(heavy - none, 128 / 32 * (896 / 32) * 8);
 }

@@ -63,7 +63,8 @@ fn with_vectors<S: Simd, K: Kernel>(lanes: S, kernel: K, block: gemm::Block, pro
 }
 
 pub(crate) fn tile_panel(proof: TilesProof, product: &Product<'_>, _rows: Range<usize>, _pairs: Range<usize>) {
-    let _ = (product.only_stored(0, 0), Lists::NONE.is_empty(), PackedMatrix::levels);
+    let _ = (product.only_stored(0, 0), product.w.levels(), product.w.ratios(), product.activations.id());
+    let _ = (gemm::Lists::new(&[], &[], 0).is_empty(), gemm::Lists::NONE.rows());
     match proof {}
 }
 

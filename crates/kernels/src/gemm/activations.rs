@@ -8,6 +8,7 @@ use crate::quant::{
 };
 use crate::threads::{Pool, share};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Rows times width from which conversion is worth a separate fork-join.
 const PARALLEL_FROM: usize = 16_384;
@@ -38,9 +39,19 @@ pub(crate) struct Activations<'a> {
     counts: &'a [u32],
     /// Capacity of each list.
     capacity: usize,
+    /// Number of the conversion, for tiles.
+    conversion: u64,
 }
 
+/// What differs for different activations.
+pub(crate) type ActivationsId = (u64, usize);
+
 impl Activations<'_> {
+    /// Those of no other conversion for tiles, and no other part of it, have the same.
+    pub(crate) fn id(&self) -> ActivationsId {
+        (self.conversion, self.bytes.as_ptr().addr())
+    }
+
     /// Those of some rows.
     pub(crate) fn part(&self, rows: Range<usize>) -> Self {
         let scaled = if self.scaled { rows.clone() } else { 0..0 };
@@ -96,6 +107,11 @@ pub(crate) struct Lists<'a> {
 impl<'a> Lists<'a> {
     /// Lists of no row.
     pub(crate) const NONE: Lists<'static> = Lists { outliers: &[], counts: &[], capacity: 0 };
+
+    /// As [`Activations::lists`] are.
+    pub(crate) fn new(outliers: &'a [Outlier], counts: &'a [u32], capacity: usize) -> Lists<'a> {
+        Lists { outliers, counts, capacity }
+    }
 
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
@@ -199,9 +215,13 @@ impl Scratch {
             outliers: &self.outliers[..scaled_rows * PLANES * list],
             counts: &self.counts[..scaled_rows * PLANES],
             capacity: list,
+            conversion: if format.padding() > 0 { CONVERSIONS.fetch_add(1, Relaxed) } else { 0 },
         }
     }
 }
+
+/// Conversions for tiles so far, from 1.
+static CONVERSIONS: AtomicU64 = AtomicU64::new(1);
 
 /// Bytes of a converted row: a multiple of 8. Not a multiple of 2048, since rows at such a distance share a few cache
 /// sets.

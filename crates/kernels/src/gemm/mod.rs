@@ -27,7 +27,7 @@ pub(crate) mod epilogue;
 mod scalar;
 mod tiles;
 
-pub(crate) use activations::{Activations, Lists, Scratch};
+pub(crate) use activations::{Activations, ActivationsId, Lists, Scratch};
 pub(crate) use tiles::Destination;
 
 use crate::accumulation_order::AccumulationOrder;
@@ -607,11 +607,11 @@ impl Product<'_> {
     fn finish(&self, sums: &[[u32; PAIR]], first: usize, pair: usize) {
         let lists = self.activations.lists(first, sums.len());
         // SAFETY: a path is made by proof of its instructions; this panel alone writes these rows and columns.
-        unsafe { self.finish_with::<MAX_ROWS>(self.path.0.finish, lists, sums, first, pair) };
+        unsafe { self.finish_with::<MAX_ROWS>(self.path.0.finish, (lists, std::ptr::null()), sums, first, pair) };
     }
 
     /// As [`Product::finish`] by a function of another kind, for at most `ROWS` rows. `lists`: those of the rows, or of no
-    /// row, if they are empty.
+    /// row, if they are empty; `heavy`: as in [`epilogue::Results`].
     ///
     /// # Safety
     /// The CPU has the function's instructions, and no other thread accesses these rows and columns of the output.
@@ -619,7 +619,7 @@ impl Product<'_> {
     pub(crate) unsafe fn finish_with<const ROWS: usize>(
         &self,
         finish: Finish,
-        lists: Lists<'_>,
+        (lists, heavy): (Lists<'_>, *const [u32; PAIR]),
         sums: &[[u32; PAIR]],
         first: usize,
         pair: usize,
@@ -643,6 +643,7 @@ impl Product<'_> {
             row_scales: self.activations.scales(first, sums.len()),
             lists,
             high: high.as_ptr().cast(),
+            heavy,
             column_scales: to.column_scales,
             bias: to.bias,
             add: to.add,

@@ -23,7 +23,7 @@ pub(super) unsafe fn finish(results: Results<'_>) {
     unsafe {
         match results.class {
             WeightClass::Bf16 => write::<FLOATS>(&results, results.sums.as_ptr().cast()),
-            WeightClass::Int8 | WeightClass::Int4 if results.lists.is_empty() => {
+            WeightClass::Int8 | WeightClass::Int4 if results.heavy.is_null() && results.lists.is_empty() => {
                 write::<INTEGERS>(&results, results.sums.as_ptr().cast());
             }
             WeightClass::Int8 | WeightClass::Int4 => {
@@ -46,11 +46,16 @@ unsafe fn join(results: &Results<'_>, to: *mut f32) {
         for at in [0, 16] {
             // SAFETY: the caller's promise.
             unsafe {
-                let number = |from: *const u32| _mm512_cvtepi32_ps(_mm512_loadu_si512(from.add(at).cast()));
-                let mut joined = number(sums.as_ptr());
-                for (plane, unit) in UNITS.into_iter().enumerate().take(planes) {
-                    let digits = number(results.high.add(row).cast::<u32>().add(plane * PAIR));
-                    joined = _mm512_fmadd_ps(_mm512_set1_ps(unit), digits, joined);
+                let load = |from: *const u32| _mm512_loadu_si512(from.add(at).cast());
+                let mut joined = _mm512_cvtepi32_ps(load(sums.as_ptr()));
+                for (plane, unit) in UNITS.into_iter().enumerate() {
+                    let of_plane = results.high.add(row).cast::<u32>().add(plane * PAIR);
+                    let mut digits = if plane < planes { load(of_plane) } else { _mm512_setzero_si512() };
+                    if plane == 0 && !results.heavy.is_null() {
+                        digits = _mm512_add_epi32(digits, load(results.heavy.add(row).cast()));
+                    }
+                    // Digits that sum to zero change nothing.
+                    joined = _mm512_fmadd_ps(_mm512_set1_ps(unit), _mm512_cvtepi32_ps(digits), joined);
                 }
                 _mm512_storeu_ps(to.add(row * PAIR + at), joined);
             }

@@ -15,6 +15,7 @@ use super::super::proofs::Amx;
 use super::Tiles;
 use super::finish::finish;
 use super::groups::{Folds, Last, Waiting, add_by_ratio};
+use super::heavy::Heavy;
 use super::multiply::{SUMS_STRIDE, TileBlock, bf16_one, bf16_two, int8_one, int8_two};
 use super::plan::{BLOCK_ROWS, BLOCK_SUMS, Cut, GROUP_STEPS, SUMS_BYTES, UNPACKED_BYTES, Visit};
 use super::unpack;
@@ -56,9 +57,16 @@ impl Way {
 #[repr(C, align(64))]
 struct Unpacked([u8; UNPACKED_BYTES]);
 
+/// Memory of a thread's panels.
+#[derive(Default)]
+struct Memory {
+    /// [`SUMS_BYTES`], once tiles are used.
+    sums: Buffer<u32>,
+    heavy: Heavy,
+}
+
 thread_local! {
-    /// Sums of a panel: [`SUMS_BYTES`], once tiles are used.
-    static SUMS: RefCell<Buffer<u32>> = RefCell::new(Buffer::default());
+    static MEMORY: RefCell<Memory> = RefCell::default();
 }
 
 /// Computes rows x pairs of a product with tiles. Activations are in a format for tiles.
@@ -71,17 +79,21 @@ pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
     let mut unpacked = MaybeUninit::<Unpacked>::uninit();
     let mut ungated = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
     let ungated = ungated.as_mut_ptr().cast();
-    SUMS.with_borrow_mut(|sums| {
+    MEMORY.with_borrow_mut(|Memory { sums, heavy }| {
         sums.reserve(SUMS_BYTES / size_of::<u32>()).expect("memory for the sums of a panel");
         let (sums, unpacked) = (sums.as_mut_ptr(), unpacked.as_mut_ptr().cast());
         for rows in cut.panels(rows) {
-            Panel { proof, product, way, rows, sums, unpacked, ungated, folds: Folds::new() }.run(cut, pairs.clone());
+            heavy.find(product, rows.clone());
+            let heavy = &mut *heavy;
+            Panel { heavy, proof, product, way, rows, sums, unpacked, ungated, folds: Folds::new() }
+                .run(cut, pairs.clone());
         }
     });
 }
 
 /// Rows whose sums are in memory together.
 struct Panel<'a> {
+    heavy: &'a mut Heavy,
     /// `[32][32]`: gate and up, before they become results.
     ungated: *mut f32,
     proof: Amx,
@@ -170,7 +182,7 @@ impl<'a> Panel<'a> {
         Rows { first, count: BLOCK_ROWS.min(self.rows.end - first), sums, block }
     }
 
-    fn plain(&self, visit: &Visit, rows: &Rows) {
+    fn plain(&mut self, visit: &Visit, rows: &Rows) {
         let mut block = rows.block;
         // Sums that are results go where these belong.
         let direct = match (visit.last && rows.count == BLOCK_ROWS, self.product.w.class()) {
@@ -195,7 +207,7 @@ impl<'a> Panel<'a> {
         }
     }
 
-    fn digits(&self, visit: &Visit, rows: &Rows) {
+    fn digits(&mut self, visit: &Visit, rows: &Rows) {
         for strip in 0..2 {
             let at = strip * BLOCK_SUMS;
             // SAFETY: as in `plain`; sums and unpacked tiles are those of two strips.
@@ -261,13 +273,20 @@ impl<'a> Panel<'a> {
     }
 
     /// Sums of a block become results.
-    fn finish(&self, sums: *const u32, first: usize, count: usize, pair: usize) {
-        let lists = self.product.activations.lists(first, count);
-        let lists = if lists.is_empty() { Lists::NONE } else { lists };
+    fn finish(&mut self, sums: *const u32, first: usize, count: usize, pair: usize) {
+        let (proof, product) = (self.proof.avx512(), self.product);
         // SAFETY: the sums of these rows were written; the proof is that of `finish`; each row and pair is in one panel.
         unsafe {
             let sums = std::slice::from_raw_parts(sums.cast::<[u32; PAIR]>(), count);
-            self.product.finish_with::<BLOCK_ROWS>(finish, lists, sums, first, pair);
+            if self.heavy.is_empty() {
+                let lists = product.activations.lists(first, count);
+                let lists = if lists.is_empty() { Lists::NONE } else { lists };
+                return product.finish_with::<BLOCK_ROWS>(finish, (lists, null()), sums, first, pair);
+            }
+            let mut heavy = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
+            self.heavy.multiply(proof, product, first, pair, heavy.as_mut_ptr().cast());
+            let digits = (self.heavy.rest(first, count), heavy.as_ptr().cast());
+            product.finish_with::<BLOCK_ROWS>(finish, digits, sums, first, pair);
         }
     }
 }

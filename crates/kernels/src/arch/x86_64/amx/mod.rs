@@ -4,6 +4,7 @@ pub(crate) mod attention;
 mod finish;
 pub(crate) mod gemm;
 mod groups;
+mod heavy;
 pub(crate) mod low_rank;
 pub(crate) mod multiply;
 mod plan;

@@ -66,8 +66,7 @@ pub(super) unsafe fn digits(_proof: Avx512, steps: &[u8], levels: &[i8; 16], to:
                 // Strip `part / 2`, group `part % 2`: half a tile of each digit.
                 // SAFETY: a step is 64 ratios and two tiles of 512 bytes, and becomes four of 1024.
                 unsafe {
-                    let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().add(part * 16).cast()));
-                    let ratios = _mm512_mask_blend_epi16(ODD_WORDS, ratios, _mm512_slli_epi32::<16>(ratios));
+                    let ratios = ratios(from.as_ptr().add(part * 16));
                     let from = from.as_ptr().add(INT4_RATIOS + part * (INT4_TILE / 2));
                     let to = to.add(part / 2 * strip + step * 2 * TILE + part % 2 * (TILE / 2));
                     for line in 0..4 {
@@ -88,9 +87,19 @@ pub(super) unsafe fn digits(_proof: Avx512, steps: &[u8], levels: &[i8; 16], to:
     unsafe { unpack(steps, levels, to) }
 }
 
-/// The upper halves of 32-bit elements.
 const ODD_WORDS: __mmask32 = 0xaaaa_aaaa;
 const ODD_BYTES: __mmask64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// The ratios of 16 columns, each twice as 16 bits.
+///
+/// # Safety
+/// There are 16.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn ratios(from: *const u8) -> __m512i {
+    // SAFETY: the caller's promise.
+    let ratios = _mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(from.cast()) });
+    _mm512_mask_blend_epi16(ODD_WORDS, ratios, _mm512_slli_epi32::<16>(ratios))
+}
 
 /// High and low digits of the products of bytes with 16-bit ratios: the low one is the product's low byte as a signed
 /// number, the high one what is left, which rounds it by 128.
