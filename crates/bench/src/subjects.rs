@@ -53,7 +53,8 @@ const FORWARD: &str = "The forward pass in the shapes of both phases: -p, -n, -d
 const MIXED: &str =
     "Steps of -B streams that decode, of a chunk of -p prompt tokens, and of both in one, behind -d tokens";
 const NODES: &str = "The forward pass on one memory node and split over several, in turns";
-const PRODUCTS: &str = "Matrix products in the shapes of a model of 0.5B parameters, by class of weights and rows";
+const PRODUCTS: &str =
+    "Matrix products in the shapes of models of 0.5B and 7B parameters, by class of weights and rows";
 const ATTENTION: &str = "Attention of both phases over a cache far larger than the CPU's";
 const LOW_RANK: &str = "The products of adapters of --lora-rank, for the projections of a model of 0.5B parameters";
 const REGIONS: &str = "A fork and join of the threads that compute, beside the machine's own floor";

@@ -12,7 +12,7 @@ use crate::common;
 use crate::common::emulator;
 use crate::common::low_rank;
 
-use common::{Case, KINDS, SHAPES, cases};
+use common::{Case, cases};
 use kernels::Cpu;
 use kernels::isa::{Amx, Avx512};
 use kernels::threads::max_threads;
@@ -21,7 +21,7 @@ use testing::Dice;
 
 /// A proof of AMX: real, or by grace of the emulator. `None`, with a line that says so, where there is no AVX-512
 /// beside it: tile kernels unpack and rescale with vectors.
-fn tiles() -> Option<Amx> {
+pub(crate) fn tiles() -> Option<Amx> {
     let Some(vectors) = Avx512::detect() else {
         eprintln!("skipped: the tile path needs AVX-512 beside it");
         return None;
@@ -50,19 +50,6 @@ fn tiles_return_the_bits_of_the_definition() {
     if Amx::detect().is_none() {
         for (name, count) in emulator::executed() {
             assert!(count.load(Relaxed) > 0, "no {name} was executed: these were not the tile kernels");
-        }
-    }
-}
-
-#[test]
-fn every_row_count_of_both_tile_shapes() {
-    let Some(tiles) = tiles() else { return };
-    let cpu = Cpu::with_tiles(Some(1), tiles).unwrap();
-    for shape in SHAPES.into_iter().take(5) {
-        for kind in KINDS {
-            for rows in 1..=33 {
-                Case::new(2_000 + rows as u64, kind, shape, rows).check(&cpu);
-            }
         }
     }
 }

@@ -14,4 +14,6 @@ mod pointwise;
 mod routing;
 mod states;
 mod threads;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
 mod twins;

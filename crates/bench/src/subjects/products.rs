@@ -3,7 +3,7 @@
 //! Few rows are judged by memory, many rows by arithmetic. Weights rotate through copies larger than the caches
 //! together, as the layers of a model do.
 
-use kernels::{Cpu, Device, HostBackend, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
+use kernels::{Buffer, Cpu, Device, HostBackend, Int4Source, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
 use roofline::{PassWork, peak};
 
 use crate::limits::peaks_now;
@@ -11,10 +11,26 @@ use crate::rows::{Against, Rows};
 use crate::setup::{BenchError, BenchSetup};
 use crate::timing::Timing;
 
-/// The products of a 0.5B model: name, outputs, inputs.
-const PRODUCTS: [(&str, usize, usize); 5] =
-    [("qkv", 1_152, 896), ("o", 896, 896), ("gate_up", 9_728, 896), ("down", 896, 4_864), ("head", 151_936, 896)];
-const ROWS: [usize; 6] = [1, 4, 8, 32, 128, 512];
+/// The products of a 0.5B model, and one of a 7B model: name, outputs, inputs.
+const PRODUCTS: [(&str, usize, usize); 6] = [
+    ("qkv", 1_152, 896),
+    ("o", 896, 896),
+    ("gate_up", 9_728, 896),
+    ("down", 896, 4_864),
+    ("7B o", 4_096, 4_096),
+    (HEAD, 151_936, 896),
+];
+/// Computed for the rows that are sampled, which are few.
+const HEAD: &str = "head";
+const ROWS: [usize; 7] = [1, 4, 8, 32, 128, 512, 2_048];
+const ROWS_OF_HEAD: [usize; 3] = [1, 4, 8];
+/// Weights: name, class, and whether int4 has even levels, as files have.
+const WEIGHTS: [(&str, WeightClass, bool); 4] = [
+    ("int4", WeightClass::Int4, false),
+    ("int4 even", WeightClass::Int4, true),
+    ("int8", WeightClass::Int8, false),
+    ("bf16", WeightClass::Bf16, false),
+];
 /// Weights that a measurement passes over: far more than the caches hold.
 const BYTES_IN_ROTATION: usize = 192 << 20;
 
@@ -22,16 +38,16 @@ const BYTES_IN_ROTATION: usize = 192 << 20;
 pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(), BenchError> {
     let cpu = setup.cpu()?;
     cpu.set_compute_thread();
-    let classes = [WeightClass::Int4, WeightClass::Int8, WeightClass::Bf16];
-    for class in classes.into_iter().filter(|class| setup.model.weights.is_none_or(|only| only == *class)) {
+    let asked = |class| setup.model.weights.is_none_or(|only| only == class);
+    for (weights, class, even) in WEIGHTS.into_iter().filter(|(_, class, _)| asked(*class)) {
         for (name, out_features, in_features) in PRODUCTS {
-            let matrices = copies(&cpu, MatrixShape { out_features, in_features }, class)?;
+            let matrices = copies(&cpu, MatrixShape { out_features, in_features }, class, even)?;
             let peaks = peaks_now(&cpu, |limits| peak(limits, class))?;
-            for num_rows in ROWS {
-                let samples = time(&cpu, &matrices, num_rows, setup.repetitions);
+            for &num_rows in if name == HEAD { &ROWS_OF_HEAD[..] } else { &ROWS } {
+                let samples = time(&cpu, &matrices, num_rows, setup.repetitions)?;
                 let matrix_flops = 2.0 * (num_rows * out_features * in_features) as f64;
                 let work = PassWork { matrix_flops, bytes: matrices[0].bytes() as f64, ..PassWork::default() };
-                let test = format!("{} {name} {out_features}x{in_features}, {num_rows} rows", class.name());
+                let test = format!("{weights} {name} {out_features}x{in_features}, {num_rows} rows");
                 rows.timed(test, &samples, Against::Limits(work, peaks))?;
             }
         }
@@ -40,29 +56,38 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
 }
 
 /// As many copies of a matrix as fill the rotation.
-fn copies(cpu: &Cpu, shape: MatrixShape, class: WeightClass) -> Result<Vec<PackedMatrix>, BenchError> {
-    let rows = RowSource(&|row, to| {
+fn copies(cpu: &Cpu, shape: MatrixShape, class: WeightClass, even: bool) -> Result<Vec<PackedMatrix>, BenchError> {
+    // 24 random bits, then the next.
+    let next = |state: &mut u32| {
+        *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *state >> 8
+    };
+    let floats = RowSource(&|row, to| {
         let mut state = row as u32;
-        to.iter_mut().for_each(|w| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *w = (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
-        });
+        to.iter_mut().for_each(|w| *w = next(&mut state) as f32 / (1 << 24) as f32 - 0.5);
     });
-    let mut matrices = vec![cpu.pack(shape, class, &rows)?];
+    let nibbles = Int4Source(&|row, q, scales| {
+        let mut state = row as u32;
+        q.iter_mut().for_each(|q| *q = (next(&mut state) >> 20) as i8 - 8);
+        scales.iter_mut().enumerate().for_each(|(group, scale)| *scale = (1 + group % 15) as f32);
+    });
+    let pack = || if even { cpu.pack_int4(shape, &nibbles) } else { cpu.pack(shape, class, &floats) };
+    let mut matrices = vec![pack()?];
     while matrices.len() * matrices[0].bytes() < BYTES_IN_ROTATION {
-        matrices.push(cpu.pack(shape, class, &rows)?);
+        matrices.push(pack()?);
     }
     Ok(matrices)
 }
 
-fn time(cpu: &Cpu, matrices: &[PackedMatrix], rows: usize, repetitions: usize) -> Vec<f64> {
+/// Rows and results are on huge pages, as those of the forward pass.
+fn time(cpu: &Cpu, matrices: &[PackedMatrix], rows: usize, repetitions: usize) -> Result<Vec<f64>, BenchError> {
     let MatrixShape { out_features, in_features } = matrices[0].shape();
-    let x: Vec<f32> = (0..rows * in_features).map(|i| (i * 37 % 101) as f32 * 0.02 - 1.0).collect();
-    let mut out = vec![0f32; rows * out_features];
+    let (mut x, mut out) = (Buffer::zeroed(rows * in_features)?, Buffer::zeroed(rows * out_features)?);
+    x.iter_mut().enumerate().for_each(|(i, x)| *x = (i * 37 % 101) as f32 * 0.02 - 1.0);
     let mut next = 0;
     let [samples] = Timing::of(repetitions).in_turns(|_| {
         cpu.linear(&x, &matrices[next], None, Out::Store(&mut out));
         next = (next + 1) % matrices.len();
     });
-    samples
+    Ok(samples)
 }

@@ -1,29 +1,23 @@
 //! A matrix unit of which no value exists, for machines without one. See [`native`](super::native).
 
 use crate::attention::tile::Page;
-use crate::gemm::Product;
+use crate::gemm::{self, Product};
 use crate::isa::Isa;
 use crate::low_rank::product::{Block, RowTarget};
-use crate::quant::{PackedMatrix, WeightClass};
 use std::ops::Range;
 
 /// Proof of a matrix unit.
 #[derive(Clone, Copy, Debug)]
 pub enum TilesProof {}
 
-/// What only a matrix unit asks of a matrix: named here, so that the compiler goes on looking for code that no machine
-/// uses.
-const _: fn(&PackedMatrix) -> crate::quant::Ratios = PackedMatrix::ratios;
-
 pub(crate) fn tiles(_isa: Isa) -> Option<TilesProof> {
     None
 }
 
-pub(crate) fn tile_panel(proof: TilesProof, _product: &Product<'_>, _rows: Range<usize>, _pairs: Range<usize>) {
-    match proof {}
-}
-
-pub(crate) fn tile_panel_rows(proof: TilesProof, _class: WeightClass, _in_features: usize) -> usize {
+/// It names what only a matrix unit asks of a product, so that the compiler goes on looking for code that no machine uses.
+pub(crate) fn tile_panel(proof: TilesProof, product: &Product<'_>, _rows: Range<usize>, _pairs: Range<usize>) {
+    let _ = (product.only_stored(0, 0), product.w.levels(), product.w.ratios(), product.activations.id());
+    let _ = (gemm::Lists::new(&[], &[], 0).is_empty(), gemm::Lists::NONE.rows());
     match proof {}
 }
 

@@ -7,7 +7,7 @@ use crate::limits::loops::Loop;
 use crate::low_rank::product::{Block, RowTarget};
 use crate::simd::{Kernel, Simd};
 
-pub(crate) use super::no_tiles::{TilesProof as AttentionTiles, low_rank_tiles, tile_panel, tile_panel_rows, tiles};
+pub(crate) use super::no_tiles::{TilesProof as AttentionTiles, low_rank_tiles, tile_panel, tiles};
 use proofs::NarrowProof;
 pub(crate) use proofs::NarrowProof as AttentionPairs;
 

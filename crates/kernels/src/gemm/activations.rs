@@ -8,6 +8,7 @@ use crate::quant::{
 };
 use crate::threads::{Pool, share};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Rows times width from which conversion is worth a separate fork-join.
 const PARALLEL_FROM: usize = 16_384;
@@ -40,15 +41,26 @@ pub(crate) struct Activations<'a> {
     counts: &'a [u32],
     /// Capacity of each list.
     capacity: usize,
+    /// Number of the conversion, for tiles.
+    conversion: u64,
 }
 
+/// What differs for different activations.
+pub(crate) type ActivationsId = (u64, usize);
+
 impl Activations<'_> {
+    /// Those of no other conversion for tiles, and no other part of it, have the same.
+    pub(crate) fn id(&self) -> ActivationsId {
+        (self.conversion, self.bytes.as_ptr().addr())
+    }
+
     /// Those of some rows.
     pub(crate) fn part(&self, rows: Range<usize>) -> Self {
         let scaled = if self.scaled { rows.clone() } else { 0..0 };
         let lists = PLANES * self.capacity;
         Activations {
-            bytes: &self.bytes[rows.start * self.stride..rows.end * self.stride],
+            // The rows behind a part are its padding for tiles.
+            bytes: &self.bytes[rows.start * self.stride..],
             scales: &self.scales[scaled.clone()],
             outliers: &self.outliers[scaled.start * lists..scaled.end * lists],
             counts: &self.counts[scaled.start * PLANES..scaled.end * PLANES],
@@ -95,9 +107,22 @@ pub(crate) struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
+    /// Lists of no row.
+    pub(crate) const NONE: Lists<'static> = Lists { outliers: &[], counts: &[], capacity: 0 };
+
+    /// As [`Activations::lists`] are.
+    pub(crate) fn new(outliers: &'a [Outlier], counts: &'a [u32], capacity: usize) -> Lists<'a> {
+        Lists { outliers, counts, capacity }
+    }
+
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
         self.counts.len() / PLANES
+    }
+
+    /// Whether no row has any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.iter().all(|&count| count == 0)
     }
 
     #[inline(always)]
@@ -154,7 +179,8 @@ impl Scratch {
         let rows = x.len() / width;
         let stride = stride(format, width);
         let scaled_rows = if format.is_int8() { rows } else { 0 };
-        self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
+        let padded = rows + format.padding();
+        self.rows.reserve(padded * stride).expect("memory for the activations of one matrix product");
         self.scales.reserve(scaled_rows).expect("memory for row scales");
         let list = max_outliers(width);
         self.outliers.reserve(scaled_rows * PLANES * list).expect("memory for outliers");
@@ -205,21 +231,27 @@ impl Scratch {
             pool.tasks(parts, &|part| convert(part, share(rows, parts, part)));
         }
         Activations {
-            bytes: &self.rows[..rows * stride],
+            bytes: &self.rows[..padded * stride],
             stride,
             scaled: format.is_int8(),
             scales: &self.scales[..scaled_rows],
             outliers: &self.outliers[..scaled_rows * PLANES * list],
             counts: &self.counts[..scaled_rows * PLANES],
             capacity: list,
+            conversion: if format.padding() > 0 { CONVERSIONS.fetch_add(1, Relaxed) } else { 0 },
         }
     }
 }
+
+/// Conversions for tiles so far, from 1.
+static CONVERSIONS: AtomicU64 = AtomicU64::new(1);
 
 /// Bytes of a converted row: a multiple of 8. Not a multiple of 2048, since rows at such a distance share a few cache
 /// sets.
 fn stride(format: Format, width: usize) -> usize {
     let bytes = match format {
+        Format::TileInt8 => return odd_lines(width.next_multiple_of(64)),
+        Format::TileBf16 => return odd_lines(width.next_multiple_of(32) * 2),
         Format::Int8 => width.next_multiple_of(64) + (width.div_ceil(INT8_GROUP) * 4).next_multiple_of(64),
         Format::Int8Grouped => width.next_multiple_of(64) / GROUP * (GROUP + 4),
         Format::Int8By32 => width.next_multiple_of(64) / 32 * (32 + 4),
@@ -228,6 +260,11 @@ fn stride(format: Format, width: usize) -> usize {
         Format::Wide => width.next_multiple_of(32) * 4,
     };
     if bytes.is_multiple_of(2048) { bytes + 64 } else { bytes }
+}
+
+/// Bytes of an odd number of cache lines: rows of a tile at such a distance are in different cache sets.
+fn odd_lines(bytes: usize) -> usize {
+    ((bytes / 64) | 1) * 64
 }
 
 /// The conversion, inlined into a function of each instruction set; for `reached` see [`quantize_by`].
@@ -252,7 +289,8 @@ pub(crate) unsafe fn prepare(rows: PrepareRows<'_>, reached: impl Reached) {
                         *corrections.add(group) = u32::from((-8 * sum) as u16);
                     }
                 }
-                Format::Bf16 => {
+                Format::TileInt8 => drop(quantize_into(&rows, reached, row, x)),
+                Format::Bf16 | Format::TileBf16 => {
                     let to = std::slice::from_raw_parts_mut(bytes.cast::<u16>(), rows.stride / 2);
                     to[x.len()..].fill(0);
                     for (to, &x) in to.iter_mut().zip(x) {

@@ -16,6 +16,8 @@ pub(crate) struct Results<'a> {
     pub(crate) lists: Lists<'a>,
     /// Sums of these digits, `[rows]`; written only where there are such digits.
     pub(crate) high: *const [[u32; PAIR]; PLANES],
+    /// Sums of middle digits beside those in lists, `[rows]`; null: there are none. For tiles.
+    pub(crate) heavy: *const [u32; PAIR],
     /// Int8 and int4: `[columns]`.
     pub(crate) column_scales: &'a [f32],
     /// `[columns]`.

@@ -26,15 +26,16 @@
 pub(crate) mod activations;
 pub(crate) mod epilogue;
 pub(crate) mod scalar;
+mod tiles;
 
-use activations::Lists;
-pub(crate) use activations::{Activations, Scratch};
+pub(crate) use activations::{Activations, ActivationsId, Lists, Scratch};
+pub(crate) use tiles::Destination;
 
 use crate::accumulation_order::AccumulationOrder;
 use crate::arch::native::{self, prefetch};
 use crate::isa::{Isa, TilesProof};
 use crate::latent::by_head;
-use crate::pointwise::{self, Activation};
+use crate::pointwise::Activation;
 use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
 use crate::{HeadColumns, Out};
@@ -177,12 +178,21 @@ pub(crate) enum Format {
     Bf16,
     /// bf16 values as f32, K padded to 32: the operands of fused multiply-add.
     Wide,
+    /// For tiles: as `Int8`, without what follows, rows an odd number of cache lines apart.
+    TileInt8,
+    /// For tiles: as `Bf16`, rows an odd number of cache lines apart.
+    TileBf16,
 }
 
 impl Format {
     /// Whether rows have a scale and outliers.
     fn is_int8(self) -> bool {
-        !matches!(self, Format::Bf16 | Format::Wide)
+        !matches!(self, Format::Bf16 | Format::Wide | Format::TileBf16)
+    }
+
+    /// Rows behind the last: tiles read whole blocks of 32, from any first row, and ignore what is in them.
+    fn padding(self) -> usize {
+        if matches!(self, Format::TileInt8 | Format::TileBf16) { tiles::BLOCK_ROWS - 1 } else { 0 }
     }
 }
 
@@ -270,15 +280,6 @@ impl Path {
     unsafe fn outliers(self, block: OutlierBlock<'_>) {
         // SAFETY: as above.
         unsafe { (self.0.outliers)(block) }
-    }
-
-    /// Turns sums into results.
-    ///
-    /// # Safety
-    /// `out` covers the rows and columns, and no other thread accesses them.
-    unsafe fn finish(self, results: epilogue::Results<'_>) {
-        // SAFETY: as above.
-        unsafe { (self.0.finish)(results) }
     }
 }
 
@@ -368,7 +369,7 @@ pub(crate) fn linear(
     }
     let kind = Kind::of(w, proofs.arithmetic);
     let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
-    let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
+    let format = format_of(path, tiles, w.class());
     let activations = scratch.prepare(pool, path, format, (x, &|_| w.exponents()), shape.in_features);
     let product = Product {
         w,
@@ -380,26 +381,19 @@ pub(crate) fn linear(
         width,
         then,
     };
-    let panel = |rows: Range<usize>, pairs: Range<usize>| match tiles {
-        Some(proof) => native::tile_panel(proof, &product, rows, pairs),
-        None => product.panel(rows, pairs),
-    };
+    if let Some(proof) = tiles {
+        let panel = |rows: Range<usize>, pairs: Range<usize>| native::tile_panel(proof, &product, rows, pairs);
+        return tiles::spread(pool, rows, w.pairs(), &panel);
+    }
 
     let (pairs, threads) = (w.pairs(), pool.threads());
-    let panel_rows = match tiles {
-        Some(proof) => native::tile_panel_rows(proof, w.class(), shape.in_features),
-        None => PANEL_ROWS,
-    };
-    let row_panels = rows.div_ceil(panel_rows).max((2 * threads).div_ceil(pairs).min(rows.div_ceil(16)));
+    let row_panels = rows.div_ceil(PANEL_ROWS).max((2 * threads).div_ceil(pairs).min(rows.div_ceil(16)));
     if row_panels == 1 {
-        pool.shares(pairs, &|pairs| panel(0..rows, pairs));
+        pool.shares(pairs, &|pairs| product.panel(0..rows, pairs));
         return;
     }
     // Panels consist of whole blocks: a partial block reads the weights for fewer rows.
-    let blocks = match tiles {
-        Some(_) => row_panels,
-        None => rows.div_ceil(path.block_rows()).max(row_panels),
-    };
+    let blocks = rows.div_ceil(path.block_rows()).max(row_panels);
     let rows_of = |panel: usize| {
         let blocks_of = share(blocks, row_panels, panel);
         share(rows, blocks, blocks_of.start).start..share(rows, blocks, blocks_of.end - 1).end
@@ -412,7 +406,7 @@ pub(crate) fn linear(
         nodes => row_panels * (nodes.part(pairs, node).start * pair_groups).div_ceil(pairs),
     };
     pool.tasks_by_node(row_panels * pair_groups, &first, &|task| {
-        panel(rows_of(task % row_panels), share(pairs, pair_groups, task / row_panels));
+        product.panel(rows_of(task % row_panels), share(pairs, pair_groups, task / row_panels));
     });
 }
 
@@ -439,8 +433,7 @@ pub(crate) fn linear_by_head(
     let path_of = |w: &PackedMatrix| {
         let kind = Kind::of(w, proofs.arithmetic);
         let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
-        let format = if tiles.is_some() && class == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
-        (path, tiles, format)
+        (path, tiles, format_of(path, tiles, class))
     };
     let (path, tiles, format) = path_of(matrices[0].borrow());
     let is_like = |w: &PackedMatrix| w.shape() == shape && w.class() == class && path_of(w).2 == format;
@@ -451,11 +444,9 @@ pub(crate) fn linear_by_head(
     by_head(Some(pool), x, from, shape.in_features, x_by_head);
     let exponents = |row: usize| matrices[row / rows].borrow().exponents();
     let activations = scratch.prepare(pool, path, format, (x_by_head, &exponents), shape.in_features);
-    let panel_rows = match tiles {
-        Some(proof) => native::tile_panel_rows(proof, class, shape.in_features),
-        None => PANEL_ROWS,
-    };
-    let (panels, out) = (rows.div_ceil(panel_rows), OutPointer(out.as_mut_ptr()));
+    // Panels for tiles are whole blocks of rows.
+    let unit = if tiles.is_some() { tiles::BLOCK_ROWS } else { 1 };
+    let (panels, out) = (rows.div_ceil(PANEL_ROWS), OutPointer(out.as_mut_ptr()));
     pool.tasks(heads * panels, &|task| {
         let (head, panel) = (task / panels, task % panels);
         let w = matrices[head].borrow();
@@ -471,7 +462,8 @@ pub(crate) fn linear_by_head(
             width: to.width,
             then: Then::Store,
         };
-        let (rows, pairs) = (share(rows, panels, panel), 0..w.pairs());
+        let (part, pairs) = (share(rows.div_ceil(unit), panels, panel), 0..w.pairs());
+        let rows = part.start * unit..(part.end * unit).min(rows);
         match tiles {
             Some(proof) => native::tile_panel(proof, &product, rows, pairs),
             None => product.panel(rows, pairs),
@@ -480,15 +472,24 @@ pub(crate) fn linear_by_head(
     scratch.heads = gathered;
 }
 
+/// Activation format of a product.
+fn format_of(path: Path, tiles: Option<TilesProof>, class: WeightClass) -> Format {
+    match (tiles, class) {
+        (None, _) => path.format(),
+        (Some(_), WeightClass::Bf16) => Format::TileBf16,
+        (Some(_), WeightClass::Int8 | WeightClass::Int4) => Format::TileInt8,
+    }
+}
+
 /// The matrix unit, if this product should use it. With fewer rows the vector units keep up with memory. (The thresholds for int8
-/// and bf16 were measured on Sapphire Rapids, that for int4 is computed.)
+/// and bf16 were measured on Sapphire Rapids, those for int4 are computed.)
 fn tiles_for(proofs: Proofs, kind: Kind, rows: usize) -> Option<TilesProof> {
     let from = match kind {
-        // Tiles have another order, sum over 64 inputs at once, which is more than a group, and have 8 bits, which
-        // `ratio * level` does not fit.
-        Kind::Pairs | Kind::Blocks(..) | Kind::Own(_, Levels::Uneven) => return None,
+        // Tiles have another order, or sum over 64 inputs at once, which is more than a group.
+        Kind::Pairs | Kind::Blocks(..) => return None,
         Kind::Own(WeightClass::Int8, _) => 5,
-        Kind::Own(WeightClass::Int4, _) => 9, // unpacking costs as much as multiplying this many rows
+        Kind::Own(WeightClass::Int4, Levels::Even) => 9, // unpacking costs as much as multiplying this many rows
+        Kind::Own(WeightClass::Int4, Levels::Uneven) => 64, // two digits for each weight
         Kind::Own(WeightClass::Bf16, _) => 3,
     };
     proofs.tiles.filter(|_| rows >= from || proofs.only_tiles)
@@ -589,34 +590,52 @@ impl Product<'_> {
     /// Prefetches the cache lines of a block of results before its sums are computed. A store that misses stalls all stores
     /// behind it, of which kernels make many.
     fn ask_for_results(&self, first: usize, count: usize, pair: usize) {
+        self.each_result_line(first, count, pair, prefetch);
+    }
+
+    /// Calls `ask` for the cache lines of a block of results.
+    #[inline(always)]
+    pub(crate) fn each_result_line(&self, first: usize, count: usize, pair: usize, ask: impl Fn(*const u8)) {
         let lines = if let Then::Gate(..) = self.then { 1 } else { 2 };
         for row in first..first + count {
             for line in 0..lines {
                 let column = (pair * lines + line) * PAIR / 2;
-                prefetch(self.out.0.wrapping_add(row * self.width + column).cast());
+                ask(self.out.0.wrapping_add(row * self.width + column).cast());
             }
         }
     }
 
     /// Outliers, scales, bias and residual for rows `first..`, at most [`MAX_ROWS`], and one pair of strips.
-    pub(crate) fn finish(&self, sums: &[[u32; PAIR]], first: usize, pair: usize) {
-        let column = pair * PAIR;
-        let columns = (self.w.shape().out_features - column).min(PAIR);
-        let mut ungated = MaybeUninit::<[[f32; PAIR]; MAX_ROWS]>::uninit();
-        // SAFETY: within the output, which is `[rows, width]`.
-        let to = |column: usize| unsafe { self.out.0.add(first * self.width + column) };
-        let (out, width) = match self.then {
-            Then::Gate(..) => (ungated.as_mut_ptr().cast(), PAIR),
-            Then::Store | Then::Add => (to(column), self.width),
-        };
+    fn finish(&self, sums: &[[u32; PAIR]], first: usize, pair: usize) {
         let lists = self.activations.lists(first, sums.len());
-        let mut high = MaybeUninit::<[[[u32; PAIR]; PLANES]; MAX_ROWS]>::uninit();
+        // SAFETY: a path is made by proof of its instructions; this panel alone writes these rows and columns.
+        unsafe { self.finish_with::<MAX_ROWS>(self.path.0.finish, (lists, std::ptr::null()), sums, first, pair) };
+    }
+
+    /// As [`Product::finish`] by a function of another kind, for at most `ROWS` rows. `lists`: those of the rows, or of no
+    /// row, if they are empty; `heavy`: as in [`epilogue::Results`].
+    ///
+    /// # Safety
+    /// The CPU has the function's instructions, and no other thread accesses these rows and columns of the output.
+    #[inline(always)]
+    pub(crate) unsafe fn finish_with<const ROWS: usize>(
+        &self,
+        finish: Finish,
+        (lists, heavy): (Lists<'_>, *const [u32; PAIR]),
+        sums: &[[u32; PAIR]],
+        first: usize,
+        pair: usize,
+    ) {
+        let mut ungated = MaybeUninit::<[[f32; PAIR]; ROWS]>::uninit();
+        let ungated = ungated.as_mut_ptr().cast();
+        let to = self.destination(first, pair, ungated);
+        let mut high = MaybeUninit::<[[[u32; PAIR]; PLANES]; ROWS]>::uninit();
         if lists.rows() > 0 {
             let (ratios, tiles) = self.w.pair(pair);
             let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
             let sums = high.as_mut_ptr().cast();
             // SAFETY: the quads are those of rows as wide as the matrix is deep; there is room for the sums of
-            // `MAX_ROWS` rows.
+            // `ROWS` rows.
             unsafe { self.path.outliers(OutlierBlock { ratios, tiles, groups: self.groups.as_ref(), lists, sums }) };
         }
         let results = epilogue::Results {
@@ -626,20 +645,18 @@ impl Product<'_> {
             row_scales: self.activations.scales(first, sums.len()),
             lists,
             high: high.as_ptr().cast(),
-            column_scales: if self.has_column_scales() { &self.w.scales()[column..column + columns] } else { &[] },
-            bias: self.bias.map(|bias| &bias[column..column + columns]),
-            add: matches!(self.then, Then::Add),
-            out,
-            width,
-            columns,
+            heavy,
+            column_scales: to.column_scales,
+            bias: to.bias,
+            add: to.add,
+            out: to.out,
+            width: to.width,
+            columns: to.columns,
         };
-        // SAFETY: this panel alone writes these rows and columns.
-        unsafe { self.path.finish(results) };
-        if let Then::Gate(isa, activation) = self.then {
-            let rows = ungated.as_ptr().cast();
-            // SAFETY: as above, and `finish` wrote `columns` of each row; two of these are one of the output.
-            unsafe { pointwise::gated_block(isa, activation, (rows, sums.len()), columns, to(column / 2), self.width) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { finish(results) };
+        // SAFETY: as above, and `finish` wrote `columns` of each row.
+        unsafe { self.gate(ungated, to.columns, first, sums.len(), pair) };
     }
 }
 

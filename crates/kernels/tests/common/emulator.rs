@@ -1,7 +1,7 @@
 //! Tile instructions in software: a handler of SIGILL executes them as the Intel SDM (volume 2, and volume 1 chapter
 //! 18) defines them.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -44,7 +44,38 @@ pub(crate) fn executed() -> [(&'static str, &'static AtomicUsize); 5] {
     ]
 }
 
-/// Makes SIGILL execute tile instructions, for the whole process.
+/// What the calling thread has executed.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Counts {
+    pub(crate) configurations: usize,
+    pub(crate) loads: usize,
+    /// Bytes of all loads.
+    pub(crate) loaded: usize,
+    pub(crate) stores: usize,
+    /// Products of two tiles.
+    pub(crate) products: usize,
+}
+
+thread_local! {
+    static COUNTS: Cell<Counts> = const {
+        Cell::new(Counts { configurations: 0, loads: 0, loaded: 0, stores: 0, products: 0 })
+    };
+}
+
+/// What the calling thread executes in `f`.
+pub(crate) fn counts(f: impl FnOnce()) -> Counts {
+    COUNTS.set(Counts::default());
+    f();
+    COUNTS.get()
+}
+
+fn count(add: impl FnOnce(&mut Counts)) {
+    let mut counts = COUNTS.get();
+    add(&mut counts);
+    COUNTS.set(counts);
+}
+
+/// Makes SIGILL execute tile instructions, for the whole process. The CPU has AVX-512, as proofs of tiles demand.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -184,8 +215,10 @@ unsafe fn execute(rip: usize, registers: &[i64; 23], state: &mut State) -> Optio
         (0x4b, 1 | 3, false) => unsafe { state.load(at.reg, at.address, at.stride) },
         // SAFETY: as above.
         (0x4b, 2, false) => unsafe { state.store(at.reg, at.address, at.stride) },
-        (0x5e, 3, true) => state.multiply_int8(at.reg, at.rm, at.vvvv),
-        (0x5c, 2, true) => state.multiply_bf16(at.reg, at.rm, at.vvvv),
+        // SAFETY: `install` is called where there is AVX-512.
+        (0x5e, 3, true) => unsafe { state.multiply_int8(at.reg, at.rm, at.vvvv) },
+        // SAFETY: as above.
+        (0x5c, 2, true) => unsafe { state.multiply_bf16(at.reg, at.rm, at.vvvv) },
         _ => return None,
     }
     Some(at.length)
@@ -219,6 +252,7 @@ impl State {
     /// LDTILECFG: checks what the SDM lists under #GP(0), then clears all tiles.
     fn configure(&mut self, bytes: &[u8; 64]) {
         CONFIGURED.fetch_add(1, Relaxed);
+        count(|counts| counts.configurations += 1);
         self.release();
         demand(bytes[0] == 1, "palette is not 1\n");
         demand(bytes[1] == 0, "start row is not 0\n");
@@ -245,6 +279,10 @@ impl State {
         LOADED.fetch_add(1, Relaxed);
         *self.tile(number) = [[0; ROW_BYTES]; ROWS];
         let (rows, bytes) = (usize::from(self.rows[number]), usize::from(self.row_bytes[number]));
+        count(|counts| {
+            counts.loads += 1;
+            counts.loaded += rows * bytes;
+        });
         for (row, to) in self.tiles[number][..rows].iter_mut().enumerate() {
             let from = address.wrapping_add(row.wrapping_mul(stride)) as *const u8;
             // SAFETY: the caller's promise.
@@ -258,6 +296,7 @@ impl State {
     /// The configured rows are writable at `address`, `stride` apart.
     unsafe fn store(&mut self, number: usize, address: usize, stride: usize) {
         STORED.fetch_add(1, Relaxed);
+        count(|counts| counts.stores += 1);
         self.tile(number);
         let (rows, bytes) = (usize::from(self.rows[number]), usize::from(self.row_bytes[number]));
         for (row, from) in self.tiles[number][..rows].iter().enumerate() {
@@ -281,39 +320,47 @@ impl State {
     }
 
     /// TDPBSSD: signed bytes in groups of four, sums modulo 2^32.
+    #[target_feature(enable = "avx2,fma")]
     fn multiply_int8(&mut self, c: usize, a: usize, b: usize) {
         INT8.fetch_add(1, Relaxed);
+        count(|counts| counts.products += 1);
         let (rows, groups, columns) = self.operands(c, a, b);
+        // By columns, so that the compiler finds vectors.
         for m in 0..rows {
-            for n in 0..columns {
-                let mut sum = i32::from_le_bytes(group(&self.tiles[c][m], n));
-                for k in 0..groups {
-                    let (x, w) = (group(&self.tiles[a][m], k), group(&self.tiles[b][k], n));
-                    for (x, w) in x.into_iter().zip(w) {
-                        sum = sum.wrapping_add(i32::from(x as i8) * i32::from(w as i8));
-                    }
+            let mut sums: [i32; ROW_BYTES / 4] =
+                std::array::from_fn(|n| i32::from_le_bytes(group(&self.tiles[c][m], n)));
+            for k in 0..groups {
+                let x = group(&self.tiles[a][m], k).map(|x| i32::from(x as i8));
+                for (sum, w) in sums.iter_mut().zip(self.tiles[b][k].as_chunks::<4>().0) {
+                    let products: [i32; 4] = std::array::from_fn(|i| x[i] * i32::from(w[i] as i8));
+                    *sum = products.into_iter().fold(*sum, i32::wrapping_add);
                 }
-                self.tiles[c][m][n * 4..][..4].copy_from_slice(&sum.to_le_bytes());
+            }
+            for (to, sum) in self.tiles[c][m].as_chunks_mut::<4>().0.iter_mut().zip(sums).take(columns) {
+                *to = sum.to_le_bytes();
             }
         }
     }
 
     /// TDPBF16PS: an even and an odd sum by fused multiply-add, denormals as zero, then both onto C.
+    #[target_feature(enable = "avx2,fma")]
     fn multiply_bf16(&mut self, c: usize, a: usize, b: usize) {
         BF16.fetch_add(1, Relaxed);
+        count(|counts| counts.products += 1);
         let (rows, groups, columns) = self.operands(c, a, b);
         for m in 0..rows {
-            for n in 0..columns {
-                let mut sums = [0f32; 2];
-                for k in 0..groups {
-                    let (x, w) = (pair(&self.tiles[a][m], k), pair(&self.tiles[b][k], n));
-                    for ((sum, x), w) in sums.iter_mut().zip(x).zip(w) {
-                        *sum = flush(flush(x).mul_add(flush(w), *sum));
+            let mut sums = [[0f32; 2]; ROW_BYTES / 4];
+            for k in 0..groups {
+                let x = pair(&self.tiles[a][m], k).map(flush);
+                for (n, sums) in sums[..columns].iter_mut().enumerate() {
+                    for ((sum, x), w) in sums.iter_mut().zip(x).zip(pair(&self.tiles[b][k], n)) {
+                        *sum = flush(x.mul_add(flush(w), *sum));
                     }
                 }
-                let before = flush(f32::from_le_bytes(group(&self.tiles[c][m], n)));
-                let after = flush(before + flush(sums[0] + sums[1]));
-                self.tiles[c][m][n * 4..][..4].copy_from_slice(&after.to_le_bytes());
+            }
+            for (to, sums) in self.tiles[c][m].as_chunks_mut::<4>().0.iter_mut().zip(&sums[..columns]) {
+                let after = flush(flush(f32::from_le_bytes(*to)) + flush(sums[0] + sums[1]));
+                *to = after.to_le_bytes();
             }
         }
     }

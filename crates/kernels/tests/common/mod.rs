@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     ImportedInt8 { groups: bool },
     /// Groups of a file, in the format with this index in [`formats`].
     Blocks(usize),
+    /// Int8 or int4 with the largest weights and ratios that there are.
+    Extreme(WeightClass),
 }
 
 pub(crate) fn formats() -> Vec<BlockFormat> {
@@ -99,21 +101,17 @@ enum Weights {
     Blocks(BlockFormat, Vec<i8>, Vec<GroupScale>),
 }
 
-impl Case {
-    pub(crate) fn new(seed: u64, kind: Kind, shape: MatrixShape, rows: usize) -> Case {
+impl Weights {
+    /// Random weights of a kind.
+    fn drawn(random: &mut Dice, kind: Kind, shape: MatrixShape) -> Weights {
         let MatrixShape { out_features, in_features } = shape;
-        let name = format!("seed={seed} {kind:?} rows={rows} N={out_features} K={in_features}");
-        let mut random = Dice::new(seed);
-        let weights = match kind {
+        match kind {
             Kind::Own(class) => {
-                let mut weights = values(&mut random, out_features * in_features);
+                let mut weights = values(random, out_features * in_features);
                 // Columns of other sizes, for which integers have powers of two.
-                if seed % 2 == 1 {
-                    weights
-                        .iter_mut()
-                        .enumerate()
-                        .filter(|(at, _)| at % in_features % 5 == 3)
-                        .for_each(|(_, w)| *w /= 64.0);
+                if random.roll(2) == 1 {
+                    let odd = weights.iter_mut().enumerate().filter(|(at, _)| at % in_features % 5 == 3);
+                    odd.for_each(|(_, w)| *w /= 64.0);
                 }
                 Weights::Own(class, weights)
             }
@@ -135,13 +133,20 @@ impl Case {
                 }
                 Weights::ImportedInt8(q, scales)
             }
+            Kind::Extreme(class) => {
+                let (group, least) = if class == WeightClass::Int4 { (32, -8) } else { (128, -128) };
+                let q = (0..out_features * in_features).map(|_| if random.roll(9) == 0 { 7 } else { least }).collect();
+                let scale = |_| if random.roll(5) == 0 { 0.01 } else { 1.27 };
+                let scales = (0..out_features * in_features.div_ceil(group)).map(scale).collect();
+                if group == 32 { Weights::ImportedInt4(q, scales) } else { Weights::ImportedInt8(q, scales) }
+            }
             Kind::Blocks(format) => {
                 let format = formats()[format];
                 let level = |random: &mut Dice| match format.codes {
                     Codes::Eight => random.roll(256) as u8 as i8,
                     Codes::Four { levels } => levels[random.roll(16)],
                 };
-                let q = (0..out_features * in_features).map(|_| level(&mut random)).collect();
+                let q = (0..out_features * in_features).map(|_| level(random)).collect();
                 let per_row = in_features.div_ceil(format.group);
                 let small = |random: &mut Dice| match format.scales {
                     Scales::Power if random.roll(9) == 0 => 0.0,
@@ -155,10 +160,10 @@ impl Case {
                         _ => random.roll(256) as u8 as i8,
                     };
                     let mut scale = GroupScale {
-                        d: small(&mut random),
-                        ratio: ratio(&mut random),
-                        m: small(&mut random),
-                        min_ratio: ratio(&mut random),
+                        d: small(random),
+                        ratio: ratio(random),
+                        m: small(random),
+                        min_ratio: ratio(random),
                     };
                     // 64 weights have one `d`.
                     if format.scales == Scales::Super && group % per_row % (64 / format.group) != 0 {
@@ -169,7 +174,52 @@ impl Case {
                 }
                 Weights::Blocks(format, q, scales)
             }
-        };
+        }
+    }
+
+    /// The weights, packed for a backend.
+    fn pack<B: HostBackend>(&self, shape: MatrixShape, backend: &B) -> B::Matrix {
+        match self {
+            Weights::Own(class, weights) => {
+                let rows = |row: usize, to: &mut [f32]| to.copy_from_slice(&weights[row * to.len()..][..to.len()]);
+                backend.pack(shape, *class, &RowSource(&rows)).unwrap()
+            }
+            Weights::ImportedInt4(q, scales) => {
+                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [f32]| {
+                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
+                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
+                };
+                backend.pack_int4(shape, &Int4Source(&rows)).unwrap()
+            }
+            Weights::ImportedInt8(q, scales) => {
+                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [f32]| {
+                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
+                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
+                };
+                backend.pack_int8(shape, &Int8Source(&rows)).unwrap()
+            }
+            Weights::Blocks(format, q, scales) => {
+                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [GroupScale]| {
+                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
+                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
+                };
+                backend.pack_blocks(shape, *format, &BlockSource(&rows)).unwrap()
+            }
+        }
+    }
+}
+
+/// A random matrix of a kind, packed for a backend.
+pub(crate) fn packed<B: HostBackend>(seed: u64, kind: Kind, shape: MatrixShape, backend: &B) -> B::Matrix {
+    Weights::drawn(&mut Dice::new(seed), kind, shape).pack(shape, backend)
+}
+
+impl Case {
+    pub(crate) fn new(seed: u64, kind: Kind, shape: MatrixShape, rows: usize) -> Case {
+        let MatrixShape { out_features, in_features } = shape;
+        let name = format!("seed={seed} {kind:?} rows={rows} N={out_features} K={in_features}");
+        let mut random = Dice::new(seed);
+        let weights = Weights::drawn(&mut random, kind, shape);
         let mut x = values(&mut random, rows * in_features);
         // Outliers of every size in some rows: none, a few of two digits, and some of three.
         for row in x.chunks_mut(in_features) {
@@ -197,33 +247,7 @@ impl Case {
 
     /// The product on a backend.
     pub(crate) fn run<B: HostBackend>(&self, backend: &B) -> Vec<f32> {
-        let matrix = match &self.weights {
-            Weights::Own(class, weights) => {
-                let rows = |row: usize, to: &mut [f32]| to.copy_from_slice(&weights[row * to.len()..][..to.len()]);
-                backend.pack(self.shape, *class, &RowSource(&rows)).unwrap()
-            }
-            Weights::ImportedInt4(q, scales) => {
-                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [f32]| {
-                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
-                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
-                };
-                backend.pack_int4(self.shape, &Int4Source(&rows)).unwrap()
-            }
-            Weights::ImportedInt8(q, scales) => {
-                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [f32]| {
-                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
-                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
-                };
-                backend.pack_int8(self.shape, &Int8Source(&rows)).unwrap()
-            }
-            Weights::Blocks(format, q, scales) => {
-                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [GroupScale]| {
-                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
-                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
-                };
-                backend.pack_blocks(self.shape, *format, &BlockSource(&rows)).unwrap()
-            }
-        };
+        let matrix = self.weights.pack(self.shape, backend);
         let mut out = vec![f32::NAN; self.x.len() / self.shape.in_features * self.shape.out_features];
         let to = match &self.residual {
             Some(residual) => {

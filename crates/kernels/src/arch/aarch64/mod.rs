@@ -24,7 +24,7 @@ mod loops;
 mod narrow;
 pub(crate) mod proofs;
 
-pub(crate) use super::no_tiles::{TilesProof as AttentionTiles, low_rank_tiles, tile_panel, tile_panel_rows, tiles};
+pub(crate) use super::no_tiles::{TilesProof as AttentionTiles, low_rank_tiles, tile_panel, tiles};
 pub(crate) use instructions::prefetch;
 pub(crate) use loops::loops;
 #[cfg(test)]

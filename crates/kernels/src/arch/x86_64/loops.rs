@@ -1,6 +1,6 @@
 //! Register-only loops of x86's multiply instructions.
 
-use super::amx::gemm::peak;
+use super::amx::multiply::peak;
 use super::proofs::{Amx, Avx2, Avx512, Avx512Bf16};
 use crate::accumulation_order::AccumulationOrder;
 use crate::isa::Isa;

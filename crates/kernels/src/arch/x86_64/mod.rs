@@ -12,7 +12,7 @@ mod low_rank_pairs;
 pub(crate) mod proofs;
 
 pub(crate) use amx::attention::Tiles as AttentionTiles;
-pub(crate) use amx::gemm::{panel as tile_panel, panel_rows as tile_panel_rows};
+pub(crate) use amx::gemm::panel as tile_panel;
 pub(crate) use amx::low_rank::run as low_rank_tiles;
 pub(crate) use attention_pairs::Pairs as AttentionPairs;
 #[cfg(test)]

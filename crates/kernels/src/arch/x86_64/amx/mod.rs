@@ -1,8 +1,14 @@
 //! The AMX tile registers: eight of up to 16 rows of 64 bytes, which a thread configures before it multiplies.
 
 pub(crate) mod attention;
+mod finish;
 pub(crate) mod gemm;
+mod groups;
+mod heavy;
 pub(crate) mod low_rank;
+pub(crate) mod multiply;
+mod plan;
+mod unpack;
 
 use super::proofs::Amx;
 use std::arch::asm;

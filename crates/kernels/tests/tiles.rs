@@ -1,0 +1,249 @@
+//! Products with tiles: cuts of rows, columns and K against the definition, and how many instructions they take.
+//!
+//! ```text
+//! rows         1 to 97: blocks of 32, padded; what is in the padding (NaN, extreme digits) reaches no result
+//! K            blocks with a rest, an odd step, cut into parts
+//! lists        none (results come from the fold of the last group), one row's, many, the same few in all rows
+//! results      stored, added or gated, with a bias or without, and nothing beside them
+//! ```
+
+use crate::amx_emulated::tiles;
+use crate::common::emulator::{self, Counts};
+use crate::common::{Kind, packed, values};
+
+use kernels::isa::Amx;
+use kernels::threads::max_threads;
+use kernels::{AccumulationOrder, Activation, Cpu, HeadColumns, HostBackend, MatrixShape, Out, Reference, WeightClass};
+use testing::Dice;
+
+/// Every way in which tiles compute a matrix, and its extremes.
+const KINDS: [Kind; 8] = [
+    Kind::Own(WeightClass::Bf16),
+    Kind::Own(WeightClass::Int8),
+    Kind::ImportedInt8 { groups: false },
+    Kind::ImportedInt4 { narrow: true },
+    Kind::ImportedInt4 { narrow: false },
+    Kind::Own(WeightClass::Int4),
+    Kind::Extreme(WeightClass::Int8),
+    Kind::Extreme(WeightClass::Int4),
+];
+
+/// Rows of activations, by their lists of outliers.
+#[derive(Clone, Copy, Debug)]
+enum X {
+    /// Digits of 127 and -127, and no list.
+    Extreme,
+    /// No list.
+    None,
+    /// One row has one.
+    One,
+    /// Every row has long ones of its own, some of two digits, some of three.
+    Many,
+    /// Every row has the same quads, as rows of models do, and a few have others.
+    Heavy(usize),
+}
+
+const XS: [X; 6] = [X::Extreme, X::None, X::One, X::Many, X::Heavy(5), X::Heavy(20)];
+
+impl X {
+    fn rows(self, dice: &mut Dice, rows: usize, width: usize) -> Vec<f32> {
+        let sign = |dice: &mut Dice| if dice.roll(2) == 0 { 1.0 } else { -1.0f32 };
+        let mut x: Vec<f32> = (0..rows * width).map(|_| sign(dice) * (1.0 + dice.share() as f32 * 0.4)).collect();
+        let channels: Vec<usize> = (0..20).map(|_| dice.roll(width)).collect();
+        for (row, x) in x.chunks_exact_mut(width).enumerate() {
+            match self {
+                X::Extreme => x.iter_mut().for_each(|x| *x = sign(dice)),
+                X::None => {}
+                X::One if row > 0 => {}
+                X::One => x[width / 2] *= 300.0,
+                X::Many => (0..width / 20).for_each(|_| x[dice.roll(width)] *= [90.0, 30_000.0][dice.roll(2)]),
+                X::Heavy(count) => {
+                    channels[..count].iter().for_each(|&at| x[at] *= 200.0 * sign(dice));
+                    if row % 7 == 3 {
+                        x[dice.roll(width)] *= 50_000.0;
+                    }
+                }
+            }
+        }
+        x
+    }
+}
+
+/// Where results go: [`Out`].
+#[derive(Clone, Copy, Debug)]
+enum To {
+    Store,
+    Add,
+    Gate,
+}
+
+struct Product {
+    kind: Kind,
+    shape: MatrixShape,
+    rows: usize,
+    x: X,
+    to: To,
+    bias: bool,
+}
+
+impl Product {
+    /// The results, between numbers that are to stay.
+    fn run<B: HostBackend>(&self, backend: &B, prepare: impl FnOnce(&B, &B::Matrix)) -> Vec<u32> {
+        const BESIDE: usize = 40;
+        let Product { rows, shape: MatrixShape { out_features, in_features }, .. } = *self;
+        let dice = &mut Dice::new(rows as u64);
+        let x = self.x.rows(dice, rows, in_features);
+        let width = if let To::Gate = self.to { out_features / 2 } else { out_features };
+        let mut all = values(dice, 2 * BESIDE + rows * width);
+        let (before, bias) = (all.clone(), values(dice, out_features));
+        let out = &mut all[BESIDE..BESIDE + rows * width];
+        let out = match self.to {
+            To::Store => Out::Store(out),
+            To::Add => Out::Add(out),
+            To::Gate => Out::Gated(Activation::Silu, out),
+        };
+        let matrix = packed(1, self.kind, self.shape, backend);
+        prepare(backend, &matrix);
+        backend.linear(&x, &matrix, self.bias.then_some(&bias[..]), out);
+        for beside in [0..BESIDE, BESIDE + rows * width..all.len()] {
+            assert_eq!(all[beside.clone()], before[beside], "{} wrote beside its results", self.name());
+        }
+        all[BESIDE..BESIDE + rows * width].iter().map(|y| y.to_bits()).collect()
+    }
+
+    fn name(&self) -> String {
+        let Product { kind, shape: MatrixShape { out_features, in_features }, rows, x, to, bias } = self;
+        format!("{kind:?}, {rows} rows of {x:?}, {in_features} to {out_features}, {to:?}, bias {bias}")
+    }
+
+    fn check(&self, cpu: &Cpu) {
+        // What earlier products leave in the memory of rows.
+        let leave = |cpu: &Cpu, matrix: &_| {
+            let MatrixShape { out_features, in_features } = self.shape;
+            let garbage = if self.kind == Kind::Own(WeightClass::Bf16) { f32::NAN } else { 1.0 };
+            let mut out = vec![0.0; 128 * out_features];
+            cpu.linear(&vec![garbage; 128 * in_features], matrix, None, Out::Store(&mut out));
+        };
+        let got = self.run(cpu, leave);
+        let want = self.run(&Reference::of(AccumulationOrder::Amx), |_, _| {});
+        let differs = got.iter().zip(&want).position(|(got, want)| got != want);
+        assert_eq!(differs, None, "{}: at {:?}", self.name(), differs.map(|at| (got[at], want[at])));
+    }
+}
+
+fn cpus(tiles: Amx) -> Vec<Cpu> {
+    (1..=max_threads().min(2)).map(|threads| Cpu::with_tiles(Some(threads), tiles).unwrap()).collect()
+}
+
+#[test]
+fn every_row_count_of_every_way_to_multiply() {
+    let Some(tiles) = tiles() else { return };
+    let cpus = cpus(tiles);
+    for (at, kind) in KINDS.into_iter().enumerate() {
+        for rows in 1..=97 {
+            let turn = rows + at;
+            let shape =
+                MatrixShape { out_features: [32, 64, 90][turn % 3], in_features: [1_000, 129, 70][turn / 3 % 3] };
+            let (x, to) = (XS[(turn + turn / 6) % 6], [To::Store, To::Add, To::Gate, To::Store][turn % 4]);
+            let product = Product { kind, shape, rows, x, to, bias: turn % 5 < 2 };
+            product.check(&cpus[turn % cpus.len()]);
+        }
+    }
+}
+
+#[test]
+fn every_list_and_every_destination() {
+    let Some(tiles) = tiles() else { return };
+    let cpus = cpus(tiles);
+    // Several panels of rows, and K in parts.
+    for (rows, out_features, in_features) in [(64, 96, 400), (600, 32, 300), (70, 40, 5_600), (33, 544, 2_800)] {
+        let shape = MatrixShape { out_features, in_features };
+        for (turn, kind) in KINDS.into_iter().take(if out_features == 544 { 2 } else { 8 }).enumerate() {
+            let xs = if rows == 64 { &XS[..] } else { &[X::None, X::Heavy(5)][turn % 2..][..1] };
+            for &x in xs {
+                for to in if rows == 64 { &[To::Store, To::Add, To::Gate][..] } else { &[To::Store] } {
+                    let product = Product { kind, shape, rows, x, to: *to, bias: turn % 2 == 0 };
+                    product.check(&cpus[turn % cpus.len()]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_by_head_leave_the_columns_of_others() {
+    let Some(tiles) = tiles() else { return };
+    let shape = MatrixShape { out_features: 40, in_features: 64 };
+    let (from, to) = (HeadColumns { width: 210, stride: 70 }, HeadColumns { width: 150, stride: 50 });
+    for kind in [Kind::Own(WeightClass::Bf16), Kind::Own(WeightClass::Int8)] {
+        for rows in [7, 100] {
+            let dice = &mut Dice::new(5);
+            let (x, before) = (values(dice, rows * 210), values(dice, rows * 150));
+            fn run<B: HostBackend>(
+                backend: &B,
+                kind: Kind,
+                shape: MatrixShape,
+                x: (&[f32], HeadColumns),
+                out: (&mut [f32], HeadColumns),
+            ) {
+                let matrices: Vec<B::Matrix> = (0..3).map(|head| packed(head, kind, shape, backend)).collect();
+                backend.linear_by_head(x, &matrices, out);
+            }
+            let [mut got, mut want] = [before.clone(), before];
+            run(&Cpu::with_tiles(Some(1), tiles).unwrap(), kind, shape, (&x, from), (&mut got, to));
+            run(&Reference::of(AccumulationOrder::Amx), kind, shape, (&x, from), (&mut want, to));
+            assert!(got.iter().map(|y| y.to_bits()).eq(want.iter().map(|y| y.to_bits())), "{kind:?}, {rows} rows");
+        }
+    }
+}
+
+/// Counts of a product on one thread, where tiles are emulated. They are the model of docs/hardware.md: an instruction
+/// more is cycles more on any machine.
+#[test]
+fn tile_instructions_of_a_product() {
+    let Some(tiles) = tiles() else { return };
+    if Amx::detect().is_some() {
+        return eprintln!("skipped: instructions are counted where they are emulated");
+    }
+    let cpu = Cpu::with_tiles(Some(1), tiles).unwrap();
+    let (bf16, int8) = (Kind::Own(WeightClass::Bf16), Kind::Own(WeightClass::Int8));
+    let (one, narrow) = (Kind::ImportedInt8 { groups: false }, Kind::ImportedInt4 { narrow: true });
+    let uneven = Kind::Own(WeightClass::Int4);
+    // Kind, rows, outputs, inputs; products for each tile of rows, strip and step; at most loads and stores in 1,000 products.
+    let table = [
+        (bf16, 512, 896, 896, 1, 1_036, 72),
+        (bf16, 128, 896, 896, 1, 1_036, 72),
+        (bf16, 32, 896, 896, 1, 1_036, 72),
+        (bf16, 17, 96, 896, 1, 1_036, 72),
+        (bf16, 16, 96, 896, 1, 1_600, 72),
+        (bf16, 85, 96, 896, 1, 1_036, 72),
+        (bf16, 64, 64, 4_864, 1, 1_093, 99),
+        (int8, 512, 896, 896, 1, 1_000, 500),
+        (int8, 128, 896, 896, 1, 1_000, 500),
+        (int8, 64, 64, 4_864, 1, 1_000, 500),
+        (one, 512, 896, 896, 1, 1_000, 72),
+        (one, 64, 64, 4_864, 1, 1_066, 80),
+        (narrow, 512, 896, 896, 1, 1_000, 72),
+        (uneven, 512, 896, 896, 2, 1_072, 143),
+        (uneven, 64, 64, 4_864, 2, 1_120, 132),
+    ];
+    let count = |kind, rows, out_features, in_features, x: X| {
+        let matrix = packed(1, kind, MatrixShape { out_features, in_features }, &cpu);
+        let x = x.rows(&mut Dice::new(2), rows, in_features);
+        let mut out = vec![0f32; rows * out_features];
+        emulator::counts(|| cpu.linear(&x, &matrix, None, Out::Store(&mut out)))
+    };
+    for (kind, rows, out_features, in_features, digits, loads, stores) in table {
+        let counts = count(kind, rows, out_features, in_features, X::None);
+        let name = format!("{kind:?}, {rows} rows, {in_features} to {out_features}: {counts:?}");
+        let step = if kind == bf16 { 32 } else { 64 };
+        let least = rows.div_ceil(16) * out_features.div_ceil(16).next_multiple_of(2) * in_features.div_ceil(step);
+        let Counts { configurations, loads: loaded, stores: stored, products, .. } = counts;
+        assert_eq!((configurations, products), (1, digits * least), "{name}");
+        assert!(loaded * 1_000 <= loads * products, "{name}: {} loads", loaded * 1_000 / products);
+        assert!(stored * 1_000 <= stores * products, "{name}: {} stores", stored * 1_000 / products);
+    }
+    // Quads that all rows list are one more step of two digits, for each 32 rows and pair.
+    let [none, heavy] = [X::None, X::Heavy(5)].map(|x| count(int8, 128, 896, 896, x).products);
+    assert_eq!(heavy - none, 128 / 32 * (896 / 32) * 8);
+}
