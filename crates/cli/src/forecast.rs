@@ -173,7 +173,8 @@ mod tests {
 
     #[test]
     fn speeds_are_those_of_the_plan() {
-        let limits = Limits::of_rate(1e12, &[20e9]);
+        let of_rate = Limits::of_rate(1e12, &[1e12]);
+        let limits = Limits { bf16_flops: 1e12, int8_ops: 2e12, read_bandwidth: 20e9, ..of_rate };
         let model = NamedModel::find("1b").expect("a size");
         let of = |weights| speeds(&model, weights, &limits);
         let [bf16, int8, int4] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(of);

@@ -145,7 +145,7 @@ mod tests {
             ("# only words\n", "no key in it, so no client could ask"),
             (
                 "sk-a\nsk-b urgent\n",
-                "line 2: after the key only the words `priority`, `adapters` and `role` have a meaning",
+                "line 2: after the key only the words `priority`, `adapters`, `models` and `role` have a meaning",
             ),
             ("sk-a\nsk-a\n", "line 2: this key is there already"),
             (
