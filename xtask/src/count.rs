@@ -57,9 +57,10 @@ fn figures() -> Result<Vec<Figure>, String> {
     let rust = tracked("*.rs")?;
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 235_000 },
+        // AArch64 (1,800) and tiles that reach the peak (1,500) are what 235,000 had no room for.
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 240_000 },
         Figure { name: "code of engine", value: code("engine")?, limit: 8_750 },
-        Figure { name: "code of server", value: code("server")?, limit: 12_850 },
+        Figure { name: "code of server", value: code("server")?, limit: 12_900 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 14 },
         Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 15 },

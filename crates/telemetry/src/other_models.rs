@@ -12,44 +12,35 @@ use std::collections::BTreeMap;
 
 use engine::ledger::{Account, Owner, Visit};
 use engine::{Observe, RequestId, Timeline};
-use plan::units::duration;
 use protocol::Nanos;
-use serde_json::{Value, json};
-
-use crate::timeline::{Reader, Registry};
 
 /// Requests that are named.
 const MOST: usize = 6;
-/// Requests that a sentence names.
-const MOST_TOLD: usize = 3;
 /// Requests of a model that are looked at, the newest ones.
 const MOST_READ: usize = 256;
-
-/// A model of the server beside that of the request.
-pub struct OtherModel<'a> {
-    pub name: &'a str,
-    pub engine: &'a dyn Observe,
-    pub registry: &'a Registry,
-}
 
 /// What a prompt waited for other models.
 pub(crate) struct Waited {
     /// All of it.
-    total: Nanos,
+    pub(crate) total: Nanos,
     /// The largest first: the model by its place, the request, its time.
-    named: Vec<(usize, RequestId, Nanos)>,
+    pub(crate) named: Vec<(usize, RequestId, Nanos)>,
 }
 
-/// Of one prompt. Cost: the steps of the requests that the other models remember of that time.
-pub(crate) fn waited(reader: &Reader<'_>, timeline: &Timeline) -> Waited {
+/// Of one prompt of an engine beside `others`. Cost: the steps of the requests that the others remember of that time.
+pub(crate) fn waited<'a>(
+    engine: &dyn Observe,
+    others: impl Iterator<Item = &'a dyn Observe>,
+    timeline: &Timeline,
+) -> Waited {
     let bill = &timeline.account.bill;
     let total = Nanos(bill.ttft.of(Owner::OtherModel).0 + bill.gaps.of(Owner::OtherModel).0);
     if total == Nanos(0) {
         return Waited { total, named: Vec::new() };
     }
-    let between = between(reader.engine, timeline);
-    let named = reader.others.iter().enumerate().flat_map(|(at, other)| {
-        steps_of(other.engine, &between).into_iter().map(move |(id, nanos)| (at, id, Nanos(nanos as u64)))
+    let between = between(engine, timeline);
+    let named = others.enumerate().flat_map(|(at, other)| {
+        steps_of(other, &between).into_iter().map(move |(id, nanos)| (at, id, Nanos(nanos as u64)))
     });
     let mut named: Vec<(usize, RequestId, Nanos)> = named.filter(|(.., nanos)| *nanos > Nanos(0)).collect();
     named.sort_by_key(|&(.., nanos)| std::cmp::Reverse(nanos));
@@ -103,33 +94,4 @@ fn steps_of(engine: &dyn Observe, spans: &[(u64, u64)]) -> BTreeMap<RequestId, f
         }
     }
     sums
-}
-
-impl Waited {
-    /// `other_models`: the sum of its entries is the owner's time.
-    pub(crate) fn json(&self, reader: &Reader<'_>) -> Value {
-        let ms = |nanos: u64| nanos as f64 / 1e6;
-        let entry = |&(at, id, nanos): &(usize, RequestId, Nanos)| {
-            let other = &reader.others[at];
-            let name = other.registry.name(reader.tenant, id);
-            json!({"model": other.name, "request": name, "ms": ms(nanos.0)})
-        };
-        let mut entries: Vec<Value> = self.named.iter().map(entry).collect();
-        let rest = self.total.0 - self.named.iter().map(|(.., nanos)| nanos.0).sum::<u64>();
-        if rest > 0 {
-            entries.push(json!({"model": null, "request": null, "ms": ms(rest)}));
-        }
-        entries.into()
-    }
-
-    /// In a sentence.
-    pub(crate) fn words(&self, reader: &Reader<'_>) -> Option<String> {
-        let told = self.named.iter().take(MOST_TOLD).map(|&(at, id, nanos)| {
-            let other = &reader.others[at];
-            let name = other.registry.words(reader.tenant, id);
-            format!("{name} of {} ({})", other.name, duration(nanos.as_secs_f64()))
-        });
-        let told: Vec<String> = told.collect();
-        (!told.is_empty()).then(|| format!("Of other models' requests it waited for {}.", told.join(", ")))
-    }
 }

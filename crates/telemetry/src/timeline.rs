@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
 use engine::quota::to_forget;
 use engine::{Ending, Observe, RequestId, Timeline};
+use plan::units::duration;
 use protocol::Nanos;
 use scheduler::{CacheMiss, MissReason};
 use serde_json::{Map, Value, json};
@@ -24,8 +25,7 @@ use serde_json::{Map, Value, json};
 use crate::live_events::away_times;
 use crate::live_wire::Name;
 use crate::otel::TraceParent;
-use crate::other_models;
-pub use crate::other_models::OtherModel;
+use crate::other_models::{self, Waited};
 use crate::thinking::{self, Thought};
 use crate::time_format::{self, ms};
 use crate::why::{self, OTHER_TENANT};
@@ -169,6 +169,16 @@ impl Registry {
     }
 }
 
+/// A model of the server beside that of the request.
+pub struct OtherModel<'a> {
+    pub name: &'a str,
+    pub engine: &'a dyn Observe,
+    pub registry: &'a Registry,
+}
+
+/// Requests of other models that a sentence names.
+const MOST_TOLD: usize = 3;
+
 /// Writes timelines for one tenant.
 pub struct Reader<'a> {
     pub engine: &'a dyn Observe,
@@ -255,10 +265,11 @@ impl Reader<'_> {
         prompt.extend(self.sums(&account.bill));
         prompt.insert("cache".into(), account.bill.miss.map(|miss| self.cache_miss(&miss, trace)).into());
         let name = |id| self.registry.words(self.tenant, id);
-        let waited = other_models::waited(self, timeline);
-        let story = why::tell(timeline, &|token| trace.message_at(token), &name, waited.words(self));
+        let others = self.others.iter().map(|other| other.engine);
+        let waited = other_models::waited(self.engine, others, timeline);
+        let story = why::tell(timeline, &|token| trace.message_at(token), &name, self.waited_words(&waited));
         prompt.insert("why".into(), story.into());
-        prompt.insert("other_models".into(), waited.json(self));
+        prompt.insert("other_models".into(), self.waited_json(&waited));
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());
         prompt.insert("late_tokens".into(), self.gaps(account, &account.late_gaps()));
         prompt.insert("longest_gaps".into(), self.gaps(account, &account.longest_gaps));
@@ -288,6 +299,33 @@ impl Reader<'_> {
         let came = account.visits.iter().flat_map(|visit| repeat_n(visit.to, visit.tokens.into()));
         prompt.insert("token_times_ms".into(), came.map(since).collect());
         Value::Object(prompt)
+    }
+
+    /// `other_models`: the sum of its entries is the owner's time.
+    fn waited_json(&self, waited: &Waited) -> Value {
+        let ms = |nanos: u64| nanos as f64 / 1e6;
+        let entry = |&(at, id, nanos): &(usize, RequestId, Nanos)| {
+            let other = &self.others[at];
+            let name = other.registry.name(self.tenant, id);
+            json!({"model": other.name, "request": name, "ms": ms(nanos.0)})
+        };
+        let mut entries: Vec<Value> = waited.named.iter().map(entry).collect();
+        let rest = waited.total.0 - waited.named.iter().map(|(.., nanos)| nanos.0).sum::<u64>();
+        if rest > 0 {
+            entries.push(json!({"model": null, "request": null, "ms": ms(rest)}));
+        }
+        entries.into()
+    }
+
+    /// The same in a sentence.
+    fn waited_words(&self, waited: &Waited) -> Option<String> {
+        let told = waited.named.iter().take(MOST_TOLD).map(|&(at, id, nanos)| {
+            let other = &self.others[at];
+            let name = other.registry.words(self.tenant, id);
+            format!("{name} of {} ({})", other.name, duration(nanos.as_secs_f64()))
+        });
+        let told: Vec<String> = told.collect();
+        (!told.is_empty()).then(|| format!("Of other models' requests it waited for {}.", told.join(", ")))
     }
 
     fn sums(&self, bill: &Bill) -> Map<String, Value> {

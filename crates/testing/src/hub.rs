@@ -29,7 +29,7 @@ pub struct Answer {
     pub headers: Vec<(String, String)>,
     /// Its body.
     pub body: Vec<u8>,
-    /// The connection ends behind so many bytes of it.
+    /// The connection ends behind this many bytes of it.
     pub cut_after: Option<usize>,
     /// Ranges are not heeded.
     pub no_ranges: bool,

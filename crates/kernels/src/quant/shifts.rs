@@ -14,7 +14,7 @@
 
 use super::{MatrixShape, RowSource, WeightClass};
 
-/// Rows that sizes are taken from, evenly spread. (The mean of so many logarithms is off by a seventh of a power of two.)
+/// Rows that sizes are taken from, evenly spread. (The mean of 128 logarithms is off by a seventh of a power of two.)
 const ROWS: usize = 128;
 /// With fewer rows, sizes are chance.
 const FEWEST_ROWS: usize = 32;
