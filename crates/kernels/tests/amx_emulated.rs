@@ -16,7 +16,6 @@ use common::{Case, cases};
 use kernels::Cpu;
 use kernels::isa::{Amx, Avx512};
 use kernels::threads::max_threads;
-use std::sync::atomic::Ordering::Relaxed;
 use testing::Dice;
 
 /// A proof of AMX: real, or by grace of the emulator. `None`, with a line that says so, where there is no AVX-512
@@ -33,7 +32,7 @@ pub(crate) fn tiles() -> Option<Amx> {
     }))
 }
 
-fn implementations(tiles: Amx) -> Vec<Cpu> {
+pub(crate) fn implementations(tiles: Amx) -> Vec<Cpu> {
     (1..=max_threads().min(2)).map(|threads| Cpu::with_tiles(Some(threads), tiles).unwrap()).collect()
 }
 
@@ -45,11 +44,6 @@ fn tiles_return_the_bits_of_the_definition() {
         let case = Case::new(seed, kind, shape, rows);
         for cpu in &implementations {
             case.check(cpu);
-        }
-    }
-    if Amx::detect().is_none() {
-        for (name, count) in emulator::executed() {
-            assert!(count.load(Relaxed) > 0, "no {name} was executed: these were not the tile kernels");
         }
     }
 }

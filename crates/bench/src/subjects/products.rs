@@ -20,10 +20,9 @@ const PRODUCTS: [(&str, usize, usize); 6] = [
     ("7B o", 4_096, 4_096),
     (HEAD, 151_936, 896),
 ];
-/// Computed for the rows that are sampled, which are few.
+/// Of the rows that are sampled, which are few: the first three numbers.
 const HEAD: &str = "head";
 const ROWS: [usize; 7] = [1, 4, 8, 32, 128, 512, 2_048];
-const ROWS_OF_HEAD: [usize; 3] = [1, 4, 8];
 /// Weights: name, class, and whether int4 has even levels, as files have.
 const WEIGHTS: [(&str, WeightClass, bool); 4] = [
     ("int4", WeightClass::Int4, false),
@@ -43,7 +42,7 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
         for (name, out_features, in_features) in PRODUCTS {
             let matrices = copies(&cpu, MatrixShape { out_features, in_features }, class, even)?;
             let peaks = peaks_now(&cpu, |limits| peak(limits, class))?;
-            for &num_rows in if name == HEAD { &ROWS_OF_HEAD[..] } else { &ROWS } {
+            for &num_rows in if name == HEAD { &ROWS[..3] } else { &ROWS } {
                 let samples = time(&cpu, &matrices, num_rows, setup.repetitions)?;
                 let matrix_flops = 2.0 * (num_rows * out_features * in_features) as f64;
                 let work = PassWork { matrix_flops, bytes: matrices[0].bytes() as f64, ..PassWork::default() };

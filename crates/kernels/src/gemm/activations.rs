@@ -167,7 +167,8 @@ struct Pointers(*mut u8, *mut f32, *mut Outlier, *mut u32, *mut u16, *mut f32);
 unsafe impl Sync for Pointers {}
 
 impl Scratch {
-    /// Converts rows of `width` elements. `exponents(row)`: those that the row's matrix has for its inputs. Panics when memory is exhausted (possible only on the largest call yet).
+    /// Converts rows of `width` elements. `exponents(row)`: those that the row's matrix has for its inputs. Panics when
+    /// memory is exhausted (possible only on the largest call yet).
     pub(crate) fn prepare<'e>(
         &mut self,
         pool: &Pool,

@@ -3,6 +3,7 @@
 //! ```text
 //! linear      activations -> scratch (digits and scale, or bf16)         once per call
 //!             rows x pairs cut into panels, panels spread over threads   pairs of strips are 32 output columns
+//!             for the matrix unit into a cell for each thread            tiles.rs, crate::arch::native::tile_panel
 //! panel       for each group of pairs that fits L2, for each block of 1..=12 rows, for each pair:
 //!               kernel   all of K, sums in registers    scalar.rs, or those of crate::arch::native
 //!               finish   outliers, scales, bias, residual         epilogue.rs
@@ -26,10 +27,9 @@
 pub(crate) mod activations;
 pub(crate) mod epilogue;
 pub(crate) mod scalar;
-mod tiles;
+pub(crate) mod tiles;
 
-pub(crate) use activations::{Activations, ActivationsId, Lists, Scratch};
-pub(crate) use tiles::Destination;
+pub(crate) use activations::{Activations, Lists, Scratch};
 
 use crate::accumulation_order::AccumulationOrder;
 use crate::arch::native::{self, prefetch};

@@ -7,7 +7,7 @@
 //! A thread that computes `m` rows of `n` columns reads `m + n` rows and columns of K for `m * n` products, so a
 //! square cell reads least. On several memory nodes columns are cut by node first, as weights are placed.
 
-use super::{PAIR, Product, Then, WeightClass};
+use super::{PAIR, Product, Then};
 use crate::pointwise;
 use crate::threads::{Pool, share};
 use std::ops::Range;
@@ -116,14 +116,6 @@ impl Product<'_> {
             }
         }
     }
-
-    /// Address and row stride of results that are bf16 sums as they are, if these are.
-    pub(crate) fn only_stored(&self, first: usize, pair: usize) -> Option<(*mut f32, usize)> {
-        let stored = matches!(self.then, Then::Store) && self.bias.is_none() && self.w.class() == WeightClass::Bf16;
-        let whole = (pair + 1) * PAIR <= self.w.shape().out_features;
-        // SAFETY: within the output, which is `[rows, width]`.
-        (stored && whole).then(|| (unsafe { self.out.0.add(first * self.width + pair * PAIR) }, self.width))
-    }
 }
 
 #[cfg(test)]
@@ -132,20 +124,10 @@ mod tests {
     use crate::threads::NodeChoice;
     use std::sync::Mutex;
 
-    /// Threads, rows and columns; then parts of rows and of columns.
     #[test]
     fn a_cut_reads_little_and_leaves_no_thread_without_work() {
-        let cases = [
-            (1, 512, 896, (1, 1)),
-            (2, 512, 896, (1, 2)),
-            (16, 32, 9_728, (1, 16)),
-            (16, 128, 896, (1, 16)),
-            (16, 512, 896, (4, 4)),
-            (16, 512, 9_728, (1, 16)),
-            (16, 2_048, 896, (8, 2)),
-            (16, 512, 4_096, (1, 16)),
-            (7, 64, 896, (1, 7)),
-        ];
+        // Threads, rows and columns; then parts of rows and of columns.
+        let cases = [(2, 512, 896, (1, 2)), (16, 32, 9_728, (1, 16)), (16, 512, 896, (4, 4)), (16, 2_048, 896, (8, 2))];
         for (threads, rows, columns, want) in cases {
             assert_eq!(cut(threads, rows / 32, columns / 32), want, "{threads} threads, {rows} x {columns}");
         }

@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const ROWS: usize = 16;
 const ROW_BYTES: usize = 64;
@@ -27,30 +26,11 @@ thread_local! {
     };
 }
 
-static CONFIGURED: AtomicUsize = AtomicUsize::new(0);
-static LOADED: AtomicUsize = AtomicUsize::new(0);
-static STORED: AtomicUsize = AtomicUsize::new(0);
-static INT8: AtomicUsize = AtomicUsize::new(0);
-static BF16: AtomicUsize = AtomicUsize::new(0);
-
-/// How often the emulator executed what.
-pub(crate) fn executed() -> [(&'static str, &'static AtomicUsize); 5] {
-    [
-        ("ldtilecfg", &CONFIGURED),
-        ("tileloadd", &LOADED),
-        ("tilestored", &STORED),
-        ("tdpbssd", &INT8),
-        ("tdpbf16ps", &BF16),
-    ]
-}
-
 /// What the calling thread has executed.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) configurations: usize,
     pub(crate) loads: usize,
-    /// Bytes of all loads.
-    pub(crate) loaded: usize,
     pub(crate) stores: usize,
     /// Products of two tiles.
     pub(crate) products: usize,
@@ -58,7 +38,7 @@ pub(crate) struct Counts {
 
 thread_local! {
     static COUNTS: Cell<Counts> = const {
-        Cell::new(Counts { configurations: 0, loads: 0, loaded: 0, stores: 0, products: 0 })
+        Cell::new(Counts { configurations: 0, loads: 0, stores: 0, products: 0 })
     };
 }
 
@@ -251,7 +231,6 @@ impl State {
 
     /// LDTILECFG: checks what the SDM lists under #GP(0), then clears all tiles.
     fn configure(&mut self, bytes: &[u8; 64]) {
-        CONFIGURED.fetch_add(1, Relaxed);
         count(|counts| counts.configurations += 1);
         self.release();
         demand(bytes[0] == 1, "palette is not 1\n");
@@ -276,13 +255,9 @@ impl State {
     /// # Safety
     /// The configured rows are readable at `address`, `stride` apart.
     unsafe fn load(&mut self, number: usize, address: usize, stride: usize) {
-        LOADED.fetch_add(1, Relaxed);
         *self.tile(number) = [[0; ROW_BYTES]; ROWS];
         let (rows, bytes) = (usize::from(self.rows[number]), usize::from(self.row_bytes[number]));
-        count(|counts| {
-            counts.loads += 1;
-            counts.loaded += rows * bytes;
-        });
+        count(|counts| counts.loads += 1);
         for (row, to) in self.tiles[number][..rows].iter_mut().enumerate() {
             let from = address.wrapping_add(row.wrapping_mul(stride)) as *const u8;
             // SAFETY: the caller's promise.
@@ -295,7 +270,6 @@ impl State {
     /// # Safety
     /// The configured rows are writable at `address`, `stride` apart.
     unsafe fn store(&mut self, number: usize, address: usize, stride: usize) {
-        STORED.fetch_add(1, Relaxed);
         count(|counts| counts.stores += 1);
         self.tile(number);
         let (rows, bytes) = (usize::from(self.rows[number]), usize::from(self.row_bytes[number]));
@@ -322,7 +296,6 @@ impl State {
     /// TDPBSSD: signed bytes in groups of four, sums modulo 2^32.
     #[target_feature(enable = "avx2,fma")]
     fn multiply_int8(&mut self, c: usize, a: usize, b: usize) {
-        INT8.fetch_add(1, Relaxed);
         count(|counts| counts.products += 1);
         let (rows, groups, columns) = self.operands(c, a, b);
         // By columns, so that the compiler finds vectors.
@@ -345,7 +318,6 @@ impl State {
     /// TDPBF16PS: an even and an odd sum by fused multiply-add, denormals as zero, then both onto C.
     #[target_feature(enable = "avx2,fma")]
     fn multiply_bf16(&mut self, c: usize, a: usize, b: usize) {
-        BF16.fetch_add(1, Relaxed);
         count(|counts| counts.products += 1);
         let (rows, groups, columns) = self.operands(c, a, b);
         for m in 0..rows {

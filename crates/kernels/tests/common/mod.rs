@@ -23,6 +23,7 @@ pub(crate) enum Kind {
     /// Groups of a file, in the format with this index in [`formats`].
     Blocks(usize),
     /// Int8 or int4 with the largest weights and ratios that there are.
+    #[allow(dead_code)] // tiles are tried on x86 alone
     Extreme(WeightClass),
 }
 
@@ -210,6 +211,7 @@ impl Weights {
 }
 
 /// A random matrix of a kind, packed for a backend.
+#[allow(dead_code)] // as above
 pub(crate) fn packed<B: HostBackend>(seed: u64, kind: Kind, shape: MatrixShape, backend: &B) -> B::Matrix {
     Weights::drawn(&mut Dice::new(seed), kind, shape).pack(shape, backend)
 }

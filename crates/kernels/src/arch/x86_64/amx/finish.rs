@@ -19,16 +19,19 @@ const INTEGERS: u8 = 2;
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn finish(results: Results<'_>) {
     let mut joined = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
+    let sums = results.sums.as_ptr().cast();
+    let only_low = results.heavy.is_null() && results.lists.is_empty();
     // SAFETY: the caller's promise.
     unsafe {
-        match results.class {
-            WeightClass::Bf16 => write::<FLOATS>(&results, results.sums.as_ptr().cast()),
-            WeightClass::Int8 | WeightClass::Int4 if results.heavy.is_null() && results.lists.is_empty() => {
-                write::<INTEGERS>(&results, results.sums.as_ptr().cast());
-            }
-            WeightClass::Int8 | WeightClass::Int4 => {
+        match (results.class, results.add) {
+            (WeightClass::Bf16, false) => write::<FLOATS, false>(&results, sums),
+            (WeightClass::Bf16, true) => write::<FLOATS, true>(&results, sums),
+            (_, false) if only_low => write::<INTEGERS, false>(&results, sums),
+            (_, true) if only_low => write::<INTEGERS, true>(&results, sums),
+            (_, add) => {
                 join(&results, joined.as_mut_ptr().cast());
-                write::<JOINED>(&results, joined.as_ptr().cast());
+                let write = if add { write::<JOINED, true> } else { write::<JOINED, false> };
+                write(&results, joined.as_ptr().cast());
             }
         }
     }
@@ -66,20 +69,7 @@ unsafe fn join(results: &Results<'_>, to: *mut f32) {
 /// # Safety
 /// As for [`finish`]; `sums` are those of the rows, as `SUMS` says.
 #[target_feature(enable = "avx512f")]
-unsafe fn write<const SUMS: u8>(results: &Results<'_>, sums: *const f32) {
-    // SAFETY: passed on.
-    unsafe {
-        match results.add {
-            true => write_rows::<SUMS, true>(results, sums),
-            false => write_rows::<SUMS, false>(results, sums),
-        }
-    }
-}
-
-/// # Safety
-/// As for [`write`].
-#[target_feature(enable = "avx512f")]
-unsafe fn write_rows<const SUMS: u8, const ADD: bool>(results: &Results<'_>, sums: *const f32) {
+unsafe fn write<const SUMS: u8, const ADD: bool>(results: &Results<'_>, sums: *const f32) {
     let masks = [0, 16].map(|at| ((1u32 << results.columns.saturating_sub(at).min(16)) - 1) as __mmask16);
     // SAFETY: a masked load or store touches only columns that are there; the caller promises the rest.
     unsafe {

@@ -85,18 +85,28 @@ pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
         for rows in cut.panels(rows) {
             heavy.find(product, rows.clone());
             let heavy = &mut *heavy;
-            Panel { heavy, proof, product, way, rows, sums, unpacked, ungated, folds: Folds::new() }
-                .run(cut, pairs.clone());
+            Panel {
+                _proof: proof,
+                heavy,
+                product,
+                way,
+                rows,
+                sums,
+                unpacked,
+                ungated,
+                folds: Folds::new(proof.avx512()),
+            }
+            .run(cut, pairs.clone());
         }
     });
 }
 
 /// Rows whose sums are in memory together.
 struct Panel<'a> {
+    _proof: Amx,
     heavy: &'a mut Heavy,
     /// `[32][32]`: gate and up, before they become results.
     ungated: *mut f32,
-    proof: Amx,
     product: &'a Product<'a>,
     way: Way,
     rows: Range<usize>,
@@ -134,7 +144,7 @@ impl<'a> Panel<'a> {
             }
         }
         // SAFETY: totals and results of what waits are the panel's.
-        while let Some(folded) = unsafe { self.folds.fold_next(self.proof.avx512()) } {
+        while let Some(folded) = unsafe { self.folds.fold_next() } {
             if let Some((last, total)) = folded {
                 self.finish(total, last.row, last.rows, last.pair);
             }
@@ -150,12 +160,12 @@ impl<'a> Panel<'a> {
     fn tiles(&self, visit: &Visit) -> *const u8 {
         let w = self.product.w;
         let from = &w.pair(visit.pair).1[visit.steps.start * w.step_bytes()..visit.steps.end * w.step_bytes()];
-        // SAFETY: a K block has room.
+        // SAFETY: a K block has room, and there is a proof of the vectors.
         unsafe {
             match self.way {
                 Way::Stored | Way::Groups => return from.as_ptr(),
-                Way::Whole => unpack::whole(self.proof.avx512(), from, self.unpacked),
-                Way::Digits => unpack::digits(self.proof.avx512(), from, w.levels().table(), self.unpacked),
+                Way::Whole => unpack::whole(from, self.unpacked),
+                Way::Digits => unpack::digits(from, w.levels().table(), self.unpacked),
             }
         }
         self.unpacked
@@ -184,13 +194,13 @@ impl<'a> Panel<'a> {
 
     fn plain(&mut self, visit: &Visit, rows: &Rows) {
         let mut block = rows.block;
+        let to = self.product.destination(rows.first, visit.pair, self.ungated);
         // Sums that are results go where these belong.
-        let direct = match (visit.last && rows.count == BLOCK_ROWS, self.product.w.class()) {
-            (true, WeightClass::Bf16) => self.product.only_stored(rows.first, visit.pair),
-            _ => None,
-        };
-        if let Some((out, width)) = direct {
-            (block.to, block.to_stride) = (out.cast(), width * size_of::<f32>());
+        let direct = visit.last
+            && (self.product.w.class(), to.add, to.bias) == (WeightClass::Bf16, false, None)
+            && (rows.count, to.columns) == (BLOCK_ROWS, PAIR);
+        if direct {
+            (block.to, block.to_stride) = (to.out.cast(), to.width * size_of::<f32>());
         }
         // SAFETY: rows, padded, and steps are within the activations and the matrix, whose formats `linear` chose for tiles;
         // sums of earlier K blocks were written; the tiles are configured.
@@ -201,8 +211,11 @@ impl<'a> Panel<'a> {
                 (WeightClass::Bf16, true) => bf16_two(block),
                 (WeightClass::Bf16, false) => bf16_one(block),
             }
+            if direct {
+                self.product.gate(self.ungated, PAIR, rows.first, rows.count, visit.pair);
+            }
         }
-        if visit.last && direct.is_none() {
+        if visit.last && !direct {
             self.finish(rows.sums, rows.first, rows.count, visit.pair);
         }
     }
@@ -223,7 +236,7 @@ impl<'a> Panel<'a> {
             let mut joined = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
             let to = joined.as_mut_ptr().cast();
             // SAFETY: room for a block; of rows that no product has written only numbers are read, and not used.
-            unsafe { unpack::join(self.proof.avx512(), rows.sums, to) };
+            unsafe { unpack::join(rows.sums, to) };
             self.finish(to, rows.first, rows.count, visit.pair);
         }
     }
@@ -234,7 +247,7 @@ impl<'a> Panel<'a> {
             let (skipped, steps) = (index * GROUP_STEPS, GROUP_STEPS.min(visit.steps.end - first));
             let ratios = ratios[first * 64 / INT8_GROUP * PAIR..][..PAIR].as_ptr();
             let last = visit.last && first + steps == visit.steps.end;
-            // SAFETY: as in `plain`.
+            // SAFETY: as in `plain`; a proof of tiles is one of vectors.
             unsafe {
                 let (x, tiles) = (rows.block.x.add(skipped * 64), rows.block.tiles.add(skipped * 2 * TILE));
                 let block = TileBlock { x, tiles, steps, lines: 0, ..rows.block };
@@ -244,7 +257,7 @@ impl<'a> Panel<'a> {
                     (0..steps * 2 * rows.block.lines).for_each(|line| ask(ahead.wrapping_add(line * 64)));
                     let last = last.then(|| self.last(rows, visit.pair));
                     let waits = Waiting { ratios, total: rows.sums, first: starts, last };
-                    match self.folds.group(self.proof.avx512(), block, waits) {
+                    match self.folds.group(block, waits) {
                         Some((last, _, true)) => self.product.gate(self.ungated, PAIR, last.row, last.rows, last.pair),
                         Some((last, total, false)) => self.finish(total, last.row, last.rows, last.pair),
                         None => {}
@@ -253,7 +266,7 @@ impl<'a> Panel<'a> {
                     let mut sums = MaybeUninit::<Sums<16>>::uninit();
                     let to = sums.as_mut_ptr().cast();
                     int8_one(TileBlock { before: null(), to, ..block });
-                    add_by_ratio(self.proof.avx512(), to, ratios, rows.count, rows.sums, !starts);
+                    add_by_ratio(to, ratios, rows.count, rows.sums, !starts);
                     if last {
                         self.finish(rows.sums, rows.first, rows.count, visit.pair);
                     }
@@ -274,7 +287,7 @@ impl<'a> Panel<'a> {
 
     /// Sums of a block become results.
     fn finish(&mut self, sums: *const u32, first: usize, count: usize, pair: usize) {
-        let (proof, product) = (self.proof.avx512(), self.product);
+        let product = self.product;
         // SAFETY: the sums of these rows were written; the proof is that of `finish`; each row and pair is in one panel.
         unsafe {
             let sums = std::slice::from_raw_parts(sums.cast::<[u32; PAIR]>(), count);
@@ -284,7 +297,7 @@ impl<'a> Panel<'a> {
                 return product.finish_with::<BLOCK_ROWS>(finish, (lists, null()), sums, first, pair);
             }
             let mut heavy = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
-            self.heavy.multiply(proof, product, first, pair, heavy.as_mut_ptr().cast());
+            self.heavy.multiply(product, first, pair, heavy.as_mut_ptr().cast());
             let digits = (self.heavy.rest(first, count), heavy.as_ptr().cast());
             product.finish_with::<BLOCK_ROWS>(finish, digits, sums, first, pair);
         }
@@ -294,7 +307,6 @@ impl<'a> Panel<'a> {
 /// The weights of the next visit, of which each step of each block of rows asks for a few lines.
 struct Ahead {
     next: *const u8,
-    end: *const u8,
     /// Cache lines in half a step.
     lines: usize,
 }
@@ -302,20 +314,15 @@ struct Ahead {
 impl Ahead {
     /// `halves` of steps ask.
     fn of(w: &PackedMatrix, next: Option<&Visit>, halves: usize) -> Ahead {
-        let Some(visit) = next else { return Ahead { next: null(), end: null(), lines: 0 } };
+        let Some(visit) = next else { return Ahead { next: null(), lines: 0 } };
         let from = &w.pair(visit.pair).1[visit.steps.start * w.step_bytes()..visit.steps.end * w.step_bytes()];
-        let Range { start: next, end } = from.as_ptr_range();
-        Ahead { next, end, lines: from.len().div_ceil(64).div_ceil(halves) }
+        Ahead { next: from.as_ptr(), lines: from.len().div_ceil(64).div_ceil(halves) }
     }
 
     /// The address for the next `halves` of steps.
     fn next(&mut self, halves: usize) -> *const u8 {
-        let next = self.next;
-        self.next = next.wrapping_add(halves * self.lines * 64);
-        if next >= self.end {
-            self.lines = 0;
-        }
-        next
+        let behind = self.next.wrapping_add(halves * self.lines * 64);
+        std::mem::replace(&mut self.next, behind)
     }
 }
 

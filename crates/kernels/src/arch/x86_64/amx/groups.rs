@@ -10,8 +10,9 @@
 
 use super::super::proofs::Avx512;
 use super::multiply::{TileBlock, int8_two};
-use super::plan::{BLOCK_ROWS, BLOCK_SUMS, GROUP_STEPS};
-use crate::gemm::{Destination, Sums};
+use super::plan::{BLOCK_ROWS, GROUP_STEPS};
+use crate::gemm::Sums;
+use crate::gemm::tiles::Destination;
 use crate::quant::PAIR;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -39,7 +40,7 @@ pub(super) struct Last<'a> {
     pub(super) direct: Option<(Destination<'a>, *const f32)>,
 }
 
-/// The two buffers.
+/// The two buffers. Made by proof of the vectors that fold.
 pub(super) struct Folds<'a> {
     sums: [MaybeUninit<Sums<BLOCK_ROWS>>; 2],
     waiting: [Option<Waiting<'a>>; 2],
@@ -47,7 +48,7 @@ pub(super) struct Folds<'a> {
 }
 
 impl<'a> Folds<'a> {
-    pub(super) fn new() -> Folds<'a> {
+    pub(super) fn new(_proof: Avx512) -> Folds<'a> {
         Folds { sums: [MaybeUninit::uninit(), MaybeUninit::uninit()], waiting: [None, None], next: 0 }
     }
 
@@ -58,7 +59,6 @@ impl<'a> Folds<'a> {
     /// As for [`int8_two`], without sums before, whose `to` is not used; totals and destinations of what waits are there.
     pub(super) unsafe fn group(
         &mut self,
-        proof: Avx512,
         block: TileBlock,
         waits: Waiting<'a>,
     ) -> Option<(Last<'a>, *const u32, bool)> {
@@ -69,9 +69,9 @@ impl<'a> Folds<'a> {
         // SAFETY: the caller's promise; what waits in this buffer was written by an earlier call.
         unsafe {
             match &folded {
-                Some(folded) if block.steps == GROUP_STEPS => written = mixed(proof, block, folded),
+                Some(folded) if block.steps == GROUP_STEPS => written = mixed(block, folded),
                 Some(folded) => {
-                    fold(proof, sums, folded);
+                    add_by_ratio(sums, folded.ratios, BLOCK_ROWS, folded.total, !folded.first);
                     int8_two(block);
                 }
                 None => int8_two(block),
@@ -85,195 +85,106 @@ impl<'a> Folds<'a> {
     ///
     /// # Safety
     /// As for [`Folds::group`].
-    pub(super) unsafe fn fold_next(&mut self, proof: Avx512) -> Option<Option<(Last<'a>, *const u32)>> {
+    pub(super) unsafe fn fold_next(&mut self) -> Option<Option<(Last<'a>, *const u32)>> {
         let next = (0..2).map(|later| self.next ^ later).find(|&buffer| self.waiting[buffer].is_some())?;
         let folded = self.waiting[next].take()?;
         // SAFETY: the caller's promise; what waits was written.
-        unsafe { fold(proof, self.sums[next].as_ptr().cast(), &folded) };
+        unsafe {
+            let sums = self.sums[next].as_ptr().cast();
+            add_by_ratio(sums, folded.ratios, BLOCK_ROWS, folded.total, !folded.first);
+        }
         Some(folded.last.map(|last| (last, folded.total.cast_const())))
     }
-}
-
-/// The fold of a group alone.
-///
-/// # Safety
-/// `sums`: `[32][32]`; ratios and totals of `folded` are there.
-unsafe fn fold(proof: Avx512, sums: *const u32, folded: &Waiting<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { add_by_ratio(proof, sums, folded.ratios, BLOCK_ROWS, folded.total, !folded.first) }
 }
 
 /// `to = sums * ratios`, or `to += ..`, for rows of 32.
 ///
 /// # Safety
-/// `sums` and `to` hold the rows, and there are 32 ratios.
-pub(super) unsafe fn add_by_ratio(
-    _proof: Avx512,
-    sums: *const u32,
-    ratios: *const u8,
-    rows: usize,
-    to: *mut u32,
-    add: bool,
-) {
-    #[target_feature(enable = "avx512f")]
-    unsafe fn add_by_ratio(sums: *const u32, ratios: *const u8, rows: usize, to: *mut u32, add: bool) {
-        for strip in 0..2 {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
-                for row in 0..rows {
-                    let at = row * PAIR + strip * 16;
-                    let mut sum = _mm512_mullo_epi32(_mm512_loadu_si512(sums.add(at).cast()), ratios);
-                    if add {
-                        sum = _mm512_add_epi32(sum, _mm512_loadu_si512(to.add(at).cast()));
-                    }
-                    _mm512_storeu_si512(to.add(at).cast(), sum);
+/// `sums` and `to` hold the rows, and there are 32 ratios; the CPU has AVX-512.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn add_by_ratio(sums: *const u32, ratios: *const u8, rows: usize, to: *mut u32, add: bool) {
+    for strip in 0..2 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
+            for row in 0..rows {
+                let at = row * PAIR + strip * 16;
+                let mut sum = _mm512_mullo_epi32(_mm512_loadu_si512(sums.add(at).cast()), ratios);
+                if add {
+                    sum = _mm512_add_epi32(sum, _mm512_loadu_si512(to.add(at).cast()));
                 }
+                _mm512_storeu_si512(to.add(at).cast(), sum);
             }
         }
     }
-    // SAFETY: there is a proof of the instructions; the rest is the caller's promise.
-    unsafe { add_by_ratio(sums, ratios, rows, to, add) }
 }
 
-/// Parts of a fold, for row `\i` of the four of a slot. What they leave in `{a}` and `{b}` are products with ratios,
-macro_rules! nothing {
-    ($slot:literal) => {
-        ""
-    };
-}
-/// totals,
-macro_rules! add {
-    ($slot:literal) => {
-        concat!(
-            "vpaddd {a}, {a}, zmmword ptr [{total} + 512*",
-            $slot,
-            " + 128*\\i]\n",
-            "vpaddd {b}, {b}, zmmword ptr [{total} + 512*",
-            $slot,
-            " + 128*\\i + 64]\n"
-        )
-    };
-}
-/// totals that are stored,
-macro_rules! store {
-    ($slot:literal) => {
-        concat!(
-            "vmovdqa64 zmmword ptr [{total} + 512*",
-            $slot,
-            " + 128*\\i], {a}\n",
-            "vmovdqa64 zmmword ptr [{total} + 512*",
-            $slot,
-            " + 128*\\i + 64], {b}\n"
-        )
-    };
-}
-/// results,
-macro_rules! scale {
-    ($slot:literal) => {
-        concat!(
-            "vcvtdq2ps {a}, {a}\n",
-            "vcvtdq2ps {b}, {b}\n",
-            "vbroadcastss {t}, dword ptr [{row_scales} + 16*",
-            $slot,
-            " + 4*\\i]\n",
-            "vmulps {a}, {a}, {t}\n",
-            "vmulps {b}, {b}, {t}\n",
-            "vmulps {a}, {a}, {c0}\n",
-            "vmulps {b}, {b}, {c1}\n",
-            "vaddps {a}, {a}, {b0}\n",
-            "vaddps {b}, {b}, {b1}\n"
-        )
-    };
-}
-/// results that are written,
-macro_rules! write {
-    ($slot:literal) => {
-        concat!(
-            scale!($slot),
-            "vmovups zmmword ptr [{out}], {a}\n",
-            "vmovups zmmword ptr [{out} + 64], {b}\n",
-            "add {out}, {width}\n"
-        )
-    };
-}
-/// or added to what is there.
-macro_rules! accumulate {
-    ($slot:literal) => {
-        concat!(
-            scale!($slot),
-            "vmovups {t}, zmmword ptr [{out}]\n",
-            "vaddps {a}, {t}, {a}\n",
-            "vmovups zmmword ptr [{out}], {a}\n",
-            "vmovups {t}, zmmword ptr [{out} + 64]\n",
-            "vaddps {b}, {t}, {b}\n",
-            "vmovups zmmword ptr [{out} + 64], {b}\n",
-            "add {out}, {width}\n"
-        )
-    };
-}
-
-/// Vectors of a fold between two products: four rows of two strips.
+/// Vectors of a fold between two products: four rows of two strips, of which `$end` uses `{a}` and `{b}`: products with ratios.
+#[rustfmt::skip]
 macro_rules! slot {
-    ($slot:literal, $add:ident, $end:ident) => {
+    ($slot:literal, $end:ident) => {
         concat!(
             ".irp i, 0, 1, 2, 3\n",
-            "vpmulld {a}, {r0}, zmmword ptr [{to} + 512*",
-            $slot,
-            " + 128*\\i]\n",
-            "vpmulld {b}, {r1}, zmmword ptr [{to} + 512*",
-            $slot,
-            " + 128*\\i + 64]\n",
-            $add!($slot),
-            $end!($slot),
+            "vpmulld {a}, {r0}, zmmword ptr [{to} + 512*", $slot, " + 128*\\i]\n",
+            "vpmulld {b}, {r1}, zmmword ptr [{to} + 512*", $slot, " + 128*\\i + 64]\n",
+            end!($slot, $end),
             ".endr"
         )
     };
 }
+/// The first totals of a block of rows, later ones, results that are written, or that are added to others.
+#[rustfmt::skip]
+macro_rules! end {
+    ($slot:literal, first) => {
+        concat!("vmovdqa64 zmmword ptr [{total} + 512*", $slot, " + 128*\\i], {a}\n",
+            "vmovdqa64 zmmword ptr [{total} + 512*", $slot, " + 128*\\i + 64], {b}\n")
+    };
+    ($slot:literal, add) => {
+        concat!("vpaddd {a}, {a}, zmmword ptr [{total} + 512*", $slot, " + 128*\\i]\n",
+            "vpaddd {b}, {b}, zmmword ptr [{total} + 512*", $slot, " + 128*\\i + 64]\n")
+    };
+    ($slot:literal, total) => {
+        concat!(end!($slot, add), end!($slot, first))
+    };
+    ($slot:literal, scale) => {
+        concat!(end!($slot, add), "vcvtdq2ps {a}, {a}\nvcvtdq2ps {b}, {b}\n",
+            "vbroadcastss {t}, dword ptr [{row_scales} + 16*", $slot, " + 4*\\i]\n",
+            "vmulps {a}, {a}, {t}\nvmulps {b}, {b}, {t}\nvmulps {a}, {a}, {c0}\nvmulps {b}, {b}, {c1}\n",
+            "vaddps {a}, {a}, {b0}\nvaddps {b}, {b}, {b1}\n")
+    };
+    ($slot:literal, store) => {
+        concat!(end!($slot, scale), "vmovups zmmword ptr [{out}], {a}\nvmovups zmmword ptr [{out} + 64], {b}\n",
+            "add {out}, {width}\n")
+    };
+    ($slot:literal, accumulate) => {
+        concat!(end!($slot, scale), "vmovups {t}, zmmword ptr [{out}]\nvaddps {a}, {t}, {a}\n",
+            "vmovups zmmword ptr [{out}], {a}\nvmovups {t}, zmmword ptr [{out} + 64]\nvaddps {b}, {t}, {b}\n",
+            "vmovups zmmword ptr [{out} + 64], {b}\nadd {out}, {width}\n")
+    };
+}
 
 /// A group of two steps with the fold of another's sums, which are where its own go.
+#[rustfmt::skip]
 macro_rules! mixed {
-    ($add:ident, $end:ident, $block:ident, $folded:ident, { $($operands:tt)* }) => {{
+    ($end:ident, $block:ident, $folded:ident, { $($operands:tt)* }) => {{
         let ratios = |strip: usize| _mm512_cvtepi8_epi32(_mm_loadu_si128($folded.ratios.add(strip * 16).cast()));
         asm!(
             "tilezero tmm4", "tilezero tmm5", "tilezero tmm6", "tilezero tmm7",
-            "tileloadd tmm0, [{x0} + {x_stride}*1]", "tileloadd tmm2, [{w} + {w_stride}*1]",
-            "tdpbssd tmm4, tmm0, tmm2",
-            slot!(0, $add, $end),
-            "tileloadd tmm3, [{w} + {w_stride}*1 + 1024]",
-            "tdpbssd tmm5, tmm0, tmm3",
-            slot!(1, $add, $end),
-            "tileloadd tmm1, [{x1} + {x_stride}*1]",
-            "tdpbssd tmm6, tmm1, tmm2",
-            slot!(2, $add, $end),
-            "tdpbssd tmm7, tmm1, tmm3",
-            slot!(3, $add, $end),
-            "tileloadd tmm0, [{x0} + {x_stride}*1 + 64]", "tileloadd tmm2, [{w} + {w_stride}*1 + 2048]",
-            "tdpbssd tmm4, tmm0, tmm2",
-            slot!(4, $add, $end),
-            "tileloadd tmm3, [{w} + {w_stride}*1 + 3072]",
-            "tdpbssd tmm5, tmm0, tmm3",
-            slot!(5, $add, $end),
-            "tileloadd tmm1, [{x1} + {x_stride}*1 + 64]",
-            "tdpbssd tmm6, tmm1, tmm2",
-            slot!(6, $add, $end),
-            "tdpbssd tmm7, tmm1, tmm3",
-            slot!(7, $add, $end),
-            "tilestored [{to} + {w_stride}*2], tmm4",
-            "tilestored [{to} + {w_stride}*2 + 64], tmm5",
-            "tilestored [{to} + {w_stride}*2 + 2048], tmm6",
-            "tilestored [{to} + {w_stride}*2 + 2112], tmm7",
-            x0 = in(reg) $block.x,
-            x1 = in(reg) $block.x.add(16 * $block.x_stride),
-            x_stride = in(reg) $block.x_stride,
-            w = in(reg) $block.tiles,
-            w_stride = in(reg) 64usize,
-            to = in(reg) $block.to,
-            total = in(reg) $folded.total,
-            r0 = in(zmm_reg) ratios(0),
-            r1 = in(zmm_reg) ratios(1),
-            a = out(zmm_reg) _,
-            b = out(zmm_reg) _,
+            "tileloadd tmm0, [{x0} + {x_stride}*1]", "tileloadd tmm2, [{w} + {line}*1]",
+            "tdpbssd tmm4, tmm0, tmm2", slot!(0, $end),
+            "tileloadd tmm3, [{w} + {line}*1 + 1024]", "tdpbssd tmm5, tmm0, tmm3", slot!(1, $end),
+            "tileloadd tmm1, [{x1} + {x_stride}*1]", "tdpbssd tmm6, tmm1, tmm2", slot!(2, $end),
+            "tdpbssd tmm7, tmm1, tmm3", slot!(3, $end),
+            "tileloadd tmm0, [{x0} + {x_stride}*1 + 64]", "tileloadd tmm2, [{w} + {line}*1 + 2048]",
+            "tdpbssd tmm4, tmm0, tmm2", slot!(4, $end),
+            "tileloadd tmm3, [{w} + {line}*1 + 3072]", "tdpbssd tmm5, tmm0, tmm3", slot!(5, $end),
+            "tileloadd tmm1, [{x1} + {x_stride}*1 + 64]", "tdpbssd tmm6, tmm1, tmm2", slot!(6, $end),
+            "tdpbssd tmm7, tmm1, tmm3", slot!(7, $end),
+            "tilestored [{to} + {line}*2], tmm4", "tilestored [{to} + {line}*2 + 64], tmm5",
+            "tilestored [{to} + {line}*2 + 2048], tmm6", "tilestored [{to} + {line}*2 + 2112], tmm7",
+            x0 = in(reg) $block.x, x1 = in(reg) $block.x.add(16 * $block.x_stride), x_stride = in(reg) $block.x_stride,
+            w = in(reg) $block.tiles, line = in(reg) 64usize, to = in(reg) $block.to, total = in(reg) $folded.total,
+            r0 = in(zmm_reg) ratios(0), r1 = in(zmm_reg) ratios(1), a = out(zmm_reg) _, b = out(zmm_reg) _,
             $($operands)*
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -282,58 +193,39 @@ macro_rules! mixed {
     }};
 }
 
-/// A group of two steps, and the fold of what waits in its buffer. Returns whether that wrote results.
+/// A group of two steps, and the fold of what waits in its buffer. Returns whether that wrote results: as the epilogue,
+/// `(total as f32 * row scale) * column scale + bias`, then `out + ..`.
 ///
 /// # Safety
-/// As for [`Folds::group`]; `block.to` is the buffer.
-unsafe fn mixed(_proof: Avx512, block: TileBlock, folded: &Waiting<'_>) -> bool {
-    #[target_feature(enable = "avx512f")]
-    unsafe fn sums(block: TileBlock, folded: &Waiting<'_>) {
-        // SAFETY: the caller's promise; every register used is declared.
-        unsafe {
-            if folded.first { mixed!(nothing, store, block, folded, {}) } else { mixed!(add, store, block, folded, {}) }
-        }
-    }
-
-    /// As the epilogue: `(total as f32 * row scale) * column scale + bias`, then `out + ..`.
-    #[target_feature(enable = "avx512f")]
-    unsafe fn results(block: TileBlock, folded: &Waiting<'_>, destination: &Destination<'_>, row_scales: *const f32) {
-        // Adding -0.0 changes no number.
-        // SAFETY: scales and bias have 32 numbers.
-        let ([c0, c1], [b0, b1]) = unsafe {
-            let load = |from: &[f32]| [0, 16].map(|at| _mm512_loadu_ps(from.as_ptr().add(at)));
-            (load(destination.column_scales), destination.bias.map_or([_mm512_set1_ps(-0.0); 2], load))
+/// As for [`Folds::group`]; `block.to` is the buffer; the CPU has AVX-512.
+#[target_feature(enable = "avx512f")]
+unsafe fn mixed(block: TileBlock, folded: &Waiting<'_>) -> bool {
+    let direct = folded.last.as_ref().and_then(|last| last.direct.as_ref()).filter(|_| !folded.first);
+    // SAFETY: the caller's promise; every register used is declared; scales and bias have 32 numbers.
+    unsafe {
+        let Some((destination, row_scales)) = direct else {
+            if folded.first {
+                mixed!(first, block, folded, {})
+            } else {
+                mixed!(total, block, folded, {})
+            }
+            return false;
         };
+        let load = |from: &[f32]| [0, 16].map(|at| _mm512_loadu_ps(from.as_ptr().add(at)));
+        let [c0, c1] = load(destination.column_scales);
+        // Adding -0.0 changes no number.
+        let [b0, b1] = destination.bias.map_or([_mm512_set1_ps(-0.0); 2], load);
         macro_rules! results {
             ($end:ident) => {
-                mixed!(
-                    add, $end, block, folded,
-                    {
-                        row_scales = in(reg) row_scales,
-                        out = inout(reg) destination.out => _,
-                        width = in(reg) destination.width * size_of::<f32>(),
-                        c0 = in(zmm_reg) c0,
-                        c1 = in(zmm_reg) c1,
-                        b0 = in(zmm_reg) b0,
-                        b1 = in(zmm_reg) b1,
-                        t = out(zmm_reg) _,
-                    }
-                )
+                mixed!($end, block, folded, {
+                    row_scales = in(reg) *row_scales, out = inout(reg) destination.out => _,
+                    width = in(reg) destination.width * size_of::<f32>(),
+                    c0 = in(zmm_reg) c0, c1 = in(zmm_reg) c1, b0 = in(zmm_reg) b0, b1 = in(zmm_reg) b1,
+                    t = out(zmm_reg) _,
+                })
             };
         }
-        // SAFETY: the caller's promise; every register used is declared.
-        unsafe { if destination.add { results!(accumulate) } else { results!(write) } }
+        if destination.add { results!(accumulate) } else { results!(store) }
     }
-
-    let direct = folded.last.as_ref().and_then(|last| last.direct.as_ref()).filter(|_| !folded.first);
-    // SAFETY: there is a proof of the instructions; the rest is the caller's promise.
-    unsafe {
-        match direct {
-            Some((destination, row_scales)) => results(block, folded, destination, *row_scales),
-            None => sums(block, folded),
-        }
-    }
-    direct.is_some()
+    true
 }
-
-const _: () = assert!(BLOCK_SUMS == 1024 && GROUP_STEPS == 2);

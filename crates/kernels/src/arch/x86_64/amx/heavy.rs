@@ -8,19 +8,18 @@
 //! ```
 //! All are exact integers modulo 2^32, and the total fits.
 
-use super::super::proofs::Avx512;
 use super::multiply::{SUMS_STRIDE, TileBlock, int8_two};
 use super::plan::{BLOCK_ROWS, BLOCK_SUMS};
 use super::unpack;
-use crate::gemm::{ActivationsId, Lists, Product, Sums};
+use crate::gemm::activations::ActivationsId;
+use crate::gemm::{Lists, Product, Sums};
 use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PLANES, QUAD, TILE, WeightClass};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null;
 
-/// A quad is heavy if this part of the rows lists it. (A step costs 32 rows 8 tile products, as much as one list entry costs
-/// 16 rows.)
+/// A quad is heavy if this part of the rows lists it.
 const PART: usize = 8;
 /// Heavy quads: those of one step.
 const MOST: usize = 16;
@@ -42,8 +41,8 @@ pub(super) struct Heavy {
     rest: Vec<Outlier>,
     counts: Vec<u32>,
     capacity: usize,
-    /// The rows: those of the next piece of a thread's cell are mostly the same.
-    of: Option<(ActivationsId, Range<usize>)>,
+    /// The rows, mostly those of the next piece of a thread's cell too.
+    of: (ActivationsId, Range<usize>),
     /// Of the pairs that are in progress.
     tiles: [Option<(usize, Tiles)>; 2],
 }
@@ -55,7 +54,7 @@ struct Tiles([u8; 4 * TILE]);
 impl Heavy {
     /// Finds the heavy quads of some rows; there may be none.
     pub(super) fn find(&mut self, product: &Product<'_>, rows: Range<usize>) {
-        let of = Some((product.activations.id(), rows.clone()));
+        let of = (product.activations.id(), rows.clone());
         if self.of == of {
             return;
         }
@@ -68,26 +67,24 @@ impl Heavy {
         }
         self.users.clear();
         self.users.resize(product.w.shape().in_features.div_ceil(QUAD), 0);
-        let middle = || (0..rows.len()).map(|row| lists.of(row, 0));
-        middle().flatten().for_each(|outlier| self.users[outlier.quad as usize] += 1);
+        let middle = (0..rows.len()).flat_map(|row| lists.of(row, 0));
+        middle.for_each(|outlier| self.users[outlier.quad as usize] += 1);
         let enough = |&quad: &u32| self.users[quad as usize] as usize * PART >= rows.len();
         self.quads.extend((0..self.users.len() as u32).filter(enough));
         self.quads.sort_by_key(|&quad| std::cmp::Reverse(self.users[quad as usize]));
         self.quads.truncate(MOST);
-        if self.quads.is_empty() {
-            return;
-        }
         self.users.fill(0);
         (1..).zip(&self.quads).for_each(|(index, &quad)| self.users[quad as usize] = index);
-        self.divide(lists);
+        if !self.quads.is_empty() {
+            self.divide(lists);
+        }
     }
 
     /// Heavy digits to `x'`, others to lists of their own.
     fn divide(&mut self, lists: Lists<'_>) {
-        let heavy = |outlier: &Outlier| self.users[outlier.quad as usize] > 0;
-        let left = |row: usize| lists.of(row, 0).iter().filter(|outlier| !heavy(outlier)).count();
-        let longest = (0..lists.rows()).map(|row| left(row).max(lists.of(row, 1).len())).max();
-        self.capacity = longest.unwrap_or(0);
+        let light = |outlier: &&Outlier| self.users[outlier.quad as usize] == 0;
+        let left = |row: usize| lists.of(row, 0).iter().filter(light).count().max(lists.of(row, 1).len());
+        self.capacity = (0..lists.rows()).map(left).max().unwrap_or(0);
         self.x.clear();
         self.x.resize(lists.rows().next_multiple_of(BLOCK_ROWS), Step([[0; QUAD]; MOST]));
         self.counts.clear();
@@ -110,17 +107,13 @@ impl Heavy {
         }
     }
 
-    fn first_row(&self) -> usize {
-        self.of.as_ref().map_or(0, |(_, rows)| rows.start)
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.quads.is_empty()
     }
 
     /// The lists of what is not heavy.
     pub(super) fn rest(&self, first: usize, count: usize) -> Lists<'_> {
-        let lists = (first - self.first_row()) * PLANES;
+        let lists = (first - self.of.1.start) * PLANES;
         Lists::new(&self.rest[lists * self.capacity..], &self.counts[lists..lists + count * PLANES], self.capacity)
     }
 
@@ -129,19 +122,13 @@ impl Heavy {
     /// # Safety
     /// Tiles are configured for 16 rows; there are heavy quads; the block is of the panel; `to` has room and is aligned to
     /// 64.
-    pub(super) unsafe fn multiply(
-        &mut self,
-        proof: Avx512,
-        product: &Product<'_>,
-        first: usize,
-        pair: usize,
-        to: *mut u32,
-    ) {
-        let x = self.x[first - self.first_row()..].as_ptr();
+    pub(super) unsafe fn multiply(&mut self, product: &Product<'_>, first: usize, pair: usize, to: *mut u32) {
+        let x = self.x[first - self.of.1.start..].as_ptr();
         let tiles = &mut self.tiles[pair % 2];
         let tiles = match tiles {
             Some((of, tiles)) if *of == pair => tiles,
-            _ => &mut tiles.insert((pair, gather(proof, product, pair, &self.quads))).1,
+            // SAFETY: where there are tiles there are vectors.
+            _ => &mut tiles.insert((pair, unsafe { gather(product, pair, &self.quads) })).1,
         };
         let mut sums = MaybeUninit::<[Sums<BLOCK_ROWS>; 2]>::uninit();
         for strip in 0..2 {
@@ -161,51 +148,44 @@ impl Heavy {
             }
         }
         // SAFETY: the sums of both strips were written.
-        unsafe { unpack::join(proof, sums.as_ptr().cast(), to) };
+        unsafe { unpack::join(sums.as_ptr().cast(), to) };
     }
 }
 
 /// The digits of the heavy quads of a pair.
-fn gather(_proof: Avx512, product: &Product<'_>, pair: usize, quads: &[u32]) -> Tiles {
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn gather(product: &Product<'_>, pair: usize, quads: &[u32]) -> Tiles {
-        let mut to = Tiles([0; 4 * TILE]);
-        let (ratios, steps) = product.w.pair(pair);
-        // SAFETY: 16 bytes.
-        let levels = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(product.w.levels().table().as_ptr().cast()) });
-        for (line, &quad) in quads.iter().enumerate() {
-            let (quad, in_step) = (quad as usize, quad as usize % 16);
-            let step = &steps[quad / 16 * product.w.step_bytes()..][..product.w.step_bytes()];
-            for strip in 0..2 {
-                let (bytes, ratios) = match product.w.class() {
-                    WeightClass::Int4 => (
-                        &step[INT4_RATIOS + strip * INT4_TILE + in_step / 2 * 64..],
-                        &step[strip * 32 + in_step / (GROUP / QUAD) * 16..],
-                    ),
-                    _ => (
-                        &step[strip * TILE + in_step * 64..],
-                        &ratios[quad / (INT8_GROUP / QUAD) * PAIR + strip * 16..],
-                    ),
-                };
-                assert!(bytes.len() >= 64 && ratios.len() >= 16);
-                // SAFETY: as just said; two lines of the strip's tiles.
-                unsafe {
-                    let mut bytes = _mm512_loadu_si512(bytes.as_ptr().cast());
-                    if product.w.class() == WeightClass::Int4 {
-                        let shift = _mm_cvtsi32_si128((in_step % 2 * 4) as i32);
-                        let codes = _mm512_and_si512(_mm512_srl_epi16(bytes, shift), _mm512_set1_epi8(15));
-                        bytes = _mm512_shuffle_epi8(levels, codes);
-                    }
-                    let ratios = unpack::ratios(ratios.as_ptr());
-                    let (high, low) = unpack::two_digits(bytes, ratios);
-                    let to = to.0.as_mut_ptr().add(strip * 2 * TILE + line * 64);
-                    _mm512_store_si512(to.cast(), high);
-                    _mm512_store_si512(to.add(TILE).cast(), low);
+#[target_feature(enable = "avx512f,avx512bw")]
+fn gather(product: &Product<'_>, pair: usize, quads: &[u32]) -> Tiles {
+    let mut to = Tiles([0; 4 * TILE]);
+    let (ratios, steps) = product.w.pair(pair);
+    // SAFETY: 16 bytes.
+    let levels = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(product.w.levels().table().as_ptr().cast()) });
+    for (line, &quad) in quads.iter().enumerate() {
+        let (quad, in_step) = (quad as usize, quad as usize % 16);
+        let step = &steps[quad / 16 * product.w.step_bytes()..][..product.w.step_bytes()];
+        for strip in 0..2 {
+            let (bytes, ratios) = match product.w.class() {
+                WeightClass::Int4 => (
+                    &step[INT4_RATIOS + strip * INT4_TILE + in_step / 2 * 64..],
+                    &step[strip * 32 + in_step / (GROUP / QUAD) * 16..],
+                ),
+                _ => (&step[strip * TILE + in_step * 64..], &ratios[quad / (INT8_GROUP / QUAD) * PAIR + strip * 16..]),
+            };
+            assert!(bytes.len() >= 64 && ratios.len() >= 16);
+            // SAFETY: as just said; two lines of the strip's tiles.
+            unsafe {
+                let mut bytes = _mm512_loadu_si512(bytes.as_ptr().cast());
+                if product.w.class() == WeightClass::Int4 {
+                    let shift = _mm_cvtsi32_si128((in_step % 2 * 4) as i32);
+                    let codes = _mm512_and_si512(_mm512_srl_epi16(bytes, shift), _mm512_set1_epi8(15));
+                    bytes = _mm512_shuffle_epi8(levels, codes);
                 }
+                let ratios = unpack::ratios(ratios.as_ptr());
+                let (high, low) = unpack::two_digits(bytes, ratios);
+                let to = to.0.as_mut_ptr().add(strip * 2 * TILE + line * 64);
+                _mm512_store_si512(to.cast(), high);
+                _mm512_store_si512(to.add(TILE).cast(), low);
             }
         }
-        to
     }
-    // SAFETY: there is a proof of the instructions.
-    unsafe { gather(product, pair, quads) }
+    to
 }

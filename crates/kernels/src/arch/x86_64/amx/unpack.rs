@@ -1,6 +1,5 @@
 //! Int4 weights as int8 tiles, a K block at a time: `ratio * level` where that fits int8, else two digits of it.
 
-use super::super::proofs::Avx512;
 use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
 use std::arch::x86_64::*;
 
@@ -11,40 +10,35 @@ use std::arch::x86_64::*;
 /// nibble is inverted first, which makes it `7 - q`, and `7 a` is subtracted.
 ///
 /// # Safety
-/// `to` has room for the steps, aligned to 64.
-pub(super) unsafe fn whole(_proof: Avx512, steps: &[u8], to: *mut u8) {
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn unpack(steps: &[u8], to: *mut u8) {
-        let nibble = _mm512_set1_epi8(15);
-        for (step, from) in steps.chunks_exact(WeightClass::Int4.step_bytes()).enumerate() {
-            for part in 0..4 {
-                // Strip `part / 2`, group `part % 2`: half a tile.
-                // SAFETY: a step is 64 ratios and two tiles of 512 bytes, and becomes two of 1024.
-                unsafe {
-                    let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().add(part * 16).cast()));
-                    let inverted = _mm512_srai_epi32::<31>(ratios);
-                    let factor = _mm512_abs_epi32(ratios);
-                    let excess = _mm512_add_epi32(_mm512_slli_epi32::<3>(factor), _mm512_mullo_epi32(inverted, factor));
-                    let factor = _mm512_or_si512(factor, _mm512_slli_epi32::<16>(factor));
-                    let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<8>(excess));
-                    let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<16>(excess));
-                    let from = from.as_ptr().add(INT4_RATIOS + part * (INT4_TILE / 2));
-                    let to = to.add(step * 2 * TILE + part * (TILE / 2));
-                    for line in 0..4 {
-                        let packed = _mm512_xor_si512(_mm512_loadu_si512(from.add(line * 64).cast()), inverted);
-                        let quads = [packed, _mm512_srli_epi16::<4>(packed)];
-                        for (quad, nibbles) in quads.map(|quad| _mm512_and_si512(quad, nibble)).into_iter().enumerate()
-                        {
-                            let products = _mm512_sub_epi8(_mm512_mullo_epi16(nibbles, factor), excess);
-                            _mm512_store_si512(to.add((line * 2 + quad) * 64).cast(), products);
-                        }
+/// `to` has room for the steps, aligned to 64; the CPU has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn whole(steps: &[u8], to: *mut u8) {
+    let nibble = _mm512_set1_epi8(15);
+    for (step, from) in steps.chunks_exact(WeightClass::Int4.step_bytes()).enumerate() {
+        for part in 0..4 {
+            // Strip `part / 2`, group `part % 2`: half a tile.
+            // SAFETY: a step is 64 ratios and two tiles of 512 bytes, and becomes two of 1024.
+            unsafe {
+                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().add(part * 16).cast()));
+                let inverted = _mm512_srai_epi32::<31>(ratios);
+                let factor = _mm512_abs_epi32(ratios);
+                let excess = _mm512_add_epi32(_mm512_slli_epi32::<3>(factor), _mm512_mullo_epi32(inverted, factor));
+                let factor = _mm512_or_si512(factor, _mm512_slli_epi32::<16>(factor));
+                let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<8>(excess));
+                let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<16>(excess));
+                let from = from.as_ptr().add(INT4_RATIOS + part * (INT4_TILE / 2));
+                let to = to.add(step * 2 * TILE + part * (TILE / 2));
+                for line in 0..4 {
+                    let packed = _mm512_xor_si512(_mm512_loadu_si512(from.add(line * 64).cast()), inverted);
+                    let quads = [packed, _mm512_srli_epi16::<4>(packed)];
+                    for (quad, nibbles) in quads.map(|quad| _mm512_and_si512(quad, nibble)).into_iter().enumerate() {
+                        let products = _mm512_sub_epi8(_mm512_mullo_epi16(nibbles, factor), excess);
+                        _mm512_store_si512(to.add((line * 2 + quad) * 64).cast(), products);
                     }
                 }
             }
         }
     }
-    // SAFETY: there is a proof of the instructions; the rest is the caller's promise.
-    unsafe { unpack(steps, to) }
 }
 
 /// Unpacks int4 steps of any levels and ratios to two int8 tiles each, `[2 strips][steps][high, low]`:
@@ -52,39 +46,35 @@ pub(super) unsafe fn whole(_proof: Avx512, steps: &[u8], to: *mut u8) {
 /// -32..=32.
 ///
 /// # Safety
-/// `to` has room for the steps, aligned to 64.
-pub(super) unsafe fn digits(_proof: Avx512, steps: &[u8], levels: &[i8; 16], to: *mut u8) {
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn unpack(steps: &[u8], levels: &[i8; 16], to: *mut u8) {
-        // SAFETY: 16 bytes.
-        let levels = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(levels.as_ptr().cast()) });
-        let nibble = _mm512_set1_epi8(15);
-        let steps = steps.chunks_exact(WeightClass::Int4.step_bytes());
-        let strip = steps.len() * 2 * TILE;
-        for (step, from) in steps.enumerate() {
-            for part in 0..4 {
-                // Strip `part / 2`, group `part % 2`: half a tile of each digit.
-                // SAFETY: a step is 64 ratios and two tiles of 512 bytes, and becomes four of 1024.
-                unsafe {
-                    let ratios = ratios(from.as_ptr().add(part * 16));
-                    let from = from.as_ptr().add(INT4_RATIOS + part * (INT4_TILE / 2));
-                    let to = to.add(part / 2 * strip + step * 2 * TILE + part % 2 * (TILE / 2));
-                    for line in 0..4 {
-                        let packed = _mm512_loadu_si512(from.add(line * 64).cast());
-                        for (quad, codes) in [packed, _mm512_srli_epi16::<4>(packed)].into_iter().enumerate() {
-                            let level = _mm512_shuffle_epi8(levels, _mm512_and_si512(codes, nibble));
-                            let (high, low) = two_digits(level, ratios);
-                            let to = to.add((line * 2 + quad) * 64);
-                            _mm512_store_si512(to.cast(), high);
-                            _mm512_store_si512(to.add(TILE).cast(), low);
-                        }
+/// `to` has room for the steps, aligned to 64; the CPU has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn digits(steps: &[u8], levels: &[i8; 16], to: *mut u8) {
+    // SAFETY: 16 bytes.
+    let levels = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(levels.as_ptr().cast()) });
+    let nibble = _mm512_set1_epi8(15);
+    let steps = steps.chunks_exact(WeightClass::Int4.step_bytes());
+    let strip = steps.len() * 2 * TILE;
+    for (step, from) in steps.enumerate() {
+        for part in 0..4 {
+            // Strip `part / 2`, group `part % 2`: half a tile of each digit.
+            // SAFETY: a step is 64 ratios and two tiles of 512 bytes, and becomes four of 1024.
+            unsafe {
+                let ratios = ratios(from.as_ptr().add(part * 16));
+                let from = from.as_ptr().add(INT4_RATIOS + part * (INT4_TILE / 2));
+                let to = to.add(part / 2 * strip + step * 2 * TILE + part % 2 * (TILE / 2));
+                for line in 0..4 {
+                    let packed = _mm512_loadu_si512(from.add(line * 64).cast());
+                    for (quad, codes) in [packed, _mm512_srli_epi16::<4>(packed)].into_iter().enumerate() {
+                        let level = _mm512_shuffle_epi8(levels, _mm512_and_si512(codes, nibble));
+                        let (high, low) = two_digits(level, ratios);
+                        let to = to.add((line * 2 + quad) * 64);
+                        _mm512_store_si512(to.cast(), high);
+                        _mm512_store_si512(to.add(TILE).cast(), low);
                     }
                 }
             }
         }
     }
-    // SAFETY: there is a proof of the instructions; the rest is the caller's promise.
-    unsafe { unpack(steps, levels, to) }
 }
 
 const ODD_WORDS: __mmask32 = 0xaaaa_aaaa;
@@ -116,54 +106,17 @@ pub(super) fn two_digits(bytes: __m512i, ratios: __m512i) -> (__m512i, __m512i) 
 /// `[32][32]` sums of 256 times the high digits and the low ones, from `[2 strips][32][high, low]` of them.
 ///
 /// # Safety
-/// Both have room and are aligned to 64.
-pub(super) unsafe fn join(_proof: Avx512, from: *const u32, to: *mut u32) {
-    #[target_feature(enable = "avx512f")]
-    unsafe fn join(from: *const u32, to: *mut u32) {
-        for strip in 0..2 {
-            for row in 0..32 {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let from = from.add((strip * 32 + row) * 32);
-                    let high = _mm512_slli_epi32::<8>(_mm512_load_si512(from.cast()));
-                    let sum = _mm512_add_epi32(high, _mm512_load_si512(from.add(16).cast()));
-                    _mm512_store_si512(to.add(row * 32 + strip * 16).cast(), sum);
-                }
-            }
-        }
-    }
-    // SAFETY: there is a proof of the instructions; the rest is the caller's promise.
-    unsafe { join(from, to) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[repr(C, align(64))]
-    struct Tiles([i8; 4 * TILE]);
-
-    #[test]
-    fn every_product_of_a_ratio_and_a_level_is_its_two_digits() {
-        let Some(proof) = Avx512::detect() else { return };
-        for levels in [crate::quant::Levels::Even, crate::quant::Levels::Uneven].map(|levels| levels.table()) {
-            for ratio in -127..=127i8 {
-                for (code, &level) in levels.iter().enumerate() {
-                    let mut step = vec![ratio as u8; WeightClass::Int4.step_bytes()];
-                    step[INT4_RATIOS..].fill((code | code << 4) as u8);
-                    let mut to = Tiles([0; 4 * TILE]);
-                    // SAFETY: room for one step.
-                    unsafe { digits(proof, &step, levels, to.0.as_mut_ptr().cast()) };
-                    for [high, low] in
-                        to.0.as_chunks::<{ 2 * TILE }>().0.iter().map(|strip| [&strip[..TILE], &strip[TILE..]])
-                    {
-                        let joined = |at: usize| 256 * i32::from(high[at]) + i32::from(low[at]);
-                        assert!(
-                            (0..TILE).all(|at| joined(at) == i32::from(ratio) * i32::from(level)),
-                            "{ratio} {level}"
-                        );
-                    }
-                }
+/// Both have room and are aligned to 64; the CPU has AVX-512.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn join(from: *const u32, to: *mut u32) {
+    for strip in 0..2 {
+        for row in 0..32 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let from = from.add((strip * 32 + row) * 32);
+                let high = _mm512_slli_epi32::<8>(_mm512_load_si512(from.cast()));
+                let sum = _mm512_add_epi32(high, _mm512_load_si512(from.add(16).cast()));
+                _mm512_store_si512(to.add(row * 32 + strip * 16).cast(), sum);
             }
         }
     }
