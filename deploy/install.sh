@@ -130,7 +130,7 @@ main() {
         uninstall
         return
     fi
-    [ -n "${TWOSTROKE_BASE_URL:-}" ] || fail "TWOSTROKE_BASE_URL is not set: it names where the release files lie"
+    [ -n "${TWOSTROKE_BASE_URL:-}" ] || fail "TWOSTROKE_BASE_URL is not set, or not exported: it names where the release files lie"
     mkdir -p "$prefix" 2> /dev/null || fail "$prefix cannot be written to"
     # On the disk that it goes to, so that moving is all that is left once everything is known to be right.
     stage=$(mktemp -d "$prefix/.twostroke.XXXXXX" 2> /dev/null) || fail "$prefix cannot be written to"

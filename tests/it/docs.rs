@@ -82,7 +82,9 @@ fn shell_commands_work() {
         seen.extend(slow);
         let mut bash = Command::new("bash");
         bash.args(["-euo", "pipefail", "-c"]);
-        check(&block, bash, &server);
+        // A request that is refused fails its block.
+        let code = format!("curl() {{ command curl --fail-with-body \"$@\"; }}\n{}", block.code);
+        check(&Block { code, ..block }, bash, &server);
     }
 }
 

@@ -39,13 +39,14 @@ pub(crate) fn run() -> Result<(), String> {
     show(command("cat", &["SHA256SUMS"]).current_dir(&directory))
 }
 
-/// Makes everything twice of the binary that tests have, unless `made` names files that are there; then installs each
+/// Makes everything twice, in the profile of the tests, unless `made` names files that are there; then installs each
 /// as people would, and asks it: `tests/dist/check.py`, whose closing line counts.
 pub(crate) fn check(made: Option<&Path>) -> Result<Command, String> {
     setup::programs(&[
         ("busybox", "busybox-static"),
         ("mandoc", "mandoc"),
         ("lintian", "lintian"),
+        ("podman", "podman"),
         ("ruby", "ruby"),
         ("shellcheck", "shellcheck"),
         ("qemu-aarch64-static", "qemu-user-static"),
@@ -96,7 +97,8 @@ fn make(build: Build, to: &Path) -> Result<(), String> {
         let tree = work.join(format!("twostroke-{VERSION}-{}", machine.name()));
         tree::plant(&tree, &tree::Parts { binary, writer: &host, machine, third_party: &third_party })?;
         packages::tarball(&tree, to, moment)?;
-        packages::deb(&tree, machine, &work, to, moment)?;
+        let package = packages::Package { machine, build, work: &work };
+        packages::deb(&tree, &package, to, moment)?;
         made(&format!("tarball and .deb for {}", machine.name()), begin);
         Ok::<_, String>(tree)
     };
@@ -106,7 +108,7 @@ fn make(build: Build, to: &Path) -> Result<(), String> {
         made("image", begin);
     }
     let begin = Instant::now();
-    binary::wheel(build, to, moment)?;
+    binary::wheel(build, &tree, to, moment)?;
     made("wheel", begin);
     if let Some(binary) = binary::built(Machine::Aarch64, build)? {
         pack(Machine::Aarch64, &binary)?;

@@ -91,7 +91,7 @@ const HELP: &str = "usage: cargo xtask <command>
                             to be understood, and the model is a random one
   dist                      what people install without cargo, in target/dist: tarballs and .deb for x86-64 and aarch64,
                             image, wheel, Homebrew formula, install.sh, SHA256SUMS
-  dist --check [DIR]        make them twice of the tests' binary, or take those in DIR; install each where nothing else is
+  dist --check [DIR]        make them twice in the tests' profile, or take those in DIR; install each where nothing else is
                             and ask it; a table of what that took
   routers                   vllm-router over workers of ours: two that read prompts and two that answer, some of which
                             are killed; and two that it finds prefixes in

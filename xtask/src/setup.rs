@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::shell::{answers, cargo, command, root, show, target};
-use crate::test::Extent;
+use crate::test::{Extent, lint};
 
 /// Version of cargo-deny that is built when none is installed.
 const CARGO_DENY: &str = "0.20.2";
@@ -148,14 +148,15 @@ pub(crate) fn load_generators_python() -> Result<PathBuf, String> {
     python_exactly("crosscheck-venv", &root().join("tests/crosscheck/requirements.txt"))
 }
 
-/// The wheel of `crates/python`, by the maturin of this environment: in the workspace's own profile and target directory.
+/// The wheel of `crates/python`, by the maturin of this environment: in the profile and target directory of the tests.
 pub(crate) fn wheel(python: &Path) -> Result<PathBuf, String> {
     let directory = target().join("wheels");
     let _ = fs::remove_dir_all(&directory); // nothing to remove the first time
     let mut build =
         command(python.with_file_name("maturin"), &["build", "--quiet", "--locked", "--compatibility", "linux"]);
-    build.arg("--manifest-path").arg(root().join("crates/python/Cargo.toml")).arg("--out").arg(&directory);
-    show(&mut build)?;
+    build.args(["--profile", "ci", "--manifest-path"]).arg(root().join("crates/python/Cargo.toml"));
+    lint(&mut build);
+    show(build.arg("--out").arg(&directory))?;
     let failure = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut files = fs::read_dir(&directory).map_err(failure)?.flatten().map(|entry| entry.path());
     files.next().ok_or_else(|| "maturin built no wheel".to_owned())

@@ -186,11 +186,17 @@ fn build(extent: Extent) -> Result<Counts, String> {
 /// what was compiled already, and all dependencies, once more: a quarter of the time of this build.
 fn linted(arguments: &[&str]) -> Command {
     let mut cargo = cargo(arguments);
+    lint(&mut cargo);
+    cargo
+}
+
+/// Has what calls cargo lint the workspace's crates, by the variables that [`linted`] builds have: crates that both want
+/// with the same features are compiled once.
+pub(crate) fn lint(cargo: &mut Command) {
     let beside = std::env::var_os("CARGO").map(|cargo| Path::new(&cargo).with_file_name("clippy-driver"));
     let driver = beside.filter(|driver| driver.exists()).unwrap_or_else(|| "clippy-driver".into());
     let separator = "__CLIPPY_HACKERY__";
     cargo.env("RUSTC_WORKSPACE_WRAPPER", driver).env("CLIPPY_ARGS", format!("-D{separator}warnings{separator}"));
-    cargo
 }
 
 fn format(_: Extent) -> Result<Counts, String> {
@@ -496,12 +502,6 @@ pub(crate) fn write_reference() -> Result<(), String> {
         fs::write(&path, output.stdout).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
-}
-
-/// The binary that tests have.
-pub(crate) fn built() -> Result<PathBuf, String> {
-    build(Extent::Quick)?;
-    Ok(binary())
 }
 
 fn binary() -> PathBuf {

@@ -47,6 +47,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
     if let Err(failure) = settle_in() {
         return failure.report();
     }
+    signals::end_the_first_process();
     let arguments: Vec<OsString> = arguments.collect();
     let run = || {
         let ended = match environment::completing() {

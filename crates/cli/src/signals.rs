@@ -2,7 +2,10 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
+use server::Stop;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -21,6 +24,57 @@ pub(crate) fn runtime(threads: usize) -> io::Result<Runtime> {
     builder.enable_all().build()
 }
 
+/// Whether a command hears SIGINT itself.
+static HEARS_INTERRUPTS: AtomicBool = AtomicBool::new(false);
+/// Whether it hears SIGTERM.
+static HEARS_TERMINATIONS: AtomicBool = AtomicBool::new(false);
+
+/// As the first process of a container, SIGINT and SIGTERM end this one until a command hears them itself: the kernel gives
+/// a first process no signal that it has no handler for, so one that loads a model could not be stopped. Elsewhere both end
+/// a process anyway, and this does nothing.
+pub(crate) fn end_the_first_process() {
+    if std::process::id() != 1 {
+        return;
+    }
+    // Without a thread or descriptors for it the signals are lost, as they would be without this.
+    let Ok(runtime) = runtime(0) else { return };
+    let hear = move || {
+        runtime.block_on(async {
+            let (Ok(mut interrupt), Ok(mut terminate)) =
+                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+            else {
+                return;
+            };
+            loop {
+                let (kind, heard) = tokio::select! {
+                    _ = interrupt.recv() => (SignalKind::interrupt(), &HEARS_INTERRUPTS),
+                    _ = terminate.recv() => (SignalKind::terminate(), &HEARS_TERMINATIONS),
+                };
+                if !heard.load(Ordering::Relaxed) {
+                    // What a shell says of a process that a signal has ended.
+                    std::process::exit(128 + kind.as_raw_value());
+                }
+            }
+        });
+    };
+    let _ = thread::Builder::new().name("signals".into()).spawn(hear);
+}
+
+/// Hears SIGTERM from now on. Call it inside a tokio runtime.
+pub(crate) fn terminations() -> io::Result<Signal> {
+    let hears = signal(SignalKind::terminate())?;
+    HEARS_TERMINATIONS.store(true, Ordering::Relaxed);
+    Ok(hears)
+}
+
+/// What ends a server, by either signal and by SIGHUP. Call it inside a tokio runtime.
+pub(crate) fn stop() -> io::Result<Stop> {
+    let stop = Stop::on_signals()?;
+    HEARS_INTERRUPTS.store(true, Ordering::Relaxed);
+    HEARS_TERMINATIONS.store(true, Ordering::Relaxed);
+    Ok(stop)
+}
+
 /// Hears of both from now on; without it either would end the process. A SIGHUP that was ignored when the
 /// command was started, as under `nohup`, stays ignored.
 pub(crate) struct Ends {
@@ -32,7 +86,9 @@ pub(crate) struct Ends {
 impl Ends {
     /// Call it inside a tokio runtime.
     pub(crate) fn listen() -> io::Result<Ends> {
-        Ok(Ends { interrupt: signal(SignalKind::interrupt())?, hangup: server::hangups()?, hung_up: false })
+        let ends = Ends { interrupt: signal(SignalKind::interrupt())?, hangup: server::hangups()?, hung_up: false };
+        HEARS_INTERRUPTS.store(true, Ordering::Relaxed);
+        Ok(ends)
     }
 
     /// Waits for the next one.

@@ -165,7 +165,7 @@ impl Engine {
         let stop = raw.stop.clone();
         let given = match &raw.prompt {
             Prompt::Text(text) => Some(text.clone()),
-            Prompt::Tokens(_) | Prompt::Chat(_) => None,
+            Prompt::Tokens(_) | Prompt::Pair(..) | Prompt::Chat(_) => None,
         };
         let is_chat = matches!(raw.prompt, Prompt::Chat(_));
         let adapter = raw.adapter.clone();

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::{VERSION, is_here, shell, skipped};
+use super::{VERSION, is_here, read, shell, skipped, write};
 
 /// A root with nothing but the C library and libgcc: what the binary needs. Certificate authorities are in the binary.
 const LIBRARIES: &str =
@@ -27,7 +27,7 @@ const BUILD: &str = "
     buildah \"$1\" push --quiet twostroke:$5 oci:\"$4\":twostroke:$5
     rm -rf \"$1\"";
 
-/// `twostroke-VERSION-image.tar`, an OCI archive. False where a tool for it is missing.
+/// `twostroke-VERSION-image.tar`, an archive of OCI's and of Docker's layout. False where a tool for it is missing.
 pub(super) fn make(tree: &Path, work: &Path, to: &Path, moment: u64) -> Result<bool, String> {
     for program in ["buildah", "mmdebstrap", "bash"] {
         if !is_here(program) {
@@ -41,9 +41,33 @@ pub(super) fn make(tree: &Path, work: &Path, to: &Path, moment: u64) -> Result<b
     let build = "script=$1; shift; exec bash -euc \"$script\" bash \"$@\"";
     let paths = [store.as_os_str(), libraries.as_os_str(), tree.as_os_str(), layout.as_os_str()];
     shell(build, &[&[OsStr::new(BUILD)], &paths[..], &[OsStr::new(VERSION)]].concat(), moment)?;
+    name(&layout)?;
     let file = to.join(format!("twostroke-{VERSION}-image.tar"));
     let pack = "tar --directory \"$1\" --sort=name --mtime=@$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner \
-                --mode=u+rwX,go+rX,go-w --format=ustar --create --file \"$2\" index.json oci-layout blobs";
+                --mode=u+rwX,go+rX,go-w --format=ustar --create --file \"$2\" index.json manifest.json oci-layout blobs";
     shell(pack, &[layout.as_os_str(), file.as_os_str()], moment)?;
     Ok(true)
+}
+
+/// Names the image as `docker save` does: beside OCI's index there is `manifest.json`, without which the older of
+/// Docker's two stores loads nothing, and the name is in the annotation that podman and the newer store look for first.
+fn name(layout: &Path) -> Result<(), String> {
+    let (index, manifest) = (layout.join("index.json"), layout.join("manifest.json"));
+    let text = read(&index)?;
+    let (own, whole) = (format!("twostroke:{VERSION}"), format!("docker.io/library/twostroke:{VERSION}"));
+    let key = "\"org.opencontainers.image.ref.name\":";
+    let named = format!("\"io.containerd.image.name\":\"{whole}\",{key}\"{VERSION}\"");
+    write(&index, text.replace(&format!("{key}\"{own}\""), &named))?;
+    let described = digests(&text).next().ok_or("buildah's index names no manifest")?;
+    let described = read(&layout.join("blobs/sha256").join(described))?;
+    // First the configuration, then the layers from below.
+    let blobs: Vec<String> = digests(&described).map(|digest| format!("\"blobs/sha256/{digest}\"")).collect();
+    let (configuration, layers) = blobs.split_first().ok_or("buildah's manifest names no configuration")?;
+    let layers = layers.join(",");
+    write(&manifest, format!("[{{\"Config\":{configuration},\"RepoTags\":[\"{own}\"],\"Layers\":[{layers}]}}]\n"))
+}
+
+/// The hexadecimal digests in a text, in their order.
+fn digests(text: &str) -> impl Iterator<Item = &str> {
+    text.split("sha256:").skip(1).map(|rest| rest.split('"').next().unwrap_or(rest))
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use super::binary::Machine;
+use super::binary::{Build, Machine};
 use super::{VERSION, filled, fresh, is_here, output, shell, skipped, write};
 use crate::shell::{command, root};
 
@@ -18,8 +18,19 @@ pub(super) fn tarball(tree: &Path, to: &Path, moment: u64) -> Result<(), String>
     shell(pack, &[directory.as_os_str(), name, file.as_os_str()], moment)
 }
 
+/// What a Debian package is of.
+pub(super) struct Package<'a> {
+    /// The machine it is for.
+    pub(super) machine: Machine,
+    /// How its binary was built.
+    pub(super) build: Build,
+    /// Where it is put together.
+    pub(super) work: &'a Path,
+}
+
 /// The tree below `/usr`, with the service, its user and its configuration.
-pub(super) fn deb(tree: &Path, machine: Machine, work: &Path, to: &Path, moment: u64) -> Result<(), String> {
+pub(super) fn deb(tree: &Path, of: &Package<'_>, to: &Path, moment: u64) -> Result<(), String> {
+    let Package { machine, build, work } = *of;
     let architecture = machine.debian();
     if !is_here("dpkg-deb") {
         skipped(&format!(".deb for {architecture}"), "dpkg-deb is not here");
@@ -55,8 +66,10 @@ pub(super) fn deb(tree: &Path, machine: Machine, work: &Path, to: &Path, moment:
     write(&package.join("DEBIAN/conffiles"), "/etc/twostroke/serve.yaml\n")?;
     let file = to.join(format!("twostroke_{VERSION}_{architecture}.deb"));
     let pack = "find \"$1\" -exec touch -h -d @$SOURCE_DATE_EPOCH {} + &&
-                dpkg-deb -Zxz --root-owner-group --build \"$1\" \"$2\" > /dev/null";
-    shell(pack, &[package.as_os_str(), file.as_os_str()], moment)
+                dpkg-deb -Zxz -z\"$3\" --root-owner-group --build \"$1\" \"$2\" > /dev/null";
+    // To compress well takes most of the time that a package takes.
+    let level = if build == Build::Release { "6" } else { "1" };
+    shell(pack, &[package.as_os_str(), file.as_os_str(), OsStr::new(level)], moment)
 }
 
 /// Where people download from: in the formula. A placeholder unless the variable of `deploy/install.sh` is set.

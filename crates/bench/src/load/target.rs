@@ -203,7 +203,11 @@ impl Target {
     }
 
     async fn open(&self) -> Result<SendRequest<Full<Bytes>>, String> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| error.to_string())?;
+        let opened = TcpStream::connect((self.host.as_str(), self.port)).await;
+        let stream = opened.map_err(|error| match error.kind() {
+            std::io::ErrorKind::ConnectionRefused => "no server listens there: twostroke serve starts one".to_owned(),
+            _ => error.to_string(),
+        })?;
         let _ = stream.set_nodelay(true); // a loopback without it works as well
         match &self.encryption {
             None => over(stream).await,

@@ -17,7 +17,7 @@ use model::GenerationSettings;
 use protocol::{Nanos, Targets};
 use scheduler::StateSizes;
 use serde_json::{Value, json};
-use server::{Address, ApiKey, ParserOptions, ServeError, Server, ServerOptions, SlowOptions, Stop, TlsFiles};
+use server::{Address, ApiKey, ParserOptions, ServeError, Server, ServerOptions, SlowOptions, TlsFiles};
 use text::chat_template::TemplateSettings;
 
 use crate::console::{note, put_line};
@@ -48,7 +48,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let others = catalog::others(flags, &settings, first, room)?;
     let runtime = signals::runtime(IO_THREADS)?;
     runtime.block_on(async {
-        let stop = Stop::on_signals()?;
+        let stop = signals::stop()?;
         let server = Server::bind_with(engine.clone(), others, options).await.map_err(refused)?;
         let address = Found { address: server.address().clone(), token, asks_for_keys, kv_events };
         announce(flags, &settings, (&engine, &limits), &address);

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bench::load::{Feed, Target};
 use console::Term;
 use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -71,7 +70,7 @@ async fn hear(feed: &mut Feed, seen: &mut Seen) -> Result<(), Failure> {
 
 /// Draws until q, Ctrl-C or Ctrl-D, or the feed ends. The terminal is then as it was.
 async fn watch(feed: &mut Feed, seen: &mut Seen) -> Result<(), Failure> {
-    let (mut ends, mut terminate) = (Ends::listen()?, signal(SignalKind::terminate())?);
+    let (mut ends, mut terminate) = (Ends::listen()?, signals::terminations()?);
     let term = Term::stdout();
     let colour = console::colors_enabled();
     let _borrowed = Borrowed::take()?;

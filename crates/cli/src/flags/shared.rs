@@ -1,5 +1,7 @@
 //! Flags that several verbs have: which model, and how it is held in memory.
 
+use std::convert::Infallible;
+
 use bench::load::{Api, Target};
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
@@ -125,7 +127,7 @@ impl SumOrder {
 #[derive(Args, Debug)]
 pub(crate) struct ServerFlags {
     /// The server.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000", env = "TWOSTROKE_HOST")]
+    #[arg(long, value_name = "URL", value_parser = with_scheme, default_value = "http://127.0.0.1:8000", env = "TWOSTROKE_HOST")]
     pub(crate) url: String,
     /// Key sent as a bearer token. A key sees its own requests alone.
     #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
@@ -133,6 +135,11 @@ pub(crate) struct ServerFlags {
     /// Trust any certificate of an https server.
     #[arg(long)]
     pub(crate) insecure: bool,
+}
+
+/// An address without a scheme, which Ollama's variable has, is one of http.
+fn with_scheme(address: &str) -> Result<String, Infallible> {
+    Ok(if address.contains("://") { address.to_owned() } else { format!("http://{address}") })
 }
 
 impl ServerFlags {
