@@ -50,7 +50,7 @@ pub(crate) fn dispatch<K: Kernel>(_isa: Isa, kernel: K) -> K::Output {
 /// that no machine uses.
 #[allow(dead_code)]
 fn with_vectors<S: Simd, K: Kernel>(lanes: S, kernel: K, block: gemm::Block, product: NarrowProduct) -> K::Output {
-    let _ = (block.x_stride, block.ahead, block.ahead_stride);
+    let _ = (gemm::Format::Bf16, block.x_stride, block.ahead, block.ahead_stride);
     let _ = (product.depth, product.weights, product.lines, product.ahead, product.scale);
     kernel.run(lanes)
 }
