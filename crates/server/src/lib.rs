@@ -30,6 +30,7 @@ mod llama;
 mod ollama;
 mod openai;
 mod openapi;
+mod order;
 mod plan;
 mod responses;
 mod role;

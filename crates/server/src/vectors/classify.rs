@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::endpoint::Endpoint;
 use crate::openai::hints;
+use crate::order::falling;
 
 /// The classes of one text or several.
 pub(crate) async fn classify(mut request: JsonRequest) -> Result<Response, ApiError> {
@@ -22,7 +23,7 @@ pub(crate) async fn classify(mut request: JsonRequest) -> Result<Response, ApiEr
     let classifier = judge::classifier(&request.app).expect("it was there when the request was read");
     let judged = |(index, logits): (usize, &Vec<f32>)| {
         let shares = judge::shares(classifier, logits);
-        let best = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b]).then(b.cmp(&a)));
+        let best = (0..shares.len()).min_by(|&a, &b| falling(shares[a], shares[b]).then(a.cmp(&b)));
         let label = best.map(|best| &classifier.labels[best]);
         json!({"index": index, "label": label, "probs": shares, "num_classes": classifier.labels.len()})
     };

@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::endpoint::Endpoint;
 use crate::openai::hints;
+use crate::order::falling;
 
 /// Pairs of texts: one with each of the others, or as many on both sides.
 pub(crate) async fn score(mut request: JsonRequest) -> Result<Response, ApiError> {
@@ -102,7 +103,7 @@ pub(crate) async fn rerank(mut request: JsonRequest) -> Result<Response, ApiErro
     };
     let mut ranked: Vec<(usize, f64)> = scores.into_iter().enumerate().collect();
     // Of two that are as near, the one that was sent first.
-    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    ranked.sort_by(|a, b| falling(a.1, b.1));
     let result = |&(index, score): &(usize, f64)| {
         let mut result = json!({"index": index, "relevance_score": score});
         if shows_texts {
