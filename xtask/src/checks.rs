@@ -9,7 +9,7 @@ use std::process::Command;
 /// recorded runs. `write` makes the committed files anew.
 pub(crate) fn bits(write: bool) -> Result<(), String> {
     // Of the whole workspace, so that its dependencies have the features that `cargo xtask test` has built them with.
-    let mut test = cargo(&["test", "--quiet", "--profile", "ci", "--workspace", "--exclude", "python", "--test", "it"]);
+    let mut test = cargo(&["test", "--quiet", "--profile", "ci", "--workspace", "--test", "it"]);
     test.arg("bits::").env("TWOSTROKE_LONG_TESTS", "1");
     if write {
         test.env("TWOSTROKE_WRITE_BITS", "1");

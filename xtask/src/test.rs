@@ -166,8 +166,8 @@ fn run_stage(stage: &Stage, extent: Extent) -> Ended {
 }
 
 /// Compiles and lints the binary and every test at once: one set of features, so each dependency is compiled once, and no
-/// crate waits for a link. The Python package stays out: it has features, and a stage, of its own.
-const WORKSPACE: [&str; 5] = ["--profile", "ci", "--workspace", "--exclude", "python"];
+/// crate waits for a link. The Python package too, whose tests have a stage of their own: it is compiled with every change.
+const WORKSPACE: [&str; 3] = ["--profile", "ci", "--workspace"];
 
 /// All that is built.
 const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
@@ -358,7 +358,7 @@ fn pages(extent: Extent) -> Result<Counts, String> {
     tests.env("XDG_CACHE_HOME", measured_machine()?);
     match extent {
         Extent::Quick => _ = tests.arg(QUICK_PAGES),
-        _ => setup::programs(&[("firefox-esr", "firefox-esr")]), // the pages in another browser
+        Extent::All => setup::programs(&[("firefox-esr", "firefox-esr")]), // the pages in another browser
     }
     count(&mut tests)
 }

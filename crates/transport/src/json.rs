@@ -43,7 +43,8 @@ pub fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError> {
 
 /// JSON in UTF-8, as it is: no other type, no other character set, no compression. A body without a type is JSON, and so
 /// is one of type `application/octet-stream`, which says no more: LiteLLM sends either to Ollama. No form of a page can
-/// send these, and a script's request names its origin.
+/// send these, and a script's request names its origin. What `curl -d` calls a form is JSON too, unless a browser sent it:
+/// each names itself Mozilla, which no page can change, and newer ones say where a form is from.
 pub fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
     {
@@ -58,7 +59,10 @@ pub fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     }
     let Ok(value) = value.to_str() else { return Err(wrong) };
     let mut parts = value.split(';').map(str::trim);
-    let types = ["application/json", "application/octet-stream"];
+    let agent = headers.get(header::USER_AGENT).map_or(&[][..], |agent| agent.as_bytes());
+    let is_browsers = agent.starts_with(b"Mozilla/") || headers.contains_key(header::ORIGIN);
+    let types = ["application/json", "application/octet-stream", "application/x-www-form-urlencoded"];
+    let types = if is_browsers { &types[..2] } else { &types };
     let is_json = parts.next().is_some_and(|kind| types.iter().any(|json| kind.eq_ignore_ascii_case(json)));
     let is_utf8 = parts.all(|part| match part.split_once('=') {
         Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {

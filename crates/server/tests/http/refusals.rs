@@ -74,7 +74,7 @@ fn other_content_types_are_not_read() {
     let body = br#"{"prompt": "a"}"#;
     for headers in [
         &[("content-type", "text/plain")][..],
-        &[("content-type", "application/x-www-form-urlencoded")],
+        &[("content-type", "application/x-www-form-urlencoded"), ("user-agent", "Mozilla/5.0 (X11; Linux x86_64)")],
         &[("content-type", "application/json; charset=utf-16")],
         &[("content-type", "application/json"), ("content-encoding", "gzip")],
     ] {
@@ -82,6 +82,10 @@ fn other_content_types_are_not_read() {
         assert_eq!(answer.status, 415, "{headers:?}");
         assert_eq!(error_of(&answer)["code"], "unsupported_media_type");
     }
+    // `curl -d` calls JSON a form.
+    let form = [("content-type", "application/x-www-form-urlencoded"), ("user-agent", "curl/8.14.1")];
+    assert_eq!(host.send("POST", "/v1/completions", &form, br#"{"prompt": "a", "max_tokens": 1}"#).status, 200);
+    assert_eq!(host.send("POST", "/v1/completions", &form, b"prompt=a").status, 400);
 }
 
 // row 2

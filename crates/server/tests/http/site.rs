@@ -136,10 +136,11 @@ fn no_page_of_another_origin_makes_the_engine_work() {
     }
     let stats = host.engine.stats();
     assert_eq!((stats.steps, stats.finished_length, host.engine.is_paused()), (0, 0, false));
-    // What a page without any of these headers may do at most: a type that is not JSON is not read.
+    // What a page of an old browser, without any of these headers, may do at most: a type that is not JSON is not read.
     for kind in ["text/plain", "application/x-www-form-urlencoded"] {
         for path in ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/plan"] {
-            assert_eq!(exchange(&host, "POST", path, &[("content-type", kind)], &completion).status, 415, "{path}");
+            let old = [("content-type", kind), ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) Firefox/60.0")];
+            assert_eq!(exchange(&host, "POST", path, &old, &completion).status, 415, "{path}");
         }
     }
     let untyped = exchange(&host, "POST", "/v1/completions", &[("origin", "null")], &completion);
