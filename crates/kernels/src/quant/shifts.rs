@@ -22,7 +22,7 @@ const FEWEST_ROWS: usize = 32;
 const MOST: i32 = 24;
 /// Int8 has levels enough for columns of which sizes differ by less: there ordinary matrices stay as they are, and equal
 /// those that [`super::quantize_int8_row`] makes for files.
-const FEWEST_OF_INT8: i32 = 4;
+const FEWEST_OF_INT8: i32 = 5;
 
 /// Some rows of a matrix, read before the others.
 pub(super) struct Sample {
