@@ -142,8 +142,8 @@ pub struct PackedMatrix {
     blocks: Option<BlockFormat>,
     /// One piece per pair of strips.
     tiles: Arc<NodeParts>,
-    /// Int8 and int4: scale of each output channel, `[padded N]`; behind them, as bytes, the exponents of the inputs, `[K]`
-    /// (zeros if no input is shifted). Empty for bf16 and for the groups of a file.
+    /// Int8 and int4: scale of each output channel, `[padded N]`; behind them, as bytes, the exponents of the inputs,
+    /// `[K]` (zeros if no input is shifted). Empty for bf16 and for the groups of a file.
     scales: Arc<Buffer<f32>>,
     ratios: Ratios,
     /// Level table of int4 codes; even in other classes.
@@ -284,7 +284,8 @@ pub fn quantize_row(x: &[f32], q: &mut [i8]) -> (f32, i32) {
 }
 
 impl PackedMatrix {
-    /// Packs in parallel, a pair of strips per task, reading each row once. Memory beyond the result: 32 rows per thread.
+    /// Packs in parallel, a pair of strips per task, reading each row once. Memory beyond the result: 32 rows per thread,
+    /// and 128 rows that int8 and int4 read first.
     pub fn pack(
         pool: Option<&Pool>,
         isa: Isa,

@@ -9,20 +9,21 @@
 //! 2023, and cross-layer equalization, Nagel et al., 2019, move a part of them between layers.) What a model has moved
 //! itself, from a norm's weights to the columns behind it, does not matter then.
 //!
-//! A column's size is its mean logarithm: it follows each power of two exactly, and a large row counts no more than
-//! others. The logarithm is that of the bits of a number, linear between powers of two, so the sum is one of integers.
+//! A column's size is the median magnitude of some of its weights. It follows each power of two exactly, and neither a
+//! few large rows nor a few tiny weights change it.
 
 use super::{MatrixShape, RowSource, WeightClass};
 
-/// Rows that sizes are taken from, evenly spread. (The mean of 128 logarithms is off by a seventh of a power of two.)
+/// Rows that sizes are taken from, evenly spread. (The median of so many normal numbers is off by a seventh of a power
+/// of two.)
 const ROWS: usize = 128;
 /// With fewer rows, sizes are chance.
 const FEWEST_ROWS: usize = 32;
 /// Shifts stay between this and its negative.
 const MOST: i32 = 24;
-/// Int8 has levels enough for columns of which sizes differ by less: there ordinary matrices stay as they are, and equal
+/// Int8 has levels enough for columns of which sizes differ by less: ordinary matrices stay as they are there, and are
 /// those that [`super::quantize_int8_row`] makes for files.
-const FEWEST_OF_INT8: i32 = 4;
+const FEWEST_OF_INT8: i32 = 5;
 
 /// Some rows of a matrix, read before the others.
 pub(super) struct Sample {
@@ -67,18 +68,18 @@ impl Sample {
         if exponents.iter().all(|&exponent| exponent == 127) { Vec::new() } else { exponents }
     }
 
-    /// The mean logarithm of each column, in units of 2^-23; `None` where no number has one.
+    /// The median magnitude of each column as bits: a logarithm in units of 2^-23, linear between powers of two;
+    /// `None` where no number has one.
     fn sizes(&self) -> Vec<Option<i64>> {
-        let mut sums = vec![(0i64, 0i64); self.shape.in_features];
-        for row in self.values.chunks_exact(self.shape.in_features) {
-            for ((sum, count), value) in sums.iter_mut().zip(row) {
-                let bits = value.to_bits() & 0x7fff_ffff;
-                if bits > 0 && bits < f32::INFINITY.to_bits() {
-                    (*sum, *count) = (*sum + i64::from(bits), *count + 1);
-                }
-            }
-        }
-        sums.into_iter().map(|(sum, count)| sum.checked_div(count)).collect()
+        let (width, mut magnitudes) = (self.shape.in_features, Vec::with_capacity(self.count));
+        let size = |column: usize| {
+            let all = self.values[column..].iter().step_by(width).map(|value| value.to_bits() & 0x7fff_ffff);
+            magnitudes.clear();
+            magnitudes.extend(all.filter(|&bits| bits > 0 && bits < f32::INFINITY.to_bits()));
+            let middle = magnitudes.len() / 2;
+            (!magnitudes.is_empty()).then(|| i64::from(*magnitudes.select_nth_unstable(middle).1))
+        };
+        (0..width).map(size).collect()
     }
 }
 
@@ -125,6 +126,12 @@ mod tests {
         for (k, shift) in found.into_iter().enumerate() {
             assert_eq!(shift - plain.get(k).unwrap_or(&0), of(k), "column {k}");
         }
+    }
+
+    #[test]
+    fn tiny_weights_make_no_column_small() {
+        let found = shifts(&rows(|row, k| if (row + k) % 16 == 0 { 1e-30 } else { 1.0 }), WeightClass::Int4);
+        assert!(found.iter().all(|shift| shift.abs() <= 1), "{found:?}");
     }
 
     #[test]
