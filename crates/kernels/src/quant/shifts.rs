@@ -14,8 +14,8 @@
 
 use super::{MatrixShape, RowSource, WeightClass};
 
-/// Rows that sizes are taken from, evenly spread. (The median of so many normal numbers is off by a seventh of a power
-/// of two.)
+/// Rows that sizes are taken from, evenly spread. (The median of 128 normal numbers is off by a seventh of a power of
+/// two.)
 const ROWS: usize = 128;
 /// With fewer rows, sizes are chance.
 const FEWEST_ROWS: usize = 32;
