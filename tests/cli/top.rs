@@ -88,9 +88,10 @@ fn whatever_cannot_be_watched_is_told_in_one_line() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nrubbish");
         }
     });
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 9] = [
         (&["--once", "--url", "http://127.0.0.1:1"], "127.0.0.1:1"),
-        (&["--once", "--url", "localhost"], "does not begin with http://"),
+        (&["--once", "--url", "127.0.0.1:1"], "127.0.0.1:1: Connection refused"),
+        (&["--once", "--url", "ftp://127.0.0.1:1"], "does not begin with http://"),
         (&["--once", "--url", &url(&locked)], "--api-key"),
         (&["--once", "--url", &url(&locked), "--api-key", "sk-b"], "--api-key"),
         (&["--once", "--url", &url(&blind)], "not a twostroke server with a live view"),

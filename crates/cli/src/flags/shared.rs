@@ -126,7 +126,7 @@ impl SumOrder {
 /// A server that is asked, and how to be let in.
 #[derive(Args, Debug)]
 pub(crate) struct ServerFlags {
-    /// The server.
+    /// The server, as a URL or HOST[:PORT].
     #[arg(long, value_name = "URL", value_parser = with_scheme, default_value = "http://127.0.0.1:8000", env = "TWOSTROKE_HOST")]
     pub(crate) url: String,
     /// Key sent as a bearer token. A key sees its own requests alone.
@@ -137,9 +137,14 @@ pub(crate) struct ServerFlags {
     pub(crate) insecure: bool,
 }
 
-/// An address without a scheme, which Ollama's variable has, is one of http.
+/// An address without a scheme, which Ollama's variable has, is one of http; without a port, of `serve`'s own.
 fn with_scheme(address: &str) -> Result<String, Infallible> {
-    Ok(if address.contains("://") { address.to_owned() } else { format!("http://{address}") })
+    let has_port = address.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
+    Ok(match (address.contains("://"), has_port) {
+        (true, _) => address.to_owned(),
+        (false, true) => format!("http://{address}"),
+        (false, false) => format!("http://{address}:8000"),
+    })
 }
 
 impl ServerFlags {
