@@ -205,7 +205,9 @@ impl Target {
     async fn open(&self) -> Result<SendRequest<Full<Bytes>>, String> {
         let opened = TcpStream::connect((self.host.as_str(), self.port)).await;
         let stream = opened.map_err(|error| match error.kind() {
-            std::io::ErrorKind::ConnectionRefused => "Connection refused: no server listens there, twostroke serve starts one".to_owned(),
+            std::io::ErrorKind::ConnectionRefused => {
+                "Connection refused: no server listens there, twostroke serve starts one".to_owned()
+            }
             _ => error.to_string(),
         })?;
         let _ = stream.set_nodelay(true); // a loopback without it works as well
