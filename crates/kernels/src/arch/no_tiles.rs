@@ -19,7 +19,6 @@ pub(crate) fn tile_panel(proof: TilesProof, product: &Product<'_>, _rows: Range<
     let _ = (product.w.levels(), product.w.ratios(), product.activations.id());
     let _ = |results: &gemm::epilogue::Results<'_>| results.heavy;
     let _ = (gemm::Lists::new(&[], &[], 0).is_empty(), gemm::Lists::NONE.rows());
-    let _ = |results: gemm::epilogue::Results<'_>, _: gemm::ActivationsId, _: gemm::Destination<'_>| results.heavy;
     match proof {}
 }
 
