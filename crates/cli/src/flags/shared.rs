@@ -126,7 +126,7 @@ impl SumOrder {
 /// A server that is asked, and how to be let in.
 #[derive(Args, Debug)]
 pub(crate) struct ServerFlags {
-    /// The server, as a URL or HOST[:PORT].
+    /// The server: a URL, or a host with or without a port.
     #[arg(long, value_name = "URL", value_parser = with_scheme, default_value = "http://127.0.0.1:8000", env = "TWOSTROKE_HOST")]
     pub(crate) url: String,
     /// Key sent as a bearer token. A key sees its own requests alone.

@@ -22,7 +22,7 @@
 //!   The digits are joined as above; `y = s * row_scale`.
 //! * bf16: the sum in one of the two [accumulation orders](crate::accumulation_order), `vdpbf16ps` or the tile instruction
 //!   `TDPBF16PS` (Intel SDM volume 2). The other instruction sets reproduce the selected one.
-//! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
+//! * then `y + bias`, then `out + y` for [`Out::Add`], or [`gated`](crate::pointwise::gated) for [`Out::Gated`].
 
 pub(crate) mod activations;
 pub(crate) mod epilogue;

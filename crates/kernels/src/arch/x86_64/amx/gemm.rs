@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | bf16; int8 with one scale per channel | as they are | [`finish`](super::finish), or nothing: bf16 sums that are only stored are results |
 //! | int8 with ratios | as they are | sums of each group are folded beside the next products: [`groups`](super::groups) |
-//! | int4, even levels, ratios up to 15 | `ratio * q`, [`unpack`](super::unpack) | as for one scale |
+//! | int4, even levels, ratios up to 15 | `ratio * q`, [`unpack`] | as for one scale |
 //! | other int4 | two digits of `ratio * level` | joined: `256 * high + low` |
 //!
 //! Rows are padded to whole tiles: the sums of the padding, whatever is in it, stay in the scratch. So one configuration
