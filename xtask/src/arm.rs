@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::setup;
-use crate::shell::{answers, cargo};
+use crate::shell::cargo;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
@@ -55,11 +55,8 @@ const CORES: [Core; 3] = [
 /// The runs, one for each core; none, and a line that says so, where something is missing.
 pub(crate) fn runs() -> Vec<Command> {
     setup::programs(&WANTED);
-    let missing: Vec<&str> = WANTED
-        .into_iter()
-        .filter(|(program, _)| !answers("sh", &["-c", &format!("command -v {program} || test -e {program}")]))
-        .map(|(program, _)| program)
-        .collect();
+    let programs = WANTED.into_iter().map(|(program, _)| program);
+    let missing: Vec<&str> = programs.filter(|program| !setup::is_here(program)).collect();
     if !missing.is_empty() {
         println!("NOT CHECKED for AArch64: there is no {}", missing.join(", "));
         return Vec::new();

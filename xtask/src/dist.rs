@@ -25,7 +25,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::setup;
-use crate::shell::{answers, command, root, show, target};
+use crate::shell::{command, root, show, target};
 
 use self::binary::{Build, Machine};
 
@@ -163,10 +163,6 @@ fn filled(file: &str, values: &[(&str, &str)]) -> Result<String, String> {
 fn cargo_home() -> PathBuf {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).unwrap_or_default()
-}
-
-fn is_here(program: &str) -> bool {
-    answers("sh", &["-c", &format!("command -v {program}")])
 }
 
 /// What a program prints.

@@ -86,14 +86,18 @@ fn install(packages: &[&str]) -> Result<(), String> {
 /// Programs (or files) that some checks can do without, each with its Debian package: installed where they can be. Who
 /// misses one says what is skipped.
 pub(crate) fn programs(wanted: &[(&str, &str)]) {
-    let is_missing =
-        |(program, _): &&(&str, &str)| !answers("sh", &["-c", &format!("command -v {program} || test -e {program}")]);
+    let is_missing = |(program, _): &&(&str, &str)| !is_here(program);
     let packages: Vec<&str> = wanted.iter().filter(is_missing).map(|(_, package)| *package).collect();
     if !packages.is_empty()
         && let Err(problem) = install(&packages)
     {
         println!("{problem}");
     }
+}
+
+/// Whether a program is on the search path, or a file is there.
+pub(crate) fn is_here(program: &str) -> bool {
+    answers("sh", &["-c", &format!("command -v {program} || test -e {program}")])
 }
 
 /// A Python environment of its own under `target/`, with `requirements` installed; made again when they change.

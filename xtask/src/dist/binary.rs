@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::{cargo_home, is_here, made, skipped};
+use super::{cargo_home, made, skipped};
 use crate::setup;
 use crate::shell::{cargo, command, root, show, target};
 use crate::test;
@@ -77,7 +77,7 @@ pub(super) fn built(machine: Machine, build: Build) -> Result<Option<PathBuf>, S
         skipped(&files, "its standard library cannot be installed");
         return Ok(None);
     }
-    if machine != Machine::X86_64 && (!is_here(&linker) || !Path::new(AARCH64_HEADERS).exists()) {
+    if machine != Machine::X86_64 && (!setup::is_here(&linker) || !Path::new(AARCH64_HEADERS).exists()) {
         skipped(&files, &format!("{linker} or its C library is not here"));
         return Ok(None);
     }

@@ -4,7 +4,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::{VERSION, is_here, read, shell, skipped, write};
+use super::{VERSION, read, shell, skipped, write};
+use crate::setup::is_here;
 
 /// A root with nothing but the C library and libgcc: what the binary needs. Certificate authorities are in the binary.
 const LIBRARIES: &str =

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use super::binary::{Build, Machine};
-use super::{VERSION, filled, fresh, is_here, output, shell, skipped, write};
+use super::{VERSION, filled, fresh, output, shell, skipped, write};
+use crate::setup::is_here;
 use crate::shell::{command, root};
 
 /// A tree as `NAME.tar.gz`, where `NAME` is that of its directory: gzip is on every system, xz is not.
