@@ -125,6 +125,8 @@ pub(crate) trait Simd: Copy {
     type I: Copy;
     /// A line of keys, prepared for [`Simd::dot_keys`].
     type Keys: Copy;
+    /// A line of values, prepared for [`Simd::dot_values`].
+    type Values: Copy;
     /// Rows of a product whose sums over 16 columns fit the registers; at most 8.
     const ROWS: usize;
 
@@ -143,12 +145,16 @@ pub(crate) trait Simd: Copy {
     fn first(self, n: usize, a: Self::V, b: Self::V) -> Self::V;
     /// Per lane: 0 where `x < bound`, `x` where it is NaN, else `a`.
     fn zero_below(self, a: Self::V, x: Self::V, bound: f32) -> Self::V;
+    /// [`Simd::zero_below`] of an `a` that is [`exp_in_range`] of `x`, and that of a difference.
+    fn exp_from(self, a: Self::V, x: Self::V, bound: f32) -> Self::V {
+        self.zero_below(a, x, bound)
+    }
     /// Per lane: `a` where `x >= bound`, else `b`.
     fn at_least(self, x: Self::V, bound: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// Per lane: the entry of a table whose index is nearest to `at`, ties to even; `at` is within `0..=31`.
     fn look_up(self, table: &[f32; 32], at: Self::V) -> Self::V;
-    /// Per lane: the low bits of `n` are added to the exponent of `a`.
-    fn scale_by_power(self, a: Self::V, n: Self::V) -> Self::V;
+    /// Per lane: `a * 2^n` where that is a normal number and `n` is whole; `rounded` has `n` in its low bits.
+    fn scale_by_power(self, a: Self::V, n: Self::V, rounded: Self::V) -> Self::V;
     /// [`round_bf16`].
     fn round_bf16(self, a: Self::V) -> Self::V;
     /// Per lane: 0 where `x < bound`, else `a` rounded to bf16, where `a` is 0, at least 2^-40, or a NaN whose low half
@@ -196,11 +202,19 @@ pub(crate) trait Simd: Copy {
     /// Per lane: `sums` plus four products of signed bytes, those of `q` and the lane's keys. Keys are not -128. Correct
     /// only if all bytes of `q` since [`Simd::keys_start`] sum to the value given there.
     fn dot_keys(self, sums: Self::I, q: u32, keys: Self::Keys) -> Self::I;
-    /// Per lane: `sums` plus four products, of the bytes of `weights`, each at most 127, and the lane's signed bytes at
-    /// `values`.
+    /// Initial value for the low digits in [`Simd::dot_values`], where the weights sum to `sum`.
+    fn values_start(self, sum: i32) -> Self::I;
     /// # Safety
     /// 64 readable bytes.
-    unsafe fn dot_values(self, sums: Self::I, weights: u32, values: *const u8) -> Self::I;
+    unsafe fn load_values(self, from: *const u8) -> Self::Values;
+    /// Per lane: `sums` plus four products, of the bytes of `digits`, each at most 127, and the lane's signed bytes of
+    /// values. Correct only once digits are joined, and if the weights since [`Simd::values_start`] sum to the value given
+    /// there.
+    fn dot_values(self, sums: Self::I, digits: u32, values: Self::Values) -> Self::I;
+    /// `a + b`, modulo 2^32.
+    fn add_ints(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The sum of all lanes.
+    fn sum_ints(self, a: Self::I) -> i32;
     /// Per lane: `high * 128 + low`.
     fn join_digits(self, high: Self::I, low: Self::I) -> Self::I;
     /// To the nearest f32 (ties to even).
@@ -211,10 +225,10 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// 16 writable i32.
     unsafe fn store_ints(self, a: Self::I, to: *mut i32);
-    /// [`weight_digits`] of 16 weights; unspecified digits for NaN weights.
+    /// Stores [`weight_digits`] of 16 weights and returns the weights as integers; unspecified for NaN weights.
     /// # Safety
     /// 16 writable bytes each.
-    unsafe fn store_digits(self, weights: Self::V, high: *mut u8, low: *mut u8);
+    unsafe fn store_digits(self, weights: Self::V, high: *mut u8, low: *mut u8) -> Self::I;
 }
 
 /// [`exp`] of 16 numbers.
@@ -240,7 +254,7 @@ pub(crate) fn softmax_weights<S: Simd>(s: S, x: S::V) -> S::V {
 /// [`unrounded_weight`] of 16 numbers.
 #[inline(always)]
 pub(crate) fn unrounded_weights<S: Simd>(s: S, x: S::V) -> S::V {
-    s.zero_below(exp_in_range(s, x), x, WEIGHT_MIN)
+    s.exp_from(exp_in_range(s, x), x, WEIGHT_MIN)
 }
 
 /// `e^x` where that is in range; unspecified elsewhere.
@@ -256,7 +270,7 @@ fn exp_in_range<S: Simd>(s: S, x: S::V) -> S::V {
     }
     p = s.fma(p, r, s.splat(1.0));
     p = s.fma(p, r, s.splat(1.0));
-    s.scale_by_power(p, rounded)
+    s.scale_by_power(p, n, rounded)
 }
 
 /// A computation with a definition in plain loops and one body for every vector instruction set.

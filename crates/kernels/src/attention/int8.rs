@@ -19,6 +19,9 @@ use std::ops::Range;
 /// Lines per 16 columns of a page of values.
 const VALUE_LINES: usize = VALUE_PAGE / 4;
 
+/// Chunks of 16 positions in a page.
+const PER_PAGE: usize = VALUE_PAGE / LANES;
+
 /// Scratch of a tile for int8.
 #[repr(C, align(64))]
 pub(super) struct Ints {
@@ -29,8 +32,10 @@ pub(super) struct Ints {
     scales: [f32; ROWS],
     /// Per row: the sum of the query.
     sums: [i32; ROWS],
-    /// Per row: the factor of its sums over integer weights.
-    weight_scales: [f32; ROWS],
+    /// Per row: the sum of the integer weights of a split.
+    weight_sums: [i32; ROWS],
+    /// Per row: the largest weight, of which integer weights are a part of [`MAX_WEIGHT`].
+    most: [f32; ROWS],
 }
 
 impl Ints {
@@ -40,7 +45,8 @@ impl Ints {
             digits: [[[0; STRIDE]; ROWS]; 2],
             scales: [0.0; ROWS],
             sums: [0; ROWS],
-            weight_scales: [0.0; ROWS],
+            weight_sums: [0; ROWS],
+            most: [0.0; ROWS],
         }
     }
 }
@@ -65,20 +71,22 @@ impl<S: Simd> Work<'_, S> {
         for page in pages.clone() {
             self.int8_scores(scratch, page, at[page], self.after_keys(at, pages, page));
         }
+        // A pass over all rows at a time: rows do not wait for each other, as passes over one row do.
+        let seen = |row: usize| inside(&self.seen(row), start);
         for row in 0..self.rows() {
-            self.int8_softmax(scratch, row, inside(&self.seen(row), start), pages, at);
+            self.int8_scale(scratch, row, seen(row), at);
+        }
+        for row in 0..self.rows() {
+            self.int8_weights(scratch, row, seen(row), at);
+        }
+        for row in 0..self.rows() {
+            self.int8_digits(scratch, row, seen(row), pages);
         }
         self.values_of_keys::<4>(scratch, pages, at);
-        let width = self.call.args.layout.value_dim();
-        for row in &mut scratch.split.values[..self.rows()] {
-            row[..width].fill(0.0);
-        }
-        for page in pages.clone() {
-            self.int8_values(scratch, page, at[page], self.after_values(at, pages, page));
-        }
-        let s = self.simd;
+        self.int8_values(scratch, pages, at);
+        let (s, width) = (self.simd, self.call.args.layout.value_dim());
         for row in 0..self.rows() {
-            let scale = s.splat(scratch.ints.weight_scales[row]);
+            let scale = s.splat(scratch.ints.most[row] * (1.0 / MAX_WEIGHT));
             for values in scratch.split.values[row][..width].as_chunks_mut::<LANES>().0 {
                 // SAFETY: a chunk is 16 numbers, and they are integers until here.
                 unsafe {
@@ -117,7 +125,10 @@ impl<S: Simd> Work<'_, S> {
     ) {
         let (s, lines) = (self.simd, self.call.args.layout.head_dim / 4);
         for group in 0..VALUE_PAGE / KEY_GROUP {
-            let mut sums: [S::I; R] = std::array::from_fn(|r| s.keys_start(scratch.ints.sums[first + r]));
+            let mut sums = [s.zeros(); R];
+            for (sums, &sum) in sums.iter_mut().zip(&scratch.ints.sums[first..]) {
+                *sums = s.keys_start(sum);
+            }
             for line in 0..lines {
                 let inside = (group * lines + line) * LINE;
                 if first == 0 {
@@ -138,17 +149,14 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Turns the sums of a row into digits of weights, zero outside of `seen`; stores the maximum of the scores, the sum of
-    /// the weights and the scale of the digits.
+    /// Turns the sums of a row into scores, and stores their maximum.
     #[inline(always)]
-    fn int8_softmax(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, pages: &Range<usize>, at: &[Page]) {
-        const PER_PAGE: usize = VALUE_PAGE / LANES;
+    fn int8_scale(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, at: &[Page]) {
         let s = self.simd;
         let Scratch { scores, split, ints, .. } = scratch;
-        let (touched, row_scale) = (touched(&seen), s.splat(ints.scales[row]));
-        let scores = scores[row].as_chunks_mut::<LANES>().0;
+        let (scores, row_scale) = (scores[row].as_chunks_mut::<LANES>().0, s.splat(ints.scales[row]));
         let mut max = s.splat(f32::NEG_INFINITY);
-        for c in touched.clone() {
+        for c in touched(&seen) {
             // SAFETY: (here and below) a chunk is 16 numbers, and so is half of the scales of a page.
             let (sums, scales) = unsafe {
                 let scales = at[c / PER_PAGE].key_scales.add(c % PER_PAGE * LANES);
@@ -162,89 +170,119 @@ impl<S: Simd> Work<'_, S> {
             // SAFETY: as above.
             unsafe { s.store(score, scores[c].as_mut_ptr()) };
         }
-        let max = s.max_lane(max);
-        let (shift, mut sum, mut most) = (s.splat(max), s.splat(0.0), s.splat(0.0));
-        for c in touched.clone() {
-            // SAFETY: as above.
+        split.max[row] = s.max_lane(max);
+    }
+
+    /// Turns the scores of a row into weights times the scales of values, and stores the sum of the weights and the largest
+    /// product.
+    #[inline(always)]
+    fn int8_weights(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, at: &[Page]) {
+        let s = self.simd;
+        let Scratch { scores, split, ints, .. } = scratch;
+        let scores = scores[row].as_chunks_mut::<LANES>().0;
+        let (max, mut sum, mut most) = (s.splat(split.max[row]), s.splat(0.0), s.splat(0.0));
+        for c in touched(&seen) {
+            // SAFETY: as in `int8_scale`.
             let (score, scales) = unsafe {
                 let scales = at[c / PER_PAGE].value_scales.add(c % PER_PAGE * LANES);
                 (s.load(scores[c].as_ptr()), s.load(scales))
             };
-            let weights = hide(s, &seen, c, unrounded_weights(s, s.sub(score, shift)), 0.0);
+            let weights = hide(s, &seen, c, unrounded_weights(s, s.sub(score, max)), 0.0);
             sum = s.add(sum, weights);
             let weights = s.mul(weights, scales);
             most = s.max(most, weights);
             // SAFETY: as above.
             unsafe { s.store(weights, scores[c].as_mut_ptr()) };
         }
-        let most = s.max_lane(most);
+        (split.sum[row], ints.most[row]) = (s.sum(sum), s.max_lane(most));
+    }
+
+    /// Turns the weights of a row into digits, zero outside of `seen`, and stores their sum and scale.
+    #[inline(always)]
+    fn int8_digits(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, pages: &Range<usize>) {
+        let s = self.simd;
+        let Scratch { scores, ints, .. } = scratch;
+        let (scores, most) = (scores[row].as_chunks::<LANES>().0, ints.most[row]);
         let factor = s.splat(if most > 0.0 { MAX_WEIGHT / most } else { 0.0 });
         let [high, low] = &mut ints.digits;
         let (high, low) = (high[row].as_chunks_mut::<LANES>().0, low[row].as_chunks_mut::<LANES>().0);
+        let (touched, mut weight_sums) = (touched(&seen), s.zeros());
         for c in touched.clone() {
-            // SAFETY: as above.
+            // SAFETY: as in `int8_scale`.
             unsafe {
                 let weights = s.mul(s.load(scores[c].as_ptr()), factor);
-                s.store_digits(weights, high[c].as_mut_ptr(), low[c].as_mut_ptr());
+                let integers = s.store_digits(weights, high[c].as_mut_ptr(), low[c].as_mut_ptr());
+                weight_sums = s.add_ints(weight_sums, integers);
             }
         }
         for c in (pages.start * PER_PAGE..touched.start).chain(touched.end..pages.end * PER_PAGE) {
             (high[c], low[c]) = ([0; LANES], [0; LANES]);
         }
-        (split.max[row], split.sum[row]) = (max, s.sum(sum));
-        ints.weight_scales[row] = most * (1.0 / MAX_WEIGHT);
+        ints.weight_sums[row] = s.sum_ints(weight_sums);
     }
 
-    /// Adds `n v` of a page, as i32, to the value sums. Prefetches the lines at `ahead`.
+    /// `n v` of a split, as i32 in place of the values. A tile of one pack of rows reads the pages in memory order, as decode
+    /// needs them from there; one of more packs keeps the sums of 16 columns in registers over all pages.
     #[inline(always)]
-    fn int8_values(&self, scratch: &mut Scratch, page: usize, at: Page, ahead: *const u8) {
-        for first in (0..self.rows()).step_by(S::ROWS) {
-            // SAFETY: rows are the tile's, `at` is a page.
-            with_rows!(R = (self.rows() - first).min(S::ROWS) => unsafe {
-                self.int8_weigh::<R>(scratch, first, page, at, ahead);
-            });
+    fn int8_values(&self, scratch: &mut Scratch, pages: &Range<usize>, at: &Pages) {
+        let width = self.call.args.layout.value_dim();
+        for row in 0..self.rows() {
+            let start = self.simd.values_start(scratch.ints.weight_sums[row]);
+            for to in scratch.split.values[row][..width].as_chunks_mut::<LANES>().0 {
+                // SAFETY: a chunk is 16 numbers, as wide as integers.
+                unsafe { self.simd.store_ints(start, to.as_mut_ptr().cast()) };
+            }
+        }
+        let run = if self.rows() > S::ROWS { pages.len() } else { 1 };
+        for start in pages.clone().step_by(run) {
+            for first in (0..self.rows()).step_by(S::ROWS) {
+                // SAFETY: rows are the tile's, pages are the split's.
+                with_rows!(R = (self.rows() - first).min(S::ROWS) => unsafe {
+                    self.int8_weigh::<R>(scratch, first, start..start + run, (pages, at));
+                });
+            }
         }
     }
 
+    /// Adds `n v` of the pages of `run`, and prefetches what is read after each.
+    ///
     /// # Safety
-    /// The tile has `R` rows from `first`, and `at` is a page of the cache.
+    /// The tile has `R` rows from `first`, and `at` are the pages of the split, `run` of them.
     #[inline(always)]
     unsafe fn int8_weigh<const R: usize>(
         &self,
         scratch: &mut Scratch,
         first: usize,
-        page: usize,
-        at: Page,
-        ahead: *const u8,
+        run: Range<usize>,
+        (pages, at): (&Range<usize>, &Pages),
     ) {
         let s = self.simd;
         let Scratch { ints, split, .. } = scratch;
         let [high_digits, low_digits] = &ints.digits;
         for column in 0..self.call.args.layout.value_dim() / LANES {
-            let to: [*mut i32; R] =
-                std::array::from_fn(|r| split.values[first + r][column * LANES..][..LANES].as_mut_ptr().cast());
-            // SAFETY: (here and below) `to` are 16 numbers each, as wide as integers.
-            let mut low: [S::I; R] = std::array::from_fn(|r| unsafe { s.load_ints(to[r]) });
-            let mut high = [s.zeros(); R];
-            for line in 0..VALUE_LINES {
-                let (quad, inside) = (page * VALUE_LINES + line, (column * VALUE_LINES + line) * LINE);
-                if first == 0 {
-                    s.prefetch(ahead.wrapping_add(inside));
-                }
-                for r in 0..R {
-                    let digits =
-                        |digits: &[[u8; STRIDE]; ROWS]| u32::from_ne_bytes(digits[first + r].as_chunks::<4>().0[quad]);
+            let (mut high, mut low) = ([s.zeros(); R], [s.zeros(); R]);
+            for page in run.clone() {
+                let (from, ahead) = (at[page].values, self.after_values(at, pages, page));
+                for line in 0..VALUE_LINES {
+                    let (quad, inside) = (page * VALUE_LINES + line, (column * VALUE_LINES + line) * LINE);
+                    if first == 0 {
+                        s.prefetch(ahead.wrapping_add(inside));
+                    }
                     // SAFETY: a page of values has 8 lines for each 16 numbers of the head.
-                    unsafe {
-                        let values = at.values.add(inside);
+                    let values = unsafe { s.load_values(from.add(inside)) };
+                    for r in 0..R {
+                        let digits = |digits: &[[u8; STRIDE]; ROWS]| {
+                            u32::from_ne_bytes(digits[first + r].as_chunks::<4>().0[quad])
+                        };
                         high[r] = s.dot_values(high[r], digits(high_digits), values);
                         low[r] = s.dot_values(low[r], digits(low_digits), values);
                     }
                 }
             }
             for r in 0..R {
-                // SAFETY: as above.
-                unsafe { s.store_ints(s.join_digits(high[r], low[r]), to[r]) };
+                let to: *mut i32 = split.values[first + r][column * LANES..][..LANES].as_mut_ptr().cast();
+                // SAFETY: `to` are 16 numbers, as wide as integers.
+                unsafe { s.store_ints(s.add_ints(s.load_ints(to), s.join_digits(high[r], low[r])), to) };
             }
         }
     }

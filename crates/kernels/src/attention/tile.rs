@@ -204,13 +204,17 @@ impl<S: Simd> Work<'_, S> {
             return self.int8_split(scratch, start, &pages, &mut at);
         }
         self.scores(scratch, &at, &pages);
+        // A pass over all rows at a time: rows do not wait for each other, as passes over one row do.
+        let seen = |row: usize| inside(&self.seen(row), start);
         for row in 0..self.rows() {
             if let Some(cap) = self.call.args.rule.softcap {
                 self.softcap(&mut scratch.scores[row][columns.clone()], cap);
             }
-            let seen = inside(&self.seen(row), start);
-            (scratch.split.max[row], scratch.split.sum[row]) =
-                self.softmax(&mut scratch.scores[row], seen, columns.clone());
+            scratch.split.max[row] = self.maximum(&scratch.scores[row], seen(row));
+        }
+        for row in 0..self.rows() {
+            let (scores, max) = (&mut scratch.scores[row], scratch.split.max[row]);
+            scratch.split.sum[row] = self.softmax(scores, max, seen(row), columns.clone());
             if self.unit.is_narrow() {
                 let columns = columns.clone();
                 self.narrow(&scratch.scores[row][columns.clone()], &mut scratch.bf16[1][row][columns]);
@@ -348,25 +352,30 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Replaces the scores of a row in `columns` by weights, zero outside of `seen`; returns the maximum of the scores and
-    /// the sum of the weights. `columns` begin and end at page boundaries.
+    /// The maximum of a row's visible scores.
     #[inline(always)]
-    fn softmax(&self, scores: &mut [f32; STRIDE], seen: Range<usize>, columns: Range<usize>) -> (f32, f32) {
+    fn maximum(&self, scores: &[f32; STRIDE], seen: Range<usize>) -> f32 {
         let s = self.simd;
-        let chunks = scores[..columns.end].as_chunks_mut::<LANES>().0;
-        let touched = touched(&seen);
-        // SAFETY: (here and below) a chunk is 16 numbers.
-        let load = |chunk: &[f32; LANES]| unsafe { s.load(chunk.as_ptr()) };
         let mut max = s.splat(f32::NEG_INFINITY);
-        for c in touched.clone() {
-            let scores = load(&chunks[c]);
+        for c in touched(&seen) {
+            // SAFETY: a chunk is 16 numbers.
+            let scores = unsafe { s.load(scores.as_chunks::<LANES>().0[c].as_ptr()) };
             max = s.max(max, hide(s, &seen, c, scores, f32::NEG_INFINITY));
         }
-        let max = s.max_lane(max);
-        let shift = s.splat(max);
-        let mut sum = s.splat(0.0);
+        s.max_lane(max)
+    }
+
+    /// Replaces the scores of a row in `columns` by weights, zero outside of `seen`; returns their sum. `columns` begin and
+    /// end at page boundaries.
+    #[inline(always)]
+    fn softmax(&self, scores: &mut [f32; STRIDE], max: f32, seen: Range<usize>, columns: Range<usize>) -> f32 {
+        let s = self.simd;
+        let chunks = scores[..columns.end].as_chunks_mut::<LANES>().0;
+        let (touched, shift, mut sum) = (touched(&seen), s.splat(max), s.splat(0.0));
         for c in touched.clone() {
-            let weights = softmax_weights(s, s.sub(load(&chunks[c]), shift));
+            // SAFETY: (here and below) a chunk is 16 numbers.
+            let scores = unsafe { s.load(chunks[c].as_ptr()) };
+            let weights = softmax_weights(s, s.sub(scores, shift));
             let weights = hide(s, &seen, c, weights, 0.0);
             sum = s.add(sum, weights);
             // SAFETY: as above.
@@ -376,7 +385,7 @@ impl<S: Simd> Work<'_, S> {
         for c in before.chain(after) {
             chunks[c] = [0.0; LANES];
         }
-        (max, s.sum(sum))
+        s.sum(sum)
     }
 
     /// `values = p v`.

@@ -3,7 +3,7 @@
 use super::{Format, Path};
 use crate::mem::Buffer;
 use crate::quant::{
-    Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers, power,
+    Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, QuantLoops, SMALLEST_ACTIVATION, max_outliers, power,
     quantize_by, round_to_bf16,
 };
 use crate::threads::{Pool, share};
@@ -268,29 +268,29 @@ fn odd_lines(bytes: usize) -> usize {
     ((bytes / 64) | 1) * 64
 }
 
-/// The conversion, inlined into a function of each instruction set; for `reached` see [`quantize_by`].
+/// The conversion, inlined into a function of each instruction set; with its loops.
 ///
 /// # Safety
 /// The pointers cover the rows of `x`, and no other thread accesses them.
 #[inline(always)]
-pub(crate) unsafe fn prepare(rows: PrepareRows<'_>, reached: impl Reached) {
+pub(crate) unsafe fn prepare(rows: PrepareRows<'_>, loops: impl QuantLoops) {
     for (row, x) in rows.x.chunks_exact(rows.width).enumerate() {
         // SAFETY: row `row` of each array is there and is this caller's.
         unsafe {
             let bytes = rows.bytes.add(row * rows.stride);
             match rows.format {
-                Format::Int8 => correct::<INT8_GROUP>(quantize_into(&rows, reached, row, x), x.len()),
-                Format::Int8By32 => correct::<32>(quantize_into(&rows, reached, row, x), x.len()),
-                Format::Int8By16 => correct::<16>(quantize_into(&rows, reached, row, x), x.len()),
+                Format::Int8 => correct::<INT8_GROUP>(quantize_into(&rows, loops, row, x), x.len()),
+                Format::Int8By32 => correct::<32>(quantize_into(&rows, loops, row, x), x.len()),
+                Format::Int8By16 => correct::<16>(quantize_into(&rows, loops, row, x), x.len()),
                 Format::Int8Grouped => {
-                    let (q, corrections) = quantize_into(&rows, reached, row, x);
+                    let (q, corrections) = quantize_into(&rows, loops, row, x);
                     let q = std::slice::from_raw_parts(q, x.len().next_multiple_of(64));
                     for (group, q) in q.as_chunks::<GROUP>().0.iter().enumerate() {
                         let sum: i16 = q.iter().map(|&q| i16::from(q)).sum();
                         *corrections.add(group) = u32::from((-8 * sum) as u16);
                     }
                 }
-                Format::TileInt8 => drop(quantize_into(&rows, reached, row, x)),
+                Format::TileInt8 => drop(quantize_into(&rows, loops, row, x)),
                 Format::Bf16 | Format::TileBf16 => {
                     let to = std::slice::from_raw_parts_mut(bytes.cast::<u16>(), rows.stride / 2);
                     to[x.len()..].fill(0);
@@ -333,7 +333,12 @@ unsafe fn correct<const GROUP: usize>((q, corrections): (*const i8, *mut u32), l
 /// # Safety
 /// As for [`prepare`].
 #[inline(always)]
-unsafe fn quantize_into(rows: &PrepareRows<'_>, reached: impl Reached, row: usize, x: &[f32]) -> (*const i8, *mut u32) {
+unsafe fn quantize_into(
+    rows: &PrepareRows<'_>,
+    loops: impl QuantLoops,
+    row: usize,
+    x: &[f32],
+) -> (*const i8, *mut u32) {
     let (padded, list) = (x.len().next_multiple_of(64), max_outliers(x.len()));
     let x = if rows.exponents.is_empty() {
         x
@@ -352,7 +357,7 @@ unsafe fn quantize_into(rows: &PrepareRows<'_>, reached: impl Reached, row: usiz
         let outliers =
             [0, 1].map(|plane| std::slice::from_raw_parts_mut(rows.outliers.add((row * PLANES + plane) * list), list));
         let peaks = std::slice::from_raw_parts_mut(rows.peaks, x.len().div_ceil(QUAD).next_multiple_of(PEAK_LANES));
-        let (scale, counts) = quantize_by(reached, x, Digits { low, outliers, peaks });
+        let (scale, counts) = quantize_by(loops, x, Digits { low, outliers, peaks });
         *rows.scales.add(row) = scale;
         for (plane, count) in counts.into_iter().enumerate() {
             *rows.counts.add(row * PLANES + plane) = count as u32;

@@ -52,7 +52,7 @@ type Int4Step = ([[[i8; 16]; 2]; 2], [[u8; INT4_TILE]; 2]);
 
 unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     // SAFETY: passed on.
-    unsafe { activations::prepare(rows, crate::quant::reached) }
+    unsafe { activations::prepare(rows, crate::quant::Plain) }
 }
 
 /// Inputs and outputs of a kernel: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0

@@ -38,7 +38,7 @@ pub use feedback::{Factor, Gram, ROUNDED_ROWS, ScaleGrid};
 pub use image::{ByteSource, Image, LAYOUT_VERSION};
 pub use int4::{GROUP, quantize_int4_row};
 pub use int8::{INT8_GROUP, quantize_int8_row};
-pub(crate) use outliers::{BASE, LANES as PEAK_LANES, Reached, quantize_by, reached};
+pub(crate) use outliers::{BASE, LANES as PEAK_LANES, Plain, QuantLoops, quantize_by};
 pub use outliers::{Digits, Outlier, PLANES, QUAD, max_outliers, quantize_activations};
 pub(crate) use shifts::power;
 pub(crate) use uneven::Levels;

@@ -79,40 +79,31 @@ pub struct Digits<'a> {
 /// A row with NaN or infinity has no digits and scale NaN, so that its products are NaN; one whose largest magnitude is
 /// below [`SMALLEST_ABSMAX`] has no digits and scale 0.
 pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
-    quantize_by(reached, x, to)
+    quantize_by(Plain, x, to)
 }
 
-/// [`quantize_activations`], inlined into a function of each instruction set; `reached` is that of the same name, or
-/// the same in its instructions. (The speed of compiled counting loops differs by a factor of ten.)
+/// [`quantize_activations`], inlined into a function of each instruction set, with its loops.
 #[inline(always)]
-pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
+pub(crate) fn quantize_by(loops: impl QuantLoops, x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
     let Digits { low, outliers: [middle_list, high_list], peaks } = to;
     let (low, rest) = low.split_at_mut(x.len());
     rest.fill(0);
-    let absmax = f32::from_bits(absmax_bits(x));
+    let quads = x.len().div_ceil(QUAD);
+    let (all, _) = peaks[..quads.next_multiple_of(LANES)].as_chunks_mut::<LANES>();
+    if let Some(last) = all.last_mut() {
+        *last = [0; LANES];
+    }
+    let absmax = f32::from_bits(loops.peaks(x, &mut all.as_flattened_mut()[..quads]));
     if !absmax.is_finite() || absmax < SMALLEST_ABSMAX {
         low.fill(0);
         return (if absmax.is_finite() { 0.0 } else { f32::NAN }, [0; PLANES]);
     }
-    let quads = x.len().div_ceil(QUAD);
-    let (all, _) = peaks[..quads.next_multiple_of(LANES)].as_chunks_mut::<LANES>();
     let whole = x.as_chunks::<QUAD>();
-    // Largest magnitude of each quad, rounded up to bf16: 16 bits that compare like the numbers.
-    all[all.len() - 1] = [0; LANES];
-    let peaks = &mut all.as_flattened_mut()[..quads];
-    for (peak, quad) in peaks.iter_mut().zip(whole.0) {
-        *peak = up_to_bf16(quad);
-    }
-    if !whole.1.is_empty() {
-        peaks[quads - 1] = up_to_bf16(whole.1);
-    }
-    let limit_bits = limit_of(reached, all, quads, up_to_bf16(&[absmax]));
+    let limit_bits = limit_of(loops, all, quads, up_to_bf16(&[absmax]));
     let peaks = &all.as_flattened()[..quads];
     let limit = number(limit_bits).max(absmax * SMALLEST_LIMIT);
     let inverse = 127.0 / limit;
-    for (q, &x) in low.iter_mut().zip(x) {
-        *q = nearest(x * inverse).clamp(-127, 127) as i8;
-    }
+    loops.low_digits(x, inverse, low);
     let mut counts = [0; PLANES];
     for (first, part) in peaks.chunks(LANES).enumerate() {
         let mut any = false;
@@ -174,21 +165,21 @@ fn up_to_bf16(x: &[f32]) -> u16 {
 /// The limit for the peaks of a row, as bf16 bits. Two passes over the peaks detect a row without outliers; finding
 /// where they begin takes at most 33.
 #[inline(always)]
-fn limit_of(reached: impl Reached, peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
+fn limit_of(loops: impl QuantLoops, peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
     let is_within = |factor: f32, bits: u16, quads: usize| {
         let part = (number(bits) / factor).to_bits();
-        reached(peaks, ((part + 0xffff) >> 16) as u16) > quads
+        loops.reached(peaks, ((part + 0xffff) >> 16) as u16) > quads
     };
     let (few, many) = (quads / FEW, quads / MANY);
     if is_within(MILD, largest, few) && is_within(LIMIT_ABOVE_MANY, largest, many) {
         return largest;
     }
-    let limit = nth_largest(reached, peaks, few, largest);
+    let limit = nth_largest(loops, peaks, few, largest);
     if is_within(LIMIT_ABOVE_MANY, limit, many) {
         return limit;
     }
     // Four times a bf16 number is a bf16 number, and this one is less than what one in `FEW` exceeds.
-    ((LIMIT_ABOVE_MANY * number(nth_largest(reached, peaks, many, limit))).to_bits() >> 16) as u16
+    ((LIMIT_ABOVE_MANY * number(nth_largest(loops, peaks, many, limit))).to_bits() >> 16) as u16
 }
 
 /// A number from its bf16 bits.
@@ -200,26 +191,50 @@ fn number(bits: u16) -> f32 {
 /// The number with `n` larger or equal ones besides it: the largest for `n = 0`. A binary search over the bits; none is
 /// above `largest`.
 #[inline(always)]
-fn nth_largest(reached: impl Reached, values: &[[u16; LANES]], n: usize, largest: u16) -> u16 {
+fn nth_largest(loops: impl QuantLoops, values: &[[u16; LANES]], n: usize, largest: u16) -> u16 {
     let mut found = 0u16;
     for bit in (0..15).rev() {
         let candidate = found | 1 << bit;
-        if candidate <= largest && reached(values, candidate) > n {
+        if candidate <= largest && loops.reached(values, candidate) > n {
             found = candidate;
         }
     }
     found
 }
 
-/// [`reached`], or the same in other instructions.
-pub(crate) trait Reached: Fn(&[[u16; LANES]], u16) -> usize + Copy {}
+/// The loops over a row. (The speed of compiled ones differs by up to a factor of ten, so instruction sets have their own.)
+pub(crate) trait QuantLoops: Copy {
+    /// Stores the largest magnitude of each quad of `x`, rounded up to bf16: 16 bits that compare like the numbers. Returns
+    /// that of all, as f32 bits: NaN and infinity are above every number.
+    #[inline(always)]
+    fn peaks(self, x: &[f32], peaks: &mut [u16]) -> u32 {
+        for (peak, quad) in peaks.iter_mut().zip(x.chunks(QUAD)) {
+            *peak = up_to_bf16(quad);
+        }
+        absmax_bits(x)
+    }
 
-impl<F: Fn(&[[u16; LANES]], u16) -> usize + Copy> Reached for F {}
+    /// Number of peaks that are at least `bound`.
+    #[inline(always)]
+    fn reached(self, peaks: &[[u16; LANES]], bound: u16) -> usize {
+        peaks.as_flattened().iter().filter(|peak| **peak >= bound).count()
+    }
 
-/// Number of values that are at least `bound`.
-pub(crate) fn reached(values: &[[u16; LANES]], bound: u16) -> usize {
-    values.as_flattened().iter().filter(|value| **value >= bound).count()
+    /// `low = round(x * inverse)` to nearest even, where that is within -127..=127; unspecified elsewhere, so that the quads
+    /// of outliers are written again.
+    #[inline(always)]
+    fn low_digits(self, x: &[f32], inverse: f32, low: &mut [i8]) {
+        for (low, &x) in low.iter_mut().zip(x) {
+            *low = nearest(x * inverse).clamp(-127, 127) as i8;
+        }
+    }
 }
+
+/// The loops as they are defined.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain;
+
+impl QuantLoops for Plain {}
 
 #[cfg(test)]
 mod tests {

@@ -68,7 +68,7 @@ const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 4] {
 
 pub(super) unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     // SAFETY: passed on.
-    unsafe { activations::prepare(rows, crate::quant::reached) }
+    unsafe { activations::prepare(rows, crate::quant::Plain) }
 }
 
 pub(super) unsafe fn finish(results: epilogue::Results<'_>) {

@@ -73,6 +73,7 @@ impl Simd for Neon {
     type V = Four;
     type I = Ints;
     type Keys = [int8x16_t; 4];
+    type Values = [int8x16_t; 4];
     const ROWS: usize = 2;
 
     registers! {
@@ -95,7 +96,7 @@ impl Simd for Neon {
         at_least(x: Four, bound: Four, a: Four, b: Four) -> Four =
             std::array::from_fn(|i| vbslq_f32(vcgeq_f32(x[i], bound[i]), a[i], b[i]));
         look_up(table: &[f32; 32], at: Four) -> Four = each(at, |at| look_up_4(table, at));
-        scale_by_power(a: Four, n: Four) -> Four = both(a, n, |a, n| {
+        scale_by_power(a: Four, _n: Four, rounded: Four) -> Four = both(a, rounded, |a, n| {
             let power = vshlq_n_u32::<23>(vreinterpretq_u32_f32(n));
             vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(a), power))
         });
@@ -121,6 +122,9 @@ impl Simd for Neon {
             let q = vreinterpretq_s8_u32(vdupq_n_u32(q));
             both(sums, keys, |sums, keys| sdot(sums, keys, q))
         };
+        values_start(_sum: i32) -> Ints = [vdupq_n_s32(0); 4];
+        add_ints(a: Ints, b: Ints) -> Ints = both(a, b, |a, b| vaddq_s32(a, b));
+        sum_ints(a: Ints) -> i32 = vaddvq_s32(vaddq_s32(vaddq_s32(a[0], a[1]), vaddq_s32(a[2], a[3])));
         join_digits(high: Ints, low: Ints) -> Ints =
             both(high, low, |high, low| vaddq_s32(vshlq_n_s32::<7>(high), low));
         to_f32(a: Ints) -> Four = each(a, |a| vcvtq_f32_s32(a));
@@ -151,12 +155,14 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn dot_values(self, sums: Ints, weights: u32, values: *const u8) -> Ints {
-        // SAFETY: the caller gives 64 bytes.
-        unsafe {
-            let weights = vreinterpretq_s8_u32(vdupq_n_u32(weights));
-            both(sums, self.load_keys(values), |sums, values| sdot(sums, values, weights))
-        }
+    unsafe fn load_values(self, from: *const u8) -> [int8x16_t; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { self.load_keys(from) }
+    }
+
+    #[inline(always)]
+    fn dot_values(self, sums: Ints, digits: u32, values: [int8x16_t; 4]) -> Ints {
+        self.dot_keys(sums, digits, values)
     }
 
     #[inline(always)]
@@ -172,13 +178,14 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn store_digits(self, weights: Four, high: *mut u8, low: *mut u8) {
+    unsafe fn store_digits(self, weights: Four, high: *mut u8, low: *mut u8) -> Ints {
         // SAFETY: the caller gives room for 16 bytes each.
         unsafe {
             let n = each(weights, |weights| vcvtnq_s32_f32(weights));
             let digit = vdupq_n_u8(127);
             vst1q_u8(high, vandq_u8(four_bytes(each(n, |n| vshrq_n_s32::<7>(n))), digit));
             vst1q_u8(low, vandq_u8(four_bytes(n), digit));
+            n
         }
     }
 

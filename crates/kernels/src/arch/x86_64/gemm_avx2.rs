@@ -4,7 +4,8 @@ use super::proofs::Avx2;
 use super::{gemm_pairs, in_order};
 use crate::gemm::{self, Block, Format, Functions, Groups, Kernel, Kind, OutlierBlock, Table, activations, epilogue};
 use crate::quant::{
-    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
+    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, QuantLoops, Scales, TILE,
+    WeightClass,
 };
 use std::arch::x86_64::*;
 
@@ -56,22 +57,27 @@ static BF16_KERNELS: [Kernel; 3] = [bf16::<1>, bf16::<2>, bf16::<3>];
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(super) unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     // SAFETY: passed on.
-    unsafe { activations::prepare(rows, |peaks, bound| reached(peaks, bound)) }
+    unsafe { activations::prepare(rows, Loops) }
 }
 
-/// As [`quant::reached`](crate::quant::reached).
-#[inline]
-#[target_feature(enable = "avx2,popcnt")]
-fn reached(peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
-    let bound = _mm256_set1_epi16(bound as i16);
-    let mut count = 0;
-    for half in peaks.as_flattened().as_chunks::<16>().0 {
-        // SAFETY: 32 bytes.
-        let half = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
-        let reached = _mm256_cmpeq_epi16(_mm256_max_epu16(half, bound), half);
-        count += _mm256_movemask_epi8(reached).count_ones() / 2; // two bits each
+/// The loops of a row's digits, of which the compiler's are fast but for one.
+#[derive(Clone, Copy)]
+struct Loops;
+
+impl QuantLoops for Loops {
+    #[inline(always)]
+    fn reached(self, peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
+        let mut count = 0;
+        for half in peaks.as_flattened().as_chunks::<16>().0 {
+            // SAFETY: only `prepare` has these loops, and the instructions; 32 bytes are loaded.
+            unsafe {
+                let half = _mm256_loadu_si256(half.as_ptr().cast());
+                let reached = _mm256_cmpeq_epi16(_mm256_max_epu16(half, _mm256_set1_epi16(bound as i16)), half);
+                count += _mm256_movemask_epi8(reached).count_ones() / 2; // two bits each
+            }
+        }
+        count as usize
     }
-    count as usize
 }
 
 #[target_feature(enable = "avx2,fma")]

@@ -7,11 +7,10 @@
 //! activations are broadcast from memory, four bytes at a time.
 
 use super::proofs::Avx512;
+use super::quantize::Loops;
 use super::{by_rows, gemm_pairs, in_order, opaque};
 use crate::gemm::{self, Block, Format, Functions, Groups, Kernel, Kind, OutlierBlock, Table, activations, epilogue};
-use crate::quant::{
-    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
-};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 /// The kernels of any matrix.
@@ -63,22 +62,8 @@ static BF16_KERNELS: [Kernel; 12] = by_rows!(R in 1 2 3 4 5 6 7 8 9 10 11 12 => 
 
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,popcnt")]
 pub(super) unsafe fn prepare(rows: activations::PrepareRows<'_>) {
-    // SAFETY: passed on; the features are this function's.
-    unsafe { activations::prepare(rows, |peaks, bound| reached(peaks, bound)) }
-}
-
-/// As [`quant::reached`](crate::quant::reached).
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,popcnt")]
-fn reached(peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
-    let bound = _mm512_set1_epi16(bound as i16);
-    let mut count = 0;
-    for peaks in peaks {
-        // SAFETY: 64 bytes.
-        let peaks = unsafe { _mm512_loadu_si512(peaks.as_ptr().cast()) };
-        count += _mm512_cmpge_epu16_mask(peaks, bound).count_ones();
-    }
-    count as usize
+    // SAFETY: passed on; the loops' instructions are this function's.
+    unsafe { activations::prepare(rows, Loops::new()) }
 }
 
 /// As [`epilogue::finish`], a strip at a time, with masks at the edge.

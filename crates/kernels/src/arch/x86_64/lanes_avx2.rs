@@ -48,6 +48,7 @@ impl Simd for Avx2 {
     type I = IntHalves;
     /// Magnitudes, and the signed keys.
     type Keys = [IntHalves; 2];
+    type Values = IntHalves;
     const ROWS: usize = 2;
 
     registers! {
@@ -74,8 +75,8 @@ impl Simd for Avx2 {
             _mm256_blendv_ps(b.1, a.1, _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, bound.1)),
         );
         look_up(table: &[f32; 32], at: Halves) -> Halves = Halves(look_up_8(table, at.0), look_up_8(table, at.1));
-        scale_by_power(a: Halves, n: Halves) -> Halves =
-            Halves(scale_by_power_8(a.0, n.0), scale_by_power_8(a.1, n.1));
+        scale_by_power(a: Halves, _n: Halves, rounded: Halves) -> Halves =
+            Halves(scale_by_power_8(a.0, rounded.0), scale_by_power_8(a.1, rounded.1));
         round_bf16(a: Halves) -> Halves = Halves(round_bf16_8(a.0), round_bf16_8(a.1));
         round_weight(a: Halves, x: Halves, bound: f32) -> Halves =
             Halves(round_weight_8(a.0, x.0, bound), round_weight_8(a.1, x.1, bound));
@@ -90,6 +91,18 @@ impl Simd for Avx2 {
                 dot_8(sums.0, magnitudes.0, _mm256_sign_epi8(q, keys.0)),
                 dot_8(sums.1, magnitudes.1, _mm256_sign_epi8(q, keys.1)),
             )
+        };
+        values_start(_sum: i32) -> IntHalves = IntHalves(_mm256_setzero_si256(), _mm256_setzero_si256());
+        dot_values(sums: IntHalves, digits: u32, values: IntHalves) -> IntHalves = {
+            let digits = _mm256_set1_epi32(digits as i32);
+            IntHalves(dot_8(sums.0, digits, values.0), dot_8(sums.1, digits, values.1))
+        };
+        add_ints(a: IntHalves, b: IntHalves) -> IntHalves =
+            IntHalves(_mm256_add_epi32(a.0, b.0), _mm256_add_epi32(a.1, b.1));
+        sum_ints(a: IntHalves) -> i32 = {
+            let mut lanes = [0i32; 8];
+            _mm256_storeu_si256(lanes.as_mut_ptr().cast(), _mm256_add_epi32(a.0, a.1));
+            lanes.iter().fold(0, |sum, &lane| sum.wrapping_add(lane))
         };
         join_digits(high: IntHalves, low: IntHalves) -> IntHalves = IntHalves(
             _mm256_add_epi32(_mm256_slli_epi32::<7>(high.0), low.0),
@@ -119,12 +132,9 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dot_values(self, sums: IntHalves, weights: u32, values: *const u8) -> IntHalves {
+    unsafe fn load_values(self, from: *const u8) -> IntHalves {
         // SAFETY: the caller gives 64 bytes.
-        unsafe {
-            let (weights, values) = (_mm256_set1_epi32(weights as i32), self.load_ints(values.cast()));
-            IntHalves(dot_8(sums.0, weights, values.0), dot_8(sums.1, weights, values.1))
-        }
+        unsafe { self.load_ints(from.cast()) }
     }
 
     #[inline(always)]
@@ -143,7 +153,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store_digits(self, weights: Halves, high: *mut u8, low: *mut u8) {
+    unsafe fn store_digits(self, weights: Halves, high: *mut u8, low: *mut u8) -> IntHalves {
         // SAFETY: the caller gives room for 16 bytes each.
         unsafe {
             let digit = _mm256_set1_epi32(127);
@@ -152,6 +162,7 @@ impl Simd for Avx2 {
             let and = |x| _mm256_and_si256(x, digit);
             _mm_storeu_si128(high.cast(), bytes_of_16(and(a_high), and(b_high)));
             _mm_storeu_si128(low.cast(), bytes_of_16(and(a), and(b)));
+            IntHalves(a, b)
         }
     }
 

@@ -12,6 +12,8 @@ impl Simd for Avx512 {
     type I = __m512i;
     /// Biased by 128: the instruction multiplies unsigned by signed bytes.
     type Keys = __m512i;
+    /// As keys.
+    type Values = __m512i;
     const ROWS: usize = 8;
 
     registers! {
@@ -35,10 +37,10 @@ impl Simd for Avx512 {
             let [low, high] = [0, 16].map(|half| _mm512_loadu_ps(table.as_ptr().wrapping_add(half)));
             _mm512_permutex2var_ps(low, _mm512_cvtps_epi32(at), high)
         };
-        scale_by_power(a: __m512, n: __m512) -> __m512 = {
-            let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(n));
-            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), power))
-        };
+        scale_by_power(a: __m512, n: __m512, _rounded: __m512) -> __m512 = _mm512_scalef_ps(a, n);
+        exp_from(a: __m512, x: __m512, bound: f32) -> __m512 =
+            // The power of a NaN is that NaN already.
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(bound)), a);
         round_bf16(a: __m512) -> __m512 = {
             let bits = _mm512_castps_si512(a);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
@@ -68,6 +70,11 @@ impl Simd for Avx512 {
         keys_start(sum: i32) -> __m512i = _mm512_set1_epi32(-128 * sum);
         dot_keys(sums: __m512i, q: u32, keys: __m512i) -> __m512i =
             _mm512_dpbusd_epi32(sums, keys, _mm512_set1_epi32(q as i32));
+        values_start(sum: i32) -> __m512i = _mm512_set1_epi32(sum.wrapping_mul(-128));
+        dot_values(sums: __m512i, digits: u32, values: __m512i) -> __m512i =
+            _mm512_dpbusd_epi32(sums, values, _mm512_set1_epi32(digits as i32));
+        add_ints(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
+        sum_ints(a: __m512i) -> i32 = _mm512_reduce_add_epi32(a);
         join_digits(high: __m512i, low: __m512i) -> __m512i =
             _mm512_add_epi32(_mm512_slli_epi32::<7>(high), low);
         to_f32(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
@@ -94,9 +101,9 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot_values(self, sums: __m512i, weights: u32, values: *const u8) -> __m512i {
-        // SAFETY: the caller gives 64 bytes.
-        unsafe { _mm512_dpbusd_epi32(sums, _mm512_set1_epi32(weights as i32), _mm512_loadu_si512(values.cast())) }
+    unsafe fn load_values(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { self.load_keys(from) }
     }
 
     #[inline(always)]
@@ -112,13 +119,14 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn store_digits(self, weights: __m512, high: *mut u8, low: *mut u8) {
+    unsafe fn store_digits(self, weights: __m512, high: *mut u8, low: *mut u8) -> __m512i {
         // SAFETY: the caller gives room for 16 bytes each.
         unsafe {
             let (n, digit) = (_mm512_cvtps_epi32(weights), _mm512_set1_epi32(127));
             let high_digit = _mm512_and_si512(_mm512_srli_epi32::<7>(n), digit);
             _mm_storeu_si128(high.cast(), _mm512_cvtepi32_epi8(high_digit));
             _mm_storeu_si128(low.cast(), _mm512_cvtepi32_epi8(_mm512_and_si512(n, digit)));
+            n
         }
     }
 

@@ -10,6 +10,7 @@ mod lanes_avx512;
 mod loops;
 mod low_rank_pairs;
 pub(crate) mod proofs;
+mod quantize;
 
 pub(crate) use amx::attention::Tiles as AttentionTiles;
 pub(crate) use amx::gemm::panel as tile_panel;
