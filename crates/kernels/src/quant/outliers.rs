@@ -100,23 +100,15 @@ pub(crate) fn quantize_by(loops: impl QuantLoops, x: &[f32], to: Digits<'_>) -> 
     }
     let whole = x.as_chunks::<QUAD>();
     let limit_bits = limit_of(loops, all, quads, up_to_bf16(&[absmax]));
-    let peaks = &all.as_flattened()[..quads];
     let limit = number(limit_bits).max(absmax * SMALLEST_LIMIT);
     let inverse = 127.0 / limit;
     loops.low_digits(x, inverse, low);
     let mut counts = [0; PLANES];
-    for (first, part) in peaks.chunks(LANES).enumerate() {
-        let mut any = false;
-        for &peak in part {
-            any |= peak > limit_bits;
-        }
-        if !any {
-            continue;
-        }
-        for (at, &peak) in part.iter().enumerate() {
-            if peak <= limit_bits {
-                continue;
-            }
+    for (first, part) in all.iter().enumerate() {
+        let mut above = loops.at_least(part, limit_bits + 1);
+        while above != 0 {
+            let at = above.trailing_zeros() as usize;
+            above &= above - 1;
             let quad = first * LANES + at;
             let first = quad * QUAD;
             let four = match whole.0.get(quad) {
@@ -208,16 +200,26 @@ pub(crate) trait QuantLoops: Copy {
     /// that of all, as f32 bits: NaN and infinity are above every number.
     #[inline(always)]
     fn peaks(self, x: &[f32], peaks: &mut [u16]) -> u32 {
-        for (peak, quad) in peaks.iter_mut().zip(x.chunks(QUAD)) {
+        let (quads, rest) = x.as_chunks::<QUAD>();
+        for (peak, quad) in peaks.iter_mut().zip(quads) {
             *peak = up_to_bf16(quad);
         }
+        if !rest.is_empty() {
+            peaks[quads.len()] = up_to_bf16(rest);
+        }
         absmax_bits(x)
+    }
+
+    /// Those of 32 peaks that are at least `bound`, as bits.
+    #[inline(always)]
+    fn at_least(self, peaks: &[u16; LANES], bound: u16) -> u32 {
+        peaks.iter().enumerate().fold(0, |found, (i, &peak)| found | u32::from(peak >= bound) << i)
     }
 
     /// Number of peaks that are at least `bound`.
     #[inline(always)]
     fn reached(self, peaks: &[[u16; LANES]], bound: u16) -> usize {
-        peaks.as_flattened().iter().filter(|peak| **peak >= bound).count()
+        peaks.iter().map(|peaks| self.at_least(peaks, bound).count_ones() as usize).sum()
     }
 
     /// `low = round(x * inverse)` to nearest even, where that is within -127..=127; unspecified elsewhere, so that the quads
@@ -234,7 +236,12 @@ pub(crate) trait QuantLoops: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct Plain;
 
-impl QuantLoops for Plain {}
+impl QuantLoops for Plain {
+    #[inline(always)]
+    fn reached(self, peaks: &[[u16; LANES]], bound: u16) -> usize {
+        peaks.as_flattened().iter().filter(|peak| **peak >= bound).count()
+    }
+}
 
 #[cfg(test)]
 mod tests {

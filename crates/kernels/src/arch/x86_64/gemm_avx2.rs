@@ -66,17 +66,17 @@ struct Loops;
 
 impl QuantLoops for Loops {
     #[inline(always)]
-    fn reached(self, peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
-        let mut count = 0;
-        for half in peaks.as_flattened().as_chunks::<16>().0 {
-            // SAFETY: only `prepare` has these loops, and the instructions; 32 bytes are loaded.
-            unsafe {
-                let half = _mm256_loadu_si256(half.as_ptr().cast());
-                let reached = _mm256_cmpeq_epi16(_mm256_max_epu16(half, _mm256_set1_epi16(bound as i16)), half);
-                count += _mm256_movemask_epi8(reached).count_ones() / 2; // two bits each
-            }
+    fn at_least(self, peaks: &[u16; PEAK_LANES], bound: u16) -> u32 {
+        // SAFETY: only `prepare` has these loops, and the instructions; a half is 32 bytes.
+        unsafe {
+            let bound = _mm256_set1_epi16(bound as i16);
+            let low = _mm256_loadu_si256(peaks.as_ptr().cast());
+            let high = _mm256_loadu_si256(peaks.as_ptr().add(16).cast());
+            let low = _mm256_cmpeq_epi16(_mm256_max_epu16(low, bound), low);
+            let high = _mm256_cmpeq_epi16(_mm256_max_epu16(high, bound), high);
+            // Packing stays within 128 bits.
+            _mm256_movemask_epi8(_mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(low, high))) as u32
         }
-        count as usize
     }
 }
 
