@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::setup;
 use crate::shell::cargo;
 
-const TARGET: &str = "aarch64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// Where Debian has the libraries of that target.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";

@@ -58,9 +58,9 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
   test                      set up what the tests need, run what every change must pass: fmt build tests clients web
-                            install
+                            install targets
   test --all                everything: every client and program, long tables of tests, 10 minutes of soak
-  test --only STAGE         one stage of it: those above, targets arm loom planted hostile docs schema prometheus
+  test --only STAGE         one stage of it: those above, arm loom planted hostile docs schema prometheus
                             kubernetes crosscheck python deny dist routers dynamo real soak
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
