@@ -521,7 +521,7 @@ pub(super) fn targets(
     let Some(bits) = export.bits.filter(|_| four.is_four()) else { return Ok(targets) };
     let mut calibrator = Calibrator::new(export, &export.windows, work.threads)?;
     let gains = calibrator.sensitivities(units, four, work)?;
-    let size = |unit: usize| units[unit].modules.iter().map(|m| (m.out_features() * m.in_features) as f64).sum::<f64>();
+    let size = |unit: usize| units[unit].modules.iter().map(|m| (m.out_features * m.in_features) as f64).sum::<f64>();
     let mut ranked: Vec<(usize, f64)> =
         gains.iter().enumerate().filter_map(|(unit, gain)| Some((unit, (*gain)? / size(unit)))).collect();
     let mut left = ranked.iter().map(|(unit, _)| size(*unit)).sum::<f64>() * (bits - 4.0);

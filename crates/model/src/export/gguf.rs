@@ -135,7 +135,8 @@ impl Plan {
         let table = |linear: crate::tensors::Linear| {
             linear.parts.into_iter().map(move |source| {
                 let name = source.name.strip_suffix(".weight").unwrap_or(&source.name).to_string();
-                Module { name, in_features: linear.in_features, source, first: 0, step: 1, interleaved: None }
+                let (in_features, out_features) = (linear.in_features, source.out_features());
+                Module { name, source, first: 0, step: 1, out_features, in_features, interleaved: None }
             })
         };
         plan.tables.extend(table(tensors.embedding()));
@@ -194,7 +195,7 @@ impl Plan {
             self.units.iter().flat_map(|unit| &unit.modules).map(|module| (module, matrix_type(export.class)));
         let tables = self.tables.iter().map(|module| (module, table_type(export.class)));
         let matrices = modules.chain(tables).map(|(module, blocks)| {
-            let rows = module.out_features() as u64;
+            let rows = module.out_features as u64;
             match blocks.map(BlockType::size) {
                 Some((elements, bytes)) => rows * (module.in_features / elements * bytes) as u64,
                 None => rows * 2 * module.in_features as u64,
@@ -417,7 +418,7 @@ impl<'p> Out<'p> {
 
     fn matrix(&mut self, module: &Module, made: &Narrow) -> Result<(), ExportError> {
         let name = in_file(self.architecture, module);
-        self.add(&name, &[module.out_features(), module.in_features], made.target.name(), &made.codes)
+        self.add(&name, &[module.out_features, module.in_features], made.target.name(), &made.codes)
     }
 
     fn add(&mut self, name: &str, shape: &[usize], kind: &str, bytes: &[u8]) -> Result<(), ExportError> {

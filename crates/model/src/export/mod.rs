@@ -117,7 +117,7 @@ impl ExportReport {
             self.raised.push(unit.name());
         }
         for (module, made) in unit.modules.iter().zip(made) {
-            let weights = (module.out_features() * module.in_features) as u64;
+            let weights = (module.out_features * module.in_features) as u64;
             self.weights += weights;
             self.code_bits += weights * made.target.code_bits();
         }

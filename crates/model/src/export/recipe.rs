@@ -86,19 +86,16 @@ pub(super) struct Module {
     pub(super) name: String,
     /// The tensor that holds its rows.
     pub(super) source: TensorSlice,
-    /// Which of the source's rows are its own: this one, and every `step`th behind it.
+    /// Which of the source's rows are its own: this one, and every `step`th behind it, `out_features` in all.
     pub(super) first: usize,
     pub(super) step: usize,
+    pub(super) out_features: usize,
     pub(super) in_features: usize,
     /// Rows are written in the order of ggml, for heads of this width: see [`interleaved`].
     pub(super) interleaved: Option<usize>,
 }
 
 impl Module {
-    pub(super) fn out_features(&self) -> usize {
-        (self.source.out_features() - self.first).div_ceil(self.step)
-    }
-
     /// What reads its rows, by their index.
     pub(super) fn reader<'w>(&self, weights: &'w Weights) -> Result<ModuleRows<'w>, LoadError> {
         let (rows, first) = weights.rows_of(&self.source)?;
@@ -109,7 +106,7 @@ impl Module {
     pub(super) fn stored_bytes(&self, weights: &Weights) -> Result<u64, LoadError> {
         let all: usize = self.source.shape.iter().product();
         let bytes = weights.tensor(&self.source.name, &self.source.shape)?.num_bytes();
-        Ok(bytes / (all / self.in_features) as u64 * self.out_features() as u64)
+        Ok(bytes / (all / self.in_features) as u64 * self.out_features as u64)
     }
 }
 
@@ -253,8 +250,8 @@ impl Unit {
             linear.parts.iter().map(TensorSlice::to_string).collect::<Vec<_>>().join(" + ")
         };
         let (mut all, mut ends) = (Vec::new(), Vec::new());
-        for (linear, _) in matrices {
-            all.extend(linear.parts.iter().flat_map(|part| modules(part, linear.in_features, family)));
+        for (linear, order) in matrices {
+            all.extend(linear.parts.iter().flat_map(|part| modules(part, (linear.in_features, *order), family)));
             ends.push(all.len());
         }
         // Modules have gate and up apart, however they are stored.
@@ -281,16 +278,12 @@ impl Unit {
 
 /// The modules in a part. Stacks of experts are written as other engines read them: one matrix for each, gate and up
 /// apart, under the names with which the family was published.
-fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module> {
-    let module = |name: String, rows: Range<usize>| Module {
-        name,
-        source: TensorSlice { rows, ..part.clone() },
-        first: 0,
-        step: 1,
-        in_features,
-        interleaved: None,
+fn modules(part: &TensorSlice, (in_features, order): (usize, RowOrder), family: Family) -> Vec<Module> {
+    let module = |name: String, rows: Range<usize>| {
+        let source = TensorSlice { rows, ..part.clone() };
+        let out_features = source.out_features();
+        Module { name, source, first: 0, step: 1, out_features, in_features, interleaved: None }
     };
-    let in_turns = |name: String, first| Module { first, step: 2, ..module(name, part.rows.clone()) };
     let stack = part.shape.len() == 3;
     let stack_name = part.name.strip_suffix(".weight").unwrap_or(&part.name);
     let Some((prefix, kind)) = stack_name.rsplit_once('.').filter(|_| stack) else {
@@ -305,8 +298,13 @@ fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module
     let middle = part.rows.start + part.rows.len() / 2;
     match kind {
         "gate_up_proj" if part.transposed => {
-            let named = |name: &str| format!("{prefix}.{expert}.{name}");
-            vec![in_turns(named(gate), 0), in_turns(named(up), 1)]
+            let out_features = part.out_features() / 2;
+            let (step, first_up) = if order == RowOrder::GateUpPairs { (2, 1) } else { (1, out_features) };
+            let half = |name: &str, first| {
+                let whole = module(format!("{prefix}.{expert}.{name}"), part.rows.clone());
+                Module { first, step, out_features, ..whole }
+            };
+            vec![half(gate, 0), half(up, first_up)]
         }
         "gate_up_proj" | "input_linear" => vec![
             module(format!("{prefix}.{expert}.{gate}"), part.rows.start..middle),
@@ -379,7 +377,7 @@ pub(super) fn quantize(
     threads: usize,
 ) -> Result<Narrow, LoadError> {
     let rows = module.reader(weights)?;
-    let (out_features, width) = (module.out_features(), module.in_features);
+    let (out_features, width) = (module.out_features, module.in_features);
     let (row_bytes, row_scales) = target.row(width);
     let mut codes = zeros::<u8>(out_features * row_bytes)?;
     let mut scales = zeros::<f32>(out_features * row_scales)?;
@@ -417,7 +415,7 @@ pub(super) fn judged_alone(unit: &Unit, target: Target, weights: &Weights) -> Re
     for module in &unit.modules {
         let rows = module.reader(weights)?;
         let mut row = vec![0.0; module.in_features];
-        for at in 0..module.out_features() {
+        for at in 0..module.out_features {
             rows.read(at, &mut row)?;
             if !row.iter().all(|x| x.is_finite()) {
                 return Ok(Some(Reason::NotFinite));
@@ -436,7 +434,7 @@ pub(super) fn rounded(
     threads: usize,
 ) -> Result<(Narrow, f64), LoadError> {
     let rows = module.reader(weights)?;
-    let (out_features, width) = (module.out_features(), module.in_features);
+    let (out_features, width) = (module.out_features, module.in_features);
     let (row_bytes, row_scales) = target.row(width);
     let mut codes = zeros::<u8>(out_features * row_bytes)?;
     let mut scales = zeros::<f32>(out_features * row_scales)?;
@@ -519,7 +517,7 @@ fn round_tile(
 pub(super) fn restored(module: &Module, narrow: &Narrow) -> Vec<f32> {
     let width = module.in_features;
     let (row_bytes, row_scales) = narrow.target.row(width);
-    let mut all = vec![0.0; module.out_features() * width];
+    let mut all = vec![0.0; module.out_features * width];
     let mut q = vec![0i8; width];
     for (at, codes) in narrow.codes.chunks_exact(row_bytes).enumerate() {
         let from = module.interleaved.map_or(at, |head_dim| interleaved(at, head_dim));

@@ -137,7 +137,7 @@ pub(super) fn write(
 pub(super) fn expected_bytes(export: &Export<'_>) -> u64 {
     let layers = Layers::of(export);
     let narrow = layers.units.iter().flat_map(|unit| &unit.modules).map(|module| {
-        let (out, width) = (module.out_features() as u64, module.in_features as u64);
+        let (out, width) = (module.out_features as u64, module.in_features as u64);
         let codes = width / codes_per_word(export.class) as u64 * 4;
         out * (codes + width / group(export.class) as u64 * 4) + 16
     });
@@ -217,7 +217,7 @@ fn add_narrow(
     codes: &[u8],
     scales: &[f32],
 ) -> Result<(), ExportError> {
-    let (out, width) = (module.out_features(), module.in_features);
+    let (out, width) = (module.out_features, module.in_features);
     let mut add = |part: &str, dtype, shape: [usize; 2], bytes: &[u8]| {
         let shape = if part == "weight_shape" { &shape[..1] } else { &shape[..] };
         let name = format!("{}.{part}", module.name);
@@ -235,7 +235,7 @@ fn add_wide(shards: &mut Shards<'_>, module: &Module, stored: &StoredTensor<'_>)
     let all: usize = stored.shape.iter().rev().skip(1).product();
     let row_bytes = stored.num_bytes / all as u64;
     let range = module.source.rows.start as u64 * row_bytes..module.source.rows.end as u64 * row_bytes;
-    let shape = [module.out_features(), module.in_features];
+    let shape = [module.out_features, module.in_features];
     let name = format!("{}.weight", module.name);
     shards.add(&name, stored.encoding.name(), &shape, range.end - range.start, &mut |out| {
         copy(stored, range.clone(), out, &mut |_| Ok(()))
@@ -251,7 +251,7 @@ fn add_columns(
 ) -> Result<(), ExportError> {
     let (rows, width) = (module.reader(weights)?, module.in_features);
     let (mut row, mut bytes) = (vec![0.0; width], Vec::new());
-    for at in 0..module.out_features() {
+    for at in 0..module.out_features {
         rows.read(at, &mut row)?;
         // What was read from fewer bits is written to them exactly.
         match encoding {
@@ -260,7 +260,7 @@ fn add_columns(
             _ => bytes.extend(row.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes())),
         }
     }
-    let shape = [module.out_features(), width];
+    let shape = [module.out_features, width];
     let name = format!("{}.weight", module.name);
     shards.add(&name, encoding.name(), &shape, bytes.len() as u64, &mut |out| out.put(&bytes))
 }
