@@ -59,7 +59,7 @@ pub enum Owner {
     RemoteOthers,
     /// Steal time on the prefill worker.
     RemoteMachine,
-    /// The rest of the remote prefill: the request and KV transfer.
+    /// The rest of the remote prefill: the request and KV transfer. In a gap too: everything went to another device.
     Transfer,
 }
 
@@ -113,7 +113,7 @@ impl Owner {
     pub const REMOTE: [Owner; 4] =
         [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers, Owner::RemoteMachine];
     /// Owners of a gap between two tokens.
-    pub const OF_GAP: [Owner; 12] = [
+    pub const OF_GAP: [Owner; 13] = [
         Owner::OwnDecode,
         Owner::OwnDrafts,
         Owner::Decode,
@@ -126,6 +126,7 @@ impl Owner {
         Owner::ExpertReads,
         Owner::OtherModel,
         Owner::Overhead,
+        Owner::Transfer,
     ];
 
     /// Whether other requests took this time: then it is also booked as a [`Cost`].
@@ -634,6 +635,7 @@ impl Meter {
         self.pending.merge(&shares);
         self.pending.add(Owner::Machine, clocks.stolen_between - self.at.stolen_between);
         self.pending.add(Owner::OtherModel, clocks.other_model - self.at.other_model);
+        self.pending.add(Owner::Transfer, clocks.moving - self.at.moving);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
         self.uncertain += clocks.uncertain - self.at.uncertain;
         (self.upto, self.at) = (to, *clocks);
@@ -685,6 +687,8 @@ pub(crate) struct Clocks {
     pub(crate) stolen_between: u64,
     /// Time between steps in which another model had the cores.
     pub(crate) other_model: u64,
+    /// Time between steps in which everything went to another device.
+    pub(crate) moving: u64,
 }
 
 impl Clocks {

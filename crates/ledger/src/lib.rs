@@ -329,6 +329,25 @@ impl Ledger {
         self.waits.begin(account, lead);
     }
 
+    /// Everything goes on with another device, which began to take over at `since` and has nothing of what was computed:
+    /// all requests are back in the queue, and the time is [`Owner::Transfer`]'s.
+    pub fn moved(&mut self, since: Nanos, now: Nanos) {
+        self.advance(since);
+        self.clocks.moving += now.since(self.now).0;
+        self.now = self.now.max(now);
+        for account in self.accounts.values_mut() {
+            for answer in 0..account.answers.len() {
+                let meter = &account.answers[answer];
+                if meter.is_in && meter.reason.is_none() {
+                    self.waits.settle(account, answer, self.now, &self.clocks);
+                    self.waits.num_in -= 1;
+                    account.answers[answer].is_in = false;
+                    self.waits.begin(account, answer);
+                }
+            }
+        }
+    }
+
     /// Takes a completed step. `cost`: the model that predicted it. `news` receives its events, in no order.
     pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(LedgerEvent<'_>)) {
         self.late.clear();

@@ -131,6 +131,11 @@ impl Accounts {
         self.remote_prefills.begin(id, now);
     }
 
+    /// Everything goes on with another device: see [`Ledger::moved`].
+    pub fn moved(&mut self, since: Nanos, now: Nanos) {
+        self.ledger.moved(since, now);
+    }
+
     /// It is back, or will not come.
     pub fn finish_remote_prefill(&mut self, id: RequestId, result: &RemotePrefillResult, now: Nanos) {
         self.ledger.end_remote_prefill(id, &result.bill, now);

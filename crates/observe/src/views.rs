@@ -109,6 +109,12 @@ impl Views {
         self.recent.step(record)
     }
 
+    /// Everything goes on with another device. What was known of the rates and the steps of the first is not true of it.
+    pub fn moved(&mut self, since: Nanos, now: Nanos) {
+        self.accounts.moved(since, now);
+        (self.peaks, self.calibration) = (None, None);
+    }
+
     /// Every open request ended with an error.
     pub fn fail_all(&mut self, now: Nanos, held: Nanos) {
         for id in self.accounts.open_requests() {

@@ -54,7 +54,7 @@ fn words(owner: &str) -> &str {
         "remote_prefill" => "another worker reading its prompt, and between its steps",
         "remote_others" => "others in the same steps of that worker",
         "remote_machine" => "the cores of that worker computed something else",
-        "transfer" => "asking another worker, and KV blocks on their way",
+        "transfer" => "asking another worker and KV blocks on their way, or everything going to another device",
         other => other,
     }
 }
@@ -83,7 +83,7 @@ fn advice(owner: &str) -> Option<&'static str> {
         "machine" => "fewer other programs on these cores, or fewer threads (-t)",
         "remote_queue" => "more workers that read prompts (--prefill-workers)",
         "remote_machine" => "fewer other programs on that worker's cores, or fewer threads there (-t)",
-        "transfer" => "a faster network between the workers",
+        "transfer" => "a faster network between the workers; a device that is not lost",
         _ => return None,
     })
 }

@@ -125,6 +125,13 @@ impl World {
         }
     }
 
+    /// Everything goes to another device, which takes `took`. What is computed there again is of no matter here.
+    fn move_on(&mut self, took: u64) {
+        let since = self.now;
+        self.now.0 += took;
+        self.ledger.moved(since, self.now);
+    }
+
     /// One step that takes `took`, and `after` until the next may begin.
     fn step(&mut self, took: u64, after: u64) -> Step {
         let mut holds = BTreeMap::new();
@@ -255,6 +262,8 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     // Dice of their own.
     let mut far = Dice::new(!seed);
     let leaves = far.below(2) == 0;
+    let mut fate = Dice::new(seed ^ 0x1057);
+    let is_lost = fate.below(4) == 0;
     let mut next_id = 0;
     let mut before = world.now;
     for round in 0..400 {
@@ -277,6 +286,9 @@ fn random_run(seed: u64) -> (Shares, Shares) {
             next_id += 1;
         }
         world.come_back(&mut far, 6);
+        if is_lost && fate.below(40) == 0 {
+            world.move_on(fate.below(50 * MS));
+        }
         if cancels && rng.below(12) == 0 {
             world.cancel(RequestId(rng.below(next_id + 1)));
         }
@@ -302,6 +314,9 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     }
     for _ in 0..3000 {
         world.come_back(&mut far, 6);
+        if is_lost && fate.below(40) == 0 {
+            world.move_on(fate.below(50 * MS));
+        }
         world.step(rng.below(30 * MS), rng.below(MS));
     }
     assert!(!world.scheduler.has_work(), "the run ends");
@@ -582,6 +597,23 @@ fn what_the_machine_took_is_no_ones_rows() {
         // The prompt did not cost what the machine took.
         assert_eq!(costs, late.shares.of(Owner::OtherPrefill), "{stolen}");
     }
+}
+
+#[test]
+fn a_move_to_another_device_is_a_transfer() {
+    let mut world = World::new(limits(), Some(machine()));
+    world.admit(request(1, 50, 4, world.now));
+    world.step(10 * MS, 0);
+    world.step(10 * MS, MS);
+    world.move_on(700 * MS);
+    world.admit(request(2, 10, 1, Nanos(world.now.0 - MS)));
+    world.step(10 * MS, 0);
+    world.step(10 * MS, 0);
+    let account = world.account(1);
+    let late = account.longest_gaps.iter().max_by_key(|gap| gap.shares.total()).expect("it has gaps");
+    assert_eq!(late.shares.of(Owner::Transfer), Nanos(700 * MS));
+    assert_eq!(late.shares.of(Owner::Overhead), Nanos(MS));
+    assert_eq!(late.shares.total(), Nanos(711 * MS));
 }
 
 #[test]
