@@ -78,7 +78,8 @@ impl StealMeter {
             during = forward.lost().map_or(during, |lost| stolen(took, since, is_late, &lost));
         }
         let [during, uncertain] = during;
-        StealTime { before: self.before, during, uncertain }
+        // Of several steps in flight the first has it.
+        StealTime { before: std::mem::take(&mut self.before), during, uncertain }
     }
 }
 
