@@ -135,9 +135,9 @@ fn pass(rows: u32) -> Pass {
     let logits = vec![0.0; model.config().vocab_size];
     let mut pass = Pass { model, batch: Batch::default(), logits };
     fill(&mut pass.batch, 0..256);
-    pass.model.forward(&pass.batch, &mut pass.logits);
+    pass.model.forward(&pass.batch, &mut pass.logits).expect("a CPU is not lost");
     fill(&mut pass.batch, 256 - rows..256);
-    pass.model.forward(&pass.batch, &mut pass.logits);
+    pass.model.forward(&pass.batch, &mut pass.logits).expect("a CPU is not lost");
     pass
 }
 
@@ -166,7 +166,7 @@ fn fill(batch: &mut Batch, positions: std::ops::Range<u32>) {
 #[bench::prefill_64_rows(args = (64), setup = pass, config = at_most(12_900_000))]
 fn forward(mut pass: Pass) -> Pass {
     let Pass { model, batch, logits } = &mut pass;
-    model.forward(black_box(batch), logits);
+    model.forward(black_box(batch), logits).expect("a CPU is not lost");
     pass
 }
 

@@ -59,7 +59,8 @@ fn figures() -> Result<Vec<Figure>, String> {
     Ok(vec![
         // AArch64 (1,800) and tiles that reach the peak (1,500) are what 235,000 had no room for.
         Figure { name: "lines of Rust", value: lines(&rust)?, limit: 240_000 },
-        Figure { name: "code of engine", value: code("engine")?, limit: 8_750 },
+        // A device that is lost while requests are open (150) is what 8,750 had no room for.
+        Figure { name: "code of engine", value: code("engine")?, limit: 8_900 },
         Figure { name: "code of server", value: code("server")?, limit: 12_900 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 14 },

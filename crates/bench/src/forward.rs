@@ -176,8 +176,8 @@ impl LoadedModel {
 
     /// The logits stay where they are computed: the sampler is not measured, and neither is its reading them.
     pub(crate) fn pass(&mut self, batch: &Batch) {
-        let ticket = self.forward.launch(batch);
-        self.forward.wait(ticket);
+        let done = self.forward.launch(batch).and_then(|ticket| self.forward.wait(ticket));
+        done.expect("a CPU is not lost");
     }
 
     /// What one repetition asks of the machine.

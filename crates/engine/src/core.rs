@@ -3,12 +3,14 @@
 //!
 //! A step that fails costs no other request anything. Rows that panic are computed again in halves, which changes no
 //! bit of any other row, until the one sequence is found that fails alone; its request ends. A failure around the rows
-//! abandons the plan. Only where the scheduler itself may be inconsistent is everything reset.
+//! abandons the plan. Only where the scheduler itself may be inconsistent is everything reset. A lost device fails every
+//! pass: all that is open goes on with another (moving.rs), or ends.
 
 mod compute;
 mod deliver;
 mod handoff;
 mod in_flight;
+mod moving;
 mod progress;
 mod show;
 mod step_drafts;
@@ -17,6 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use grammar::Constraint;
+use kernels::DeviceError;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
 use observe::Gauges;
@@ -41,6 +44,7 @@ use crate::tiers::Tiers;
 use crate::validate::{OfPrompt, ValidatedRequest};
 use handoff::Handoffs;
 use in_flight::InFlightPass;
+use moving::ComputeDevice;
 use progress::ProgressSent;
 use step_drafts::StepDrafts;
 
@@ -110,7 +114,7 @@ pub(crate) struct EngineCore {
     active: BTreeMap<RequestId, Box<ActiveRequest>>,
     journal: Journal,
     next_seed: u64,
-    steal_meter: StealMeter,
+    device: ComputeDevice,
     drafts: StepDrafts,
     /// Steps between their plan and their results, the oldest first.
     in_flight: VecDeque<InFlightPass>,
@@ -163,7 +167,7 @@ impl EngineCore {
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
         scheduler.set_steps_in_flight(forward.passes_in_flight());
-        let steal_meter = StealMeter::new(forward.device().threads);
+        let device = ComputeDevice { steal_meter: StealMeter::new(forward.device().threads), standby: None };
         EngineCore {
             scheduler,
             forward,
@@ -174,7 +178,7 @@ impl EngineCore {
             active: BTreeMap::new(),
             journal: Journal::new(views),
             next_seed: seed,
-            steal_meter,
+            device,
             drafts: StepDrafts::default(),
             in_flight: VecDeque::new(),
             buffers: StepBuffers::new(vocab),
@@ -365,29 +369,29 @@ impl EngineCore {
         &mut self,
         clock: &mut dyn Iterator<Item = Nanos>,
         recorded: Option<(StealTime, ExpertReads)>,
-    ) -> bool {
+    ) -> Result<bool, DeviceError> {
         let mut now = || clock.next().expect("time goes on");
         while self.in_flight.len() < self.most_in_flight() {
             let planned = now();
             if self.in_flight.is_empty() {
-                self.steal_meter.begins(planned, &*self.forward);
+                self.device.steal_meter.begins(planned, &*self.forward);
                 // What calibration and idle work have read belongs to no step.
                 self.forward.expert_reads();
             }
-            if self.launch(planned, &mut now) {
+            if self.launch(planned, &mut now)? {
                 continue;
             }
             if self.in_flight.is_empty() {
                 self.journal.take(Fact::Idle(planned));
                 self.write();
-                return false;
+                return Ok(false);
             }
             break;
         }
-        self.finish_pass();
+        self.finish_pass()?;
         let done = now();
         let record = self.scheduler.completes_next().expect("it has landed");
-        let mut measured = self.steal_meter.ends(record.began_at, done, record.predicted, &*self.forward);
+        let mut measured = self.device.steal_meter.ends(record.began_at, done, record.predicted, &*self.forward);
         if measured.during > Nanos(0)
             && let Some(peaks) = &self.journal.views().peaks
         {
@@ -397,9 +401,9 @@ impl EngineCore {
         let read = ExpertReads { count, bytes, took: Nanos(took.as_nanos() as u64) };
         (self.buffers.output.stolen, self.buffers.output.experts) = recorded.unwrap_or((measured, read));
         self.complete(done);
-        self.send_blocks();
+        self.send_blocks()?;
         self.publish_cache_events();
-        true
+        Ok(true)
     }
 
     fn publish_cache_events(&mut self) {
@@ -557,10 +561,20 @@ impl EngineCore {
     /// The last resort, where the scheduler may be in disorder: everything admitted ends with an error, and a new
     /// scheduler begins with an empty cache and empty tiers. `cost`: what predicts its steps.
     pub(crate) fn start_over(&mut self, cost: Option<CostModel>, now: Nanos) {
+        self.renew_scheduler(cost.clone());
+        self.journal.clear();
+        self.journal.take(Fact::Restarted(cost, now));
+        self.write();
+        self.fail_all(RequestError::Internal);
+    }
+
+    /// A scheduler that knows of nothing, with these limits. Returns the one before.
+    fn renew_scheduler(&mut self, cost: Option<CostModel>) -> Scheduler {
         let (limits, drafting) = (self.scheduler.limits().clone(), self.scheduler.drafting_cost().cloned());
-        self.scheduler = Scheduler::new(limits).expect("these limits have made a scheduler before");
+        let new = Scheduler::new(limits).expect("these limits have made a scheduler before");
+        let before = std::mem::replace(&mut self.scheduler, new);
         self.scheduler.set_steps_in_flight(self.forward.passes_in_flight());
-        self.scheduler.set_cost_model(cost.clone());
+        self.scheduler.set_cost_model(cost);
         self.scheduler.set_drafting_cost(drafting);
         if self.handoffs.is_remote_only() {
             self.scheduler.set_remote_only_prefill();
@@ -576,10 +590,7 @@ impl EngineCore {
         self.drafts.drafters.start_over();
         self.in_flight.clear();
         self.buffers.clear();
-        self.journal.clear();
-        self.journal.take(Fact::Restarted(cost, now));
-        self.write();
-        self.fail_all(RequestError::Internal);
+        before
     }
 
     fn fail_all(&mut self, error: RequestError) {
@@ -600,8 +611,8 @@ impl EngineCore {
     /// A step until its results are delivered: planned, lowered, computed, sampled.
     #[cfg(test)]
     pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
-        assert!(self.launch(now, &mut || now), "there is something to compute");
-        self.finish_pass();
+        assert!(self.launch(now, &mut || now).expect("a device that is there"), "there is something to compute");
+        self.finish_pass().expect("a device that is there");
         self.buffers.output.rows.len()
     }
 

@@ -60,6 +60,11 @@ pub(crate) enum Fact {
     Restarted(Option<CostModel>, Nanos),
     /// The same, and nothing begins.
     Over(Nanos),
+    /// The device was lost, and another goes on with a new scheduler, of whose costs nothing is known. `since`: when it
+    /// began to be loaded.
+    Moved { since: Nanos, now: Nanos },
+    /// An open request goes on there, with the tokens that it has. For a recording, if there is one.
+    Resumed { request: Request, validated: Box<ValidatedRequest>, now: Nanos },
 }
 
 /// Takes facts, in their order. Belongs to the engine's thread; the views are behind a lock.
@@ -148,7 +153,7 @@ impl Journal {
 /// What a recording says of a fact.
 fn line(fact: &Fact) -> Option<RecordLine> {
     Some(match fact {
-        Fact::Admitted { request, validated, now, .. } => {
+        Fact::Admitted { request, validated, now, .. } | Fact::Resumed { request, validated, now } => {
             let (id, arrived) = (request.id, request.arrived);
             RecordLine::Admit { id, request: validated.clone(), arrived, now: *now }
         }
@@ -160,6 +165,7 @@ fn line(fact: &Fact) -> Option<RecordLine> {
         Fact::Stopped(id, answer) => RecordLine::Stop(*id, *answer),
         Fact::Cancelled(id, now) => RecordLine::Cancel(*id, *now),
         Fact::Restarted(cost, _) => RecordLine::Restart(cost.clone()),
+        Fact::Moved { .. } => RecordLine::Restart(None),
         // A recording core asks no other worker.
         Fact::Left(..) | Fact::ReadBy(..) | Fact::Landed(..) | Fact::Came(..) => return None,
         Fact::Offered(_) | Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => {
@@ -192,7 +198,8 @@ fn show(
         Fact::Cancelled(id, now) => _ = views.close(id, Ending::Cancelled, now, held),
         Fact::Failed(id, now) => _ = views.close(id, Ending::Failed, now, held),
         Fact::Restarted(_, now) | Fact::Over(now) => views.fail_all(now, held),
-        Fact::Idle(_) | Fact::Abandoned(..) | Fact::Stopped(..) => {}
+        Fact::Moved { since, now } => views.moved(since, now),
+        Fact::Idle(_) | Fact::Abandoned(..) | Fact::Stopped(..) | Fact::Resumed { .. } => {}
     }
     None
 }

@@ -274,6 +274,9 @@ pub enum SubmitError {
     /// Draining: nothing new is taken.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The device that computes is lost, and there is no other.
+    #[error("the device that computes is lost: the server has to be restarted")]
+    DeviceLost,
     /// A prefill-only worker answers no clients.
     #[error("prefill-only worker: send the request to a decode worker")]
     PrefillOnly,
@@ -391,6 +394,9 @@ impl Engine {
 
     fn enqueue(&self, requests: Vec<(ValidatedRequest, Option<BlockSender>)>) -> Result<Vec<Stream>, SubmitError> {
         let Inner { status, commands, .. } = &*self.0;
+        if status.lost.load(Ordering::Relaxed) {
+            return Err(SubmitError::DeviceLost);
+        }
         if status.draining.load(Ordering::Relaxed) || status.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }

@@ -42,6 +42,9 @@ pub enum RequestError {
     /// The server is going down and did not wait longer.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The device that computes is lost, and there is no other.
+    #[error("the device that computes is lost: the server has to be restarted")]
+    DeviceLost,
     /// The worker that read its prompt and this one drew different first tokens.
     #[error("prefill and decode workers disagree on a token")]
     Handoff,

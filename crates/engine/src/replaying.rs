@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::Checkpoint;
+use kernels::DeviceError;
 use model::{ModelConfig, Progress};
 use observe::Views;
 use protocol::{Nanos, RequestId};
@@ -39,6 +40,9 @@ pub enum ReplayingError {
     /// An entry that no engine writes at this place.
     #[error("{0}")]
     Entry(String),
+    /// What computes it again is lost.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// A model, its scheduler and what is between them, moved by the entries of a recording. Belongs to the thread that
@@ -107,10 +111,10 @@ impl RecordedEngine {
                 core.step(
                     &mut [step.from, step.to].map(Nanos).into_iter().cycle(),
                     Some((step.stolen(), step.experts())),
-                );
+                )?;
             }
             Entry::Idle(now) => {
-                core.step(&mut std::iter::repeat(Nanos(*now)), None);
+                core.step(&mut std::iter::repeat(Nanos(*now)), None)?;
             }
             Entry::Restart { cost } => {
                 let cost = cost.as_ref().map(CostEntry::model).transpose().map_err(ReplayingError::Entry)?;

@@ -10,7 +10,9 @@ use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
 use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Doubt, Isa, Reference};
 use model::config::CacheShape;
-use model::{Adapter, Encoder, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use model::{
+    Adapter, Encoder, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner, Standby,
+};
 use observe::PhaseWorkTotals;
 use observe::Views;
 use protocol::Nanos;
@@ -78,16 +80,16 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut (dyn FnMut(Starting) + Send),
     ) -> Result<Engine, StartError> {
-        Engine::start_around(checkpoint, options, progress, |forward| forward)
+        Engine::start_around(checkpoint, options, progress, |forward| (forward, None))
     }
 
-    /// The same with something around the model: tests put faults in.
+    /// The same with something around the model, and with what goes on where its device is lost: tests put faults in.
     #[doc(hidden)]
     pub fn start_around(
         checkpoint: &Checkpoint,
         options: &EngineOptions,
         progress: &mut (dyn FnMut(Starting) + Send),
-        around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
+        around: impl FnOnce(Box<dyn Forward>) -> (Box<dyn Forward>, Option<Standby>),
     ) -> Result<Engine, StartError> {
         let config = ModelConfig::load(checkpoint)?;
         let of_encoder = match &config.encoder {
@@ -228,7 +230,7 @@ impl Engine {
 
     fn spawn(
         scheduler: Scheduler,
-        forward: Box<dyn Forward>,
+        (forward, standby): (Box<dyn Forward>, Option<Standby>),
         draft: Option<Box<dyn DraftNetwork>>,
         model: Arc<ModelInfo>,
         options: &EngineOptions,
@@ -257,6 +259,7 @@ impl Engine {
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, views.clone());
         let (sink, recorder) = sink.unzip();
         core.record_to(sink);
+        core.set_standby(standby);
         core.look_ahead(clock.now(), &status.forecast);
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kernels::DeviceError;
 use observe::{KvMap, RequestSnapshot};
 use protocol::Nanos;
 use scheduler::AdmissionForecast;
@@ -49,6 +50,8 @@ pub(crate) struct EngineStatus {
     pub(crate) held: AtomicBool,
     /// The loop has ended.
     pub(crate) dead: AtomicBool,
+    /// It has, because its device is lost.
+    pub(crate) lost: AtomicBool,
     /// Requests that were submitted, and those of them that wait.
     pub(crate) requests: Arc<QueueCounts>,
     /// The prefill queue, renewed before each step.
@@ -72,6 +75,7 @@ impl EngineStatus {
             draining: AtomicBool::default(),
             held: AtomicBool::default(),
             dead: AtomicBool::default(),
+            lost: AtomicBool::default(),
             requests,
             forecast: Mutex::default(),
             watchers: AtomicUsize::default(),
@@ -86,7 +90,7 @@ impl EngineStatus {
     }
 }
 
-/// Runs until a stop command, or until every handle is gone.
+/// Runs until a stop command, until every handle is gone, or until the device is lost and there is no standby.
 pub(crate) fn run(
     core: EngineCore,
     mut commands: UnboundedReceiver<Command>,
@@ -96,7 +100,7 @@ pub(crate) fn run(
 ) {
     core.set_compute_thread();
     let mut driver = Driver { seat, ..Driver::new(core, status, clock) };
-    'serving: loop {
+    'serving: while !driver.is_lost() {
         driver.beat();
         loop {
             let command = match commands.try_recv() {
@@ -229,12 +233,17 @@ impl Driver {
                     let _ = told.send(core.put_adapter(slot, adapter));
                 });
             }
-            Command::Handoff(event) => _ = self.guard(|core, now| core.handoff_event(event, now)),
+            Command::Handoff(event) => _ = self.attempt(|core, now| core.handoff_event(event, now)),
             // What there is to see is shown before the thread sleeps.
             Command::Show => {}
             Command::Stop => return false,
         }
-        true
+        !self.is_lost()
+    }
+
+    /// Its device is lost, and there is no other.
+    fn is_lost(&self) -> bool {
+        self.status.lost.load(Ordering::Relaxed)
     }
 
     pub(crate) fn step(&mut self) {
@@ -245,7 +254,8 @@ impl Driver {
         let turn = self.take_turn();
         let clock = self.clock.clone();
         let mut made = true;
-        if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()), None)) {
+        let mut clock = std::iter::repeat_with(|| clock.now());
+        if self.attempt(|core, _| core.step(&mut clock, None).map(|any| made = any)) {
             self.has_abandoned = false;
         }
         if let Some(seat) = &self.seat {
@@ -279,12 +289,31 @@ impl Driver {
 
     /// A panic is a bug, but one that must not take the engine with it. False: there was one.
     fn guard(&mut self, work: impl FnOnce(&mut EngineCore, Nanos)) -> bool {
+        self.attempt(|core, now| {
+            work(core, now);
+            Ok(())
+        })
+    }
+
+    /// The same for what computes: a lost device need not take the engine with it either.
+    fn attempt(&mut self, work: impl FnOnce(&mut EngineCore, Nanos) -> Result<(), DeviceError>) -> bool {
         let now = self.clock.now();
-        let is_done = catch_unwind(AssertUnwindSafe(|| work(&mut self.core, now))).is_ok();
-        if !is_done {
-            self.recover();
+        match catch_unwind(AssertUnwindSafe(|| work(&mut self.core, now))) {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => self.lose(&error),
+            Err(_) => self.recover(),
         }
-        is_done
+        false
+    }
+
+    /// The device is lost: the standby goes on, or nothing does.
+    fn lose(&mut self, error: &DeviceError) {
+        let clock = self.clock.clone();
+        let moved = catch_unwind(AssertUnwindSafe(|| self.core.move_to_standby(error, &mut || clock.now())));
+        if !moved.unwrap_or(false) {
+            tracing::error!(%error, "every request ends with an error");
+            self.status.lost.store(true, Ordering::Relaxed);
+        }
     }
 
     /// After a panic around the rows of a step. A plan that is under way is given up, once; after it, and where there
@@ -324,7 +353,8 @@ impl Driver {
     /// Nothing more is done: what is open ends with an error.
     pub(crate) fn end(mut self) {
         self.status.dead.store(true, Ordering::Relaxed);
-        self.core.end_all(RequestError::ShuttingDown, self.clock.now());
+        let error = if self.is_lost() { RequestError::DeviceLost } else { RequestError::ShuttingDown };
+        self.core.end_all(error, self.clock.now());
     }
 
     /// Holds the engine, or lets go of it. It is never held while it drains.

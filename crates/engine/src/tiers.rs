@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
+use kernels::DeviceError;
 use model::Forward;
 use protocol::Nanos;
 use scheduler::{BlockLoad, Scheduler, SlotSpill, Step, Tier, TierSizes, TierSlot, Transfer};
@@ -148,14 +149,19 @@ impl Tiers {
 
     /// Does what a step asks for before it computes: saves and loads from host memory at once, the disk's in the
     /// background.
-    pub(crate) fn transfer(&mut self, step: &Step, forward: &mut dyn Forward, scheduler: &mut Scheduler) {
+    pub(crate) fn transfer(
+        &mut self,
+        step: &Step,
+        forward: &mut dyn Forward,
+        scheduler: &mut Scheduler,
+    ) -> Result<(), DeviceError> {
         let begun = self.clock.now();
         for save in &step.saves {
             let slot = &mut self.host[save.slot.index as usize];
             if Arc::get_mut(slot).is_none_or(|bytes| bytes.is_empty()) {
                 *slot = Arc::new(vec![0; self.block_bytes]);
             }
-            forward.read_block(save.block.0, Arc::get_mut(slot).expect("it is new, or was found unshared"));
+            forward.read_block(save.block.0, Arc::get_mut(slot).expect("it is new, or was found unshared"))?;
         }
         let saved = self.clock.now();
         scheduler.add_transfer_time(Transfer::Save, step.saves.len(), saved.since(begun));
@@ -182,6 +188,7 @@ impl Tiers {
                 scheduler.load_ended(load, false, Nanos(0));
             }
         }
+        Ok(())
     }
 
     /// Tells the scheduler what has ended since the last call, and brings what was read to its block.

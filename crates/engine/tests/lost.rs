@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use checkpoint::{Checkpoint, LoadError, Source};
 use common::{Outcome, assert_same, gather, greedy, now, options, submit_all, wait, wait_until_quiet};
-use engine::{Engine, EngineOptions, Event, RawRequest, RequestError, Speculation, Standby, SubmitError};
+use engine::{Engine, EngineOptions, Event, RawRequest, RequestError, Speculation, SubmitError};
 use kernels::{Cpu, CpuOptions, DeviceError};
-use model::{Batch, Forward, KvBudget, LoadOptions};
+use model::{Batch, Forward, KvBudget, LoadOptions, Standby};
 use testing::{Dice, Scratch};
 
 /// Of all devices of an engine: at which call the next is lost, in so many times (`""`: any call), and how many were.
@@ -78,12 +78,13 @@ fn standby(options: &EngineOptions, images: PathBuf, losses: Arc<Losses>) -> Sta
         expert_memory: None,
     };
     let cpu = CpuOptions { threads: options.threads, ..CpuOptions::default() };
-    Box::new(move || {
+    let standby = Standby::new(move || {
         let cpu = Cpu::new(cpu).expect("threads");
         let mut model = model::load(cpu, &lantern(), &load, &mut |_| {})?;
         model.image_writer().into_iter().for_each(|writer| drop(writer.write().expect("room for the image")));
         Ok(OnDevice::around(Box::new(model), &losses))
-    })
+    });
+    standby.expect("a thread")
 }
 
 fn start(options: &EngineOptions, standby: Option<Standby>, losses: &Arc<Losses>) -> Engine {
@@ -134,10 +135,10 @@ fn a_lost_device_changes_no_bit_of_any_answer() {
 /// There is none, or it cannot be loaded.
 #[test]
 fn without_a_standby_everything_ends_with_one_clear_error() {
-    let broken: Standby = Box::new(|| {
+    let broken = Standby::new(|| {
         Err(LoadError::Option { option: "standby", problem: "the image is on a disk that is gone".to_owned() })
     });
-    for standby in [None, Some(broken)] {
+    for standby in [None, broken.ok()] {
         let losses = Arc::new(Losses::default());
         let engine = start(&small(), standby, &losses);
         assert!(now(engine.pause()));

@@ -7,10 +7,13 @@ mod calibration;
 mod common;
 mod handoff;
 mod ledger;
+mod lost;
 mod pair;
 mod pressure;
 mod requests;
 mod resume;
 mod rules;
+#[path = "../../server/tests/http/sick.rs"]
+mod sick;
 mod speculation;
 mod states;

@@ -24,8 +24,13 @@ fn prompts() -> Vec<String> {
     ]
 }
 
-/// Every kind of request. Each round has its seeds, and the first is greedy where nothing else is said.
+/// Of every kind of request, as many as there is time for.
 fn workload(round: usize) -> Vec<RawRequest> {
+    testing::part_of(kinds_of_requests(round), 11).collect()
+}
+
+/// Every kind of request. Each round has its seeds, and the first is greedy where nothing else is said.
+pub(crate) fn kinds_of_requests(round: usize) -> Vec<RawRequest> {
     let kinds: [fn(&mut RawRequest); 17] = [
         |_| {},
         |raw| raw.sampling.temperature = Some(0.7),
@@ -62,7 +67,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
             requests.push(raw);
         }
     }
-    testing::part_of(requests, 11).collect()
+    requests
 }
 
 /// A rule for answers, long enough to be drafted.

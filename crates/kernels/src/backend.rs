@@ -7,6 +7,9 @@
 //!         submit                    the host has enqueued everything
 //!         wait, read                the blocking calls; `read` copies f32 rows to the host, `write` copies them back
 //! ```
+//! The calls of the last two lines, and [`Device::read_block`] and [`Device::read_state`], are the doors: only they return
+//! a [`DeviceError`], and on a lost device each does, from then on. An operation on a lost device does nothing.
+//!
 //! Operations take device rows and a row count, never host memory, and take effect in the order of the calls. A device
 //! may queue them and compute later; a CPU computes each immediately, and `wait` is a no-op.
 //!
@@ -15,7 +18,7 @@
 //! step, without synchronizing: its operations on routed rows use the true counts. A device that cannot, and for which
 //! one synchronization per layer is slow, should refuse such models at load.
 
-use crate::device::Device;
+use crate::device::{Device, DeviceError};
 use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
 use crate::states::StateSpan;
@@ -103,8 +106,7 @@ impl<V> Copy for AttentionLayer<'_, V> {}
 /// The operation's operand (a matrix, a norm, a head layout) determines the width of a row, whatever width its memory
 /// was allocated for; rows are contiguous without gaps.
 ///
-/// Methods panic when shapes disagree: that is a bug in the caller (the model) which no input can cause. A lost device
-/// panics in the blocking calls.
+/// Methods panic when shapes disagree: that is a bug in the caller (the model) which no input can cause.
 pub trait Backend: Device {
     /// f32 rows in device memory.
     type Rows: Send + 'static;
@@ -290,7 +292,8 @@ pub trait Backend: Device {
     /// is that of [`Routing`](crate::Routing).
     fn route(&self, logits: &Self::Rows, bias: Option<&Self::Vector>, rows: usize, routes: &mut Self::Routes);
 
-    /// Number of rows routed to an expert. A device synchronizes here: once a layer, for all experts together.
+    /// Number of rows routed to an expert; 0 on a lost device, which the next door reports. A device synchronizes here: once
+    /// a layer, for all experts together.
     fn num_routed(&self, routes: &Self::Routes, expert: usize) -> usize;
 
     /// Copies the rows of `from` routed to an expert, in rising order, to the first rows of `out`; `width` elements each.
@@ -307,14 +310,18 @@ pub trait Backend: Device {
     fn scatter_routed(&self, routes: &Self::Routes, expert: usize, y: &Self::Rows, width: usize, x: &mut Self::Rows);
 
     /// Starts the queued operations: no further one follows immediately. Does not block.
-    fn submit(&self) {}
+    fn submit(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Blocks until all queued operations are done.
-    fn wait(&self) {}
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Copies some rows of `width` elements to the host: `out` is `[rows.len(), width]`. Blocks until they are computed.
-    fn read(&self, from: &Self::Rows, rows: Range<usize>, width: usize, out: &mut [f32]);
+    fn read(&self, from: &Self::Rows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError>;
 
     /// Copies contiguous host rows to the first rows of `out`. The host may change `from` when this returns.
-    fn write(&self, from: &[f32], out: &mut Self::Rows);
+    fn write(&self, from: &[f32], out: &mut Self::Rows) -> Result<(), DeviceError>;
 }

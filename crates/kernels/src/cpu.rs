@@ -4,7 +4,7 @@
 use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::delta_rule::{self, DeltaRows, DeltaRule};
-use crate::device::{Device, DeviceInfo, DeviceLimits};
+use crate::device::{Device, DeviceError, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Isa, TilesProof};
 use crate::kv_cache::{KvCache, KvShape};
@@ -210,8 +210,9 @@ impl Device for Cpu {
         kv.shape().block_bytes()
     }
 
-    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
+    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         kv.read_block(block, out);
+        Ok(())
     }
 
     fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
@@ -222,8 +223,9 @@ impl Device for Cpu {
         States::new(shape)
     }
 
-    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         states.read(slot, out);
+        Ok(())
     }
 
     fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {

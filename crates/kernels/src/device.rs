@@ -11,6 +11,31 @@ use crate::quant::{
 };
 use crate::states::StateShape;
 use crate::threads::LostCpuTime;
+use std::time::Duration;
+
+/// The device answers no more: its weights, its cache and its rows are gone, and so is what it was to compute. The
+/// caller goes on with another device, or ends what needs this one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// Its driver reports the loss (`VK_ERROR_DEVICE_LOST`, a sticky CUDA error).
+    #[error("{device} is lost ({what}): look at the driver's log, reset the device, and restart the server")]
+    Lost {
+        /// Which device.
+        device: String,
+        /// What its driver says.
+        what: String,
+    },
+    /// It did not finish in many times the expected time.
+    #[error(
+        "{device} gave no answer for {waited:?}: look at the driver's log, reset the device, and restart the server"
+    )]
+    Stuck {
+        /// Which device.
+        device: String,
+        /// How long the host waited.
+        waited: Duration,
+    },
+}
 
 /// Identity of the device: for display, and as the key of saved measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +211,7 @@ pub trait Device: Send + Sync + 'static {
 
     /// Copies one block's bytes of every layer out of the cache. `out`: [`Device::block_bytes`] long. Blocks until earlier
     /// operations are done.
-    fn read_block(&self, kv: &Self::KvCache, block: u32, out: &mut [u8]);
+    fn read_block(&self, kv: &Self::KvCache, block: u32, out: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Copies one block's bytes of every layer into the cache: the output of [`Device::read_block`] for any block.
     fn write_block(&self, kv: &mut Self::KvCache, block: u32, bytes: &[u8]);
@@ -195,7 +220,7 @@ pub trait Device: Send + Sync + 'static {
     fn states(&self, shape: StateShape) -> Result<Self::States, OutOfMemory>;
 
     /// Copies a slot's bytes out. `out`: [`StateShape::slot_bytes`] long. Blocks until earlier operations are done.
-    fn read_state(&self, states: &Self::States, slot: u32, out: &mut [u8]);
+    fn read_state(&self, states: &Self::States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Copies the bytes that [`Device::read_state`] gave of any slot into a slot.
     fn write_state(&self, states: &mut Self::States, slot: u32, bytes: &[u8]);

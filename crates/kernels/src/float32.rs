@@ -13,7 +13,7 @@ use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::cpu::CpuError;
 use crate::delta_rule::{self, DeltaRows, DeltaRule};
-use crate::device::{Device, DeviceInfo, DeviceLimits};
+use crate::device::{Device, DeviceError, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::latent;
@@ -216,7 +216,7 @@ impl Device for Float32 {
         kv.shape.layers * kv.shape.block_size * kv.token_len() * size_of::<f32>()
     }
 
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         let len = kv.shape.block_size * kv.token_len();
         assert_eq!(out.len(), self.block_bytes(kv), "a block of every layer");
         for (layer, out) in out.chunks_exact_mut(len * size_of::<f32>()).enumerate() {
@@ -224,6 +224,7 @@ impl Device for Float32 {
             let numbers = out.as_chunks_mut().0.iter_mut().zip(&kv.data[first..first + len]);
             numbers.for_each(|(bytes, number)| *bytes = number.to_ne_bytes());
         }
+        Ok(())
     }
 
     fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
@@ -240,8 +241,9 @@ impl Device for Float32 {
         States::new(shape)
     }
 
-    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         states.read(slot, out);
+        Ok(())
     }
 
     fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! Backends with rows in host memory: operations on slices, and one adapter from rows to slices for all of them.
 
 use crate::backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
-use crate::device::Device;
+use crate::device::{Device, DeviceError};
 use crate::latent::by_head;
 use crate::low_rank::Group;
 use crate::mem::{Buffer, OutOfMemory};
@@ -404,11 +404,13 @@ impl<H: HostBackend> Backend for H {
         HostBackend::scatter_add(self, &y[..rows.len() * width], weights, rows, width, x);
     }
 
-    fn read(&self, from: &Buffer<f32>, rows: Range<usize>, width: usize, out: &mut [f32]) {
+    fn read(&self, from: &Buffer<f32>, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
         out.copy_from_slice(&from[rows.start * width..rows.end * width]);
+        Ok(())
     }
 
-    fn write(&self, from: &[f32], out: &mut Buffer<f32>) {
+    fn write(&self, from: &[f32], out: &mut Buffer<f32>) -> Result<(), DeviceError> {
         out[..from.len()].copy_from_slice(from);
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::convolution::{Convolution, GatedConvolution};
 use crate::delta_rule::{DeltaRows, DeltaRule};
-use crate::device::{Device, DeviceInfo, DeviceLimits};
+use crate::device::{Device, DeviceError, DeviceInfo, DeviceLimits};
 use crate::float32::{Float32, Float32Cache, Float32Matrix};
 use crate::kv_cache::KvShape;
 use crate::limits::MeasureError;
@@ -169,8 +169,8 @@ impl<R: ProductRecorder> Device for RecordingBackend<R> {
         self.exact.block_bytes(kv)
     }
 
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
-        self.exact.read_block(kv, block, out);
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.exact.read_block(kv, block, out)
     }
 
     fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
@@ -181,8 +181,9 @@ impl<R: ProductRecorder> Device for RecordingBackend<R> {
         States::new(shape)
     }
 
-    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         states.read(slot, out);
+        Ok(())
     }
 
     fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {

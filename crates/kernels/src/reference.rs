@@ -3,7 +3,7 @@
 use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::delta_rule::{self, DeltaRows, DeltaRule};
-use crate::device::{Device, DeviceInfo, DeviceLimits};
+use crate::device::{Device, DeviceError, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
 use crate::limits::MeasureError;
@@ -117,8 +117,9 @@ impl Device for Reference {
         kv.shape().block_bytes()
     }
 
-    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
+    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         kv.read_block(block, out);
+        Ok(())
     }
 
     fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
@@ -129,8 +130,9 @@ impl Device for Reference {
         States::new(shape)
     }
 
-    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) {
+    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         states.read(slot, out);
+        Ok(())
     }
 
     fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {

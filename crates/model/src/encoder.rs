@@ -28,8 +28,8 @@ use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
 use kernels::{
-    AttentionLayer, AttentionSpan, Backend, DeviceInfo, DeviceLimits, Extent, HeadNorms, Norm, Out, RopeTable,
-    Rotation, StateShape, StepArrays, WeightClass,
+    AttentionLayer, AttentionSpan, Backend, DeviceError, DeviceInfo, DeviceLimits, Extent, HeadNorms, Norm, Out,
+    RopeTable, Rotation, StateShape, StepArrays, WeightClass,
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -590,8 +590,8 @@ impl<B: Backend> Encoder<B> {
     /// The last hidden rows of the last pass, by their index in its batch: `[rows, hidden_size]`.
     ///
     /// Panics if there are no such rows.
-    pub fn read_rows(&self, rows: Range<usize>, out: &mut [f32]) {
-        self.backend.read(&self.scratch.x, rows, self.config.hidden_size, out);
+    pub fn read_rows(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.backend.read(&self.scratch.x, rows, self.config.hidden_size, out)
     }
 
     /// Panics at what no input can cause.
@@ -670,7 +670,7 @@ impl<B: Backend> Encoder<B> {
     }
 
     /// The vectors of the texts that end in wanted rows.
-    fn pool(&mut self, batch: &Batch) {
+    fn pool(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         let Encoder { backend, config, tail: steps, scratch, vectors, .. } = self;
         let encoder = config.encoder.as_ref().expect("checked at load");
         let hidden = config.hidden_size;
@@ -687,13 +687,13 @@ impl<B: Backend> Encoder<B> {
                 _ => first..first + rows,
             };
             let text = &mut text[..at.len() * hidden];
-            backend.read(x, at, hidden, text);
+            backend.read(x, at, hidden, text)?;
             pool_rows(encoder.pooling, text, hidden, pooled);
         }
         let count = batch.logit_rows.len();
         let width = config.vector_width();
         if !steps.is_empty() {
-            backend.write(pooled, tail);
+            backend.write(pooled, tail)?;
             for (linear, after, norm) in &*steps {
                 linear.apply(backend, tail, count, Out::Store(other));
                 let extent = Extent { rows: count, width: backend.shape(&linear.matrix).out_features };
@@ -713,7 +713,7 @@ impl<B: Backend> Encoder<B> {
                 _ => 1,
             };
             pooled.resize(count * width * rows, 0.0);
-            backend.read(tail, 0..count, width * rows, pooled);
+            backend.read(tail, 0..count, width * rows, pooled)?;
             if rows == 2 {
                 for row in 0..count {
                     pooled[row] = pooled[2 * row] - pooled[2 * row + 1];
@@ -725,6 +725,7 @@ impl<B: Backend> Encoder<B> {
             pooled.chunks_exact_mut(width).for_each(normalize);
         }
         vectors[..count * width].copy_from_slice(pooled);
+        Ok(())
     }
 }
 
@@ -864,30 +865,31 @@ impl<B: Backend> Forward for Encoder<B> {
         &self.config
     }
 
-    fn launch(&mut self, batch: &Batch) -> Ticket {
+    fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError> {
         self.check(batch);
         (self.pass, self.num_vectors) = (self.pass + 1, 0);
         self.compute(batch);
-        self.backend.submit();
-        self.pool(batch);
+        self.backend.submit()?;
+        self.pool(batch)?;
         self.num_vectors = batch.logit_rows.len();
-        Ticket::new(self.pass, self.num_vectors)
+        Ok(Ticket::new(self.pass, self.num_vectors))
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Logits {
-        self.backend.wait();
-        ticket.done()
+    fn wait(&mut self, ticket: Ticket) -> Result<Logits, DeviceError> {
+        self.backend.wait()?;
+        Ok(ticket.done())
     }
 
-    fn read_logits(&mut self, _: &Logits, _: usize, _: &mut [f32]) {
+    fn read_logits(&mut self, _: &Logits, _: usize, _: &mut [f32]) -> Result<(), DeviceError> {
         panic!("an encoder has no logits of tokens");
     }
 
-    fn read_hidden(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) {
+    fn read_hidden(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError> {
         let width = self.config.vector_width();
         assert_eq!(pass.pass(), self.pass, "vectors of another pass than the last");
         assert!(rows.end <= self.num_vectors, "vectors {rows:?} of {}", self.num_vectors);
         out.copy_from_slice(&self.vectors[rows.start * width..rows.end * width]);
+        Ok(())
     }
 
     fn set_compute_thread(&self) {
@@ -906,8 +908,8 @@ impl<B: Backend> Forward for Encoder<B> {
         self.kv.copy_blocks(&self.backend, copies);
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.kv.read_block(&self.backend, block, out);
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.kv.read_block(&self.backend, block, out)
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {

@@ -88,7 +88,8 @@ impl<B: Backend> ExpertSet<B> {
                     let expert = reader.read(pass, &experts[index]);
                     expert.unwrap_or_else(|error| panic!("an expert cannot be read: {error}"))
                 };
-                cache.each(needed, read, || pass.backend.wait(), work);
+                // A lost device is reported where the pass is submitted.
+                cache.each(needed, read, || _ = pass.backend.wait(), work);
             }
         }
     }

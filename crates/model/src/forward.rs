@@ -5,8 +5,8 @@
 //! wait(ticket)  ─> Logits    blocks until it is done; the logits stay where they were computed
 //! read_logits(.., row)       one row to the host
 //! ```
-//! [`load`] does everything that can fail: it reads and checks the files, settles the longest sequence, and takes all
-//! memory. After it a pass cannot fail and allocates nothing.
+//! [`load`] does everything that can fail on a device that works: it reads and checks the files, settles the longest
+//! sequence, and takes all memory. After it a pass allocates nothing, and fails only where the device is lost.
 
 use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
@@ -21,7 +21,7 @@ use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, RopeTable, StateShape, WeightClass};
+use kernels::{Backend, DeviceError, DeviceInfo, DeviceLimits, KvDtype, RopeTable, StateShape, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Logits {
 }
 
 /// A model that turns batches into logits. The engine holds it as `Box<dyn Forward>`: few virtual calls per step,
-/// everything inside is static.
+/// everything inside is static. After a [`DeviceError`] each further call returns one, and no pass is under way.
 pub trait Forward: Send {
     /// What the checkpoint says about itself.
     fn config(&self) -> &ModelConfig;
@@ -89,10 +89,10 @@ pub trait Forward: Send {
     ///
     /// Panics when the batch breaks the limits of [`LoadOptions`], names a token, position or block that does not
     /// exist, or is inconsistent: the caller made an error that no input can cause.
-    fn launch(&mut self, batch: &Batch) -> Ticket;
+    fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError>;
 
     /// Blocks until a pass is done.
-    fn wait(&mut self, ticket: Ticket) -> Logits;
+    fn wait(&mut self, ticket: Ticket) -> Result<Logits, DeviceError>;
 
     /// One row of logits to the host: `row` counts among the batch's `logit_rows`, `out` is `[vocab_size]`. In any
     /// order and as often as you like; rising is cheapest, because of more than [`LoadOptions::max_logit_rows`] only so
@@ -100,7 +100,7 @@ pub trait Forward: Send {
     /// blocks.
     ///
     /// Panics if its logits are no longer kept, or the row was not wanted.
-    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]);
+    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError>;
 
     /// Keeps, from the next pass on, the residual stream after each of these numbers of layers: 0 is the embedding,
     /// `num_layers` what the final norm reads. A drafter reads it. Each costs memory, and a copy in each pass.
@@ -118,7 +118,7 @@ pub trait Forward: Send {
     /// Blocks.
     ///
     /// Panics if they are no longer kept, or nothing is tapped.
-    fn read_tapped(&mut self, _pass: &Logits, _rows: Range<usize>, _out: &mut [f32]) {
+    fn read_tapped(&mut self, _pass: &Logits, _rows: Range<usize>, _out: &mut [f32]) -> Result<(), DeviceError> {
         panic!("nothing is tapped");
     }
 
@@ -126,7 +126,7 @@ pub trait Forward: Send {
     /// final norm, `[rows, hidden_size]`. Computed when asked for; blocks.
     ///
     /// Panics if they are no longer kept.
-    fn read_hidden(&mut self, _pass: &Logits, _rows: Range<usize>, _out: &mut [f32]) {
+    fn read_hidden(&mut self, _pass: &Logits, _rows: Range<usize>, _out: &mut [f32]) -> Result<(), DeviceError> {
         panic!("this model shows no hidden rows");
     }
 
@@ -155,14 +155,13 @@ pub trait Forward: Send {
     }
 
     /// All in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
-    fn forward(&mut self, batch: &Batch, logits: &mut [f32]) {
+    fn forward(&mut self, batch: &Batch, logits: &mut [f32]) -> Result<(), DeviceError> {
         let vocab_size = self.config().vocab_size;
         assert_eq!(logits.len(), batch.logit_rows.len() * vocab_size, "logits are [logit_rows, vocab_size]");
-        let ticket = self.launch(batch);
-        let done = self.wait(ticket);
-        for (row, out) in logits.chunks_exact_mut(vocab_size).enumerate() {
-            self.read_logits(&done, row, out);
-        }
+        let ticket = self.launch(batch)?;
+        let done = self.wait(ticket)?;
+        let mut rows = logits.chunks_exact_mut(vocab_size).enumerate();
+        rows.try_for_each(|(row, out)| self.read_logits(&done, row, out))
     }
 
     /// Makes the calling thread the one that computes from now on (it may be pinned to a core).
@@ -184,7 +183,7 @@ pub trait Forward: Send {
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
 
     /// Copies a cache block out: the bytes of every layer, [`block_bytes`](Self::block_bytes) of them.
-    fn read_block(&self, block: u32, out: &mut [u8]);
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Copies bytes that [`read_block`](Self::read_block) gave into a cache block, the same one or another.
     fn write_block(&mut self, block: u32, bytes: &[u8]);
@@ -200,7 +199,7 @@ pub trait Forward: Send {
     /// Copies a slot of states out: [`state_bytes`](Self::state_bytes) of them.
     ///
     /// Panics if there is no such slot.
-    fn read_state(&self, slot: u32, _out: &mut [u8]) {
+    fn read_state(&self, slot: u32, _out: &mut [u8]) -> Result<(), DeviceError> {
         panic!("slot {slot} of a model without states");
     }
 
@@ -610,7 +609,7 @@ impl<B: Backend> Forward for Runner<B> {
         &self.config
     }
 
-    fn launch(&mut self, batch: &Batch) -> Ticket {
+    fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError> {
         Runner::limits(self).check(batch);
         // Of a pass that panics nothing is left to read.
         (self.pass, self.num_rows, self.num_wanted, self.held) = (self.pass + 1, 0, 0, 0..0);
@@ -619,16 +618,16 @@ impl<B: Backend> Forward for Runner<B> {
         transformer.compute(&Pass { backend: &**backend, config, adapters }, batch, memory, scratch, taps);
         (self.num_rows, self.num_wanted) = (batch.num_rows(), batch.logit_rows.len());
         self.hold(0);
-        self.backend.submit();
-        Ticket::new(self.pass, self.num_wanted)
+        self.backend.submit()?;
+        Ok(Ticket::new(self.pass, self.num_wanted))
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Logits {
-        self.backend.wait();
-        ticket.done()
+    fn wait(&mut self, ticket: Ticket) -> Result<Logits, DeviceError> {
+        self.backend.wait()?;
+        Ok(ticket.done())
     }
 
-    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) {
+    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
         let vocab_size = self.config.vocab_size;
         assert_eq!(logits.pass, self.pass, "logits of another pass than the last");
         assert!(row < self.num_wanted, "row {row} of the last batch's {} with logits", self.num_wanted);
@@ -638,7 +637,7 @@ impl<B: Backend> Forward for Runner<B> {
             self.hold(row);
         }
         let at = row - self.held.start;
-        self.backend.read(&self.logits, at..at + 1, vocab_size, out);
+        self.backend.read(&self.logits, at..at + 1, vocab_size, out)
     }
 
     fn tap(&mut self, after: &[usize]) -> Result<(), LoadError> {
@@ -657,7 +656,7 @@ impl<B: Backend> Forward for Runner<B> {
         Ok(())
     }
 
-    fn read_tapped(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) {
+    fn read_tapped(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError> {
         let (hidden, taps) = (self.config.hidden_size, self.taps.len());
         assert_eq!(pass.pass, self.pass, "rows of another pass than the last");
         assert!(taps > 0, "nothing is tapped");
@@ -666,12 +665,13 @@ impl<B: Backend> Forward for Runner<B> {
         for (index, tap) in self.taps.iter().enumerate() {
             let places = out.chunks_exact_mut(hidden).skip(index).step_by(taps);
             for (row, out) in rows.clone().zip(places) {
-                self.backend.read(&tap.rows, row..row + 1, hidden, out);
+                self.backend.read(&tap.rows, row..row + 1, hidden, out)?;
             }
         }
+        Ok(())
     }
 
-    fn read_hidden(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) {
+    fn read_hidden(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError> {
         let hidden = self.config.hidden_size;
         assert_eq!(pass.pass, self.pass, "rows of another pass than the last");
         assert!(rows.end <= self.num_wanted, "rows {rows:?} of the last batch's {} with logits", self.num_wanted);
@@ -679,7 +679,7 @@ impl<B: Backend> Forward for Runner<B> {
         let Runner { backend, transformer, scratch, .. } = self;
         let count = rows.len();
         let normed = transformer.hidden(backend, rows, scratch);
-        backend.read(normed, 0..count, hidden, out);
+        backend.read(normed, 0..count, hidden, out)
     }
 
     fn adapter_packer(&self) -> Option<AdapterPacker> {
@@ -689,7 +689,8 @@ impl<B: Backend> Forward for Runner<B> {
     fn put_adapter(&mut self, slot: usize, adapter: Option<PackedAdapter>) -> Result<Option<PackedAdapter>, LoadError> {
         let slots = self.adapters.len();
         let Some(place) = self.adapters.get_mut(slot) else { return Err(no_slot(slot, slots)) };
-        Ok(std::mem::replace(place, adapter.map(PackedAdapter::into_packed)).map(PackedAdapter::new))
+        let packed = adapter.map(|adapter| adapter.into_packed(&self.backend)).transpose()?;
+        Ok(std::mem::replace(place, packed).map(|packed| PackedAdapter::new(packed, &self.backend)))
     }
 
     fn set_compute_thread(&self) {
@@ -708,8 +709,8 @@ impl<B: Backend> Forward for Runner<B> {
         self.kv.copy_blocks(&self.backend, copies);
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.kv.read_block(&self.backend, block, out);
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.kv.read_block(&self.backend, block, out)
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {
@@ -720,8 +721,8 @@ impl<B: Backend> Forward for Runner<B> {
         self.kv.block_bytes(&self.backend)
     }
 
-    fn read_state(&self, slot: u32, out: &mut [u8]) {
-        self.backend.read_state(&self.states, slot, out);
+    fn read_state(&self, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.backend.read_state(&self.states, slot, out)
     }
 
     fn write_state(&mut self, slot: u32, bytes: &[u8]) {

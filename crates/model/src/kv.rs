@@ -1,7 +1,7 @@
 //! The KV cache of a model: one of the backend's for each group of layers whose heads are alike.
 
 use crate::config::CacheShape;
-use kernels::{Backend, OutOfMemory};
+use kernels::{Backend, DeviceError, OutOfMemory};
 
 /// A block has the same index in all groups; its bytes are those of the groups, one after the other.
 pub(crate) struct Caches<B: Backend>(Vec<B::KvCache>);
@@ -28,14 +28,15 @@ impl<B: Backend> Caches<B> {
     }
 
     /// Panics if `out` is not as long as a block.
-    pub(crate) fn read_block(&self, backend: &B, block: u32, out: &mut [u8]) {
+    pub(crate) fn read_block(&self, backend: &B, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
         assert_eq!(out.len(), self.block_bytes(backend), "a block of every layer");
         let mut rest = out;
         for group in &self.0 {
             let (part, behind) = rest.split_at_mut(backend.block_bytes(group));
-            backend.read_block(group, block, part);
+            backend.read_block(group, block, part)?;
             rest = behind;
         }
+        Ok(())
     }
 
     /// Panics if `bytes` are not as many as a block's.

@@ -21,6 +21,7 @@ pub mod forward;
 mod kv;
 mod mixers;
 pub mod sampler;
+mod standby;
 mod tensors;
 mod transformer;
 
@@ -32,4 +33,5 @@ pub use config::{
 pub use encoder::{Encoder, load_encoder};
 pub use expert_cache::{ExpertMemory, ExpertReadTotals};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};
+pub use standby::Standby;
 pub use tensors::bytes_in_memory;

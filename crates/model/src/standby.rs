@@ -15,9 +15,7 @@ pub struct Standby {
 
 impl Standby {
     /// Starts the thread, which sleeps. Called where no thread is pinned.
-    pub fn new(
-        mut load: impl FnMut() -> Result<Box<dyn Forward>, LoadError> + Send + 'static,
-    ) -> io::Result<Standby> {
+    pub fn new(mut load: impl FnMut() -> Result<Box<dyn Forward>, LoadError> + Send + 'static) -> io::Result<Standby> {
         let ((ask, asked), (give, loaded)) = (channel(), channel());
         let run = move || asked.into_iter().take_while(|()| give.send(load()).is_ok()).for_each(drop);
         std::thread::Builder::new().name("standby".into()).spawn(run)?;

@@ -491,9 +491,9 @@ mod bits {
         let mut batch = Batch::default();
         push_adapted(&mut batch, &case.prompts[0], 0..9, &table_from(0, 9), Some(0));
         let before = waits.load(Ordering::Relaxed);
-        let ticket = model.launch(&batch);
+        let ticket = model.launch(&batch).unwrap();
         assert_eq!(waits.load(Ordering::Relaxed), before, "the pass is asked for, and nothing waits");
-        model.wait(ticket);
+        model.wait(ticket).unwrap();
     }
 
     #[test]
@@ -554,8 +554,8 @@ fn a_step_with_adapters_allocates_nothing() {
         push_adapted(&mut batch, &tokens, 0..1, &[index as u32], slot);
     }
     let mut logits = vec![0.0; 3 * config.vocab_size];
-    model.forward(&batch, &mut logits);
-    let counted = allocation_counter::measure(|| model.forward(&batch, &mut logits));
+    model.forward(&batch, &mut logits).unwrap();
+    let counted = allocation_counter::measure(|| model.forward(&batch, &mut logits).unwrap());
     assert_eq!(counted.count_total, 0);
 }
 

@@ -39,9 +39,10 @@ fn a_steady_step_allocates_nothing() {
             let mut logits = vec![0.0; 4 * vocab_size];
             // The first steps size what grows to the largest step.
             for batch in &batches[..2] {
-                model.forward(batch, &mut logits);
+                model.forward(batch, &mut logits).unwrap();
             }
-            let allocations = measure(|| batches[2..].iter().for_each(|batch| model.forward(batch, &mut logits)));
+            let allocations =
+                measure(|| batches[2..].iter().for_each(|batch| model.forward(batch, &mut logits).unwrap()));
             assert_eq!(allocations.count_total, 0, "{checkpoint} {class:?}");
         }
     }
@@ -70,16 +71,16 @@ fn a_steady_draft_allocates_nothing() {
     let mut tapped = vec![0.0; 8 * feature.taps().len() * hidden];
     let (mut row, mut own, mut logits) = (vec![0.0; hidden], vec![0.0; feature.hidden_size()], vec![0.0; vocab]);
     let mut step = |index: usize| {
-        let ticket = target.launch(&whole[index]);
-        let done = target.wait(ticket);
-        target.read_hidden(&done, 0..1, &mut row);
-        medusa.propose(&row, 2);
-        (0..2).for_each(|head| medusa.read_logits(head, 0, &mut logits));
-        target.read_tapped(&done, 0..8, &mut tapped);
-        feature.forward(&whole[index], Features::Tapped(&tapped));
-        feature.read_hidden(0..1, &mut own);
-        feature.forward(&single[index], Features::Own(&own));
-        feature.read_logits(0, &mut logits);
+        let ticket = target.launch(&whole[index]).unwrap();
+        let done = target.wait(ticket).unwrap();
+        target.read_hidden(&done, 0..1, &mut row).unwrap();
+        medusa.propose(&row, 2).unwrap();
+        (0..2).for_each(|head| medusa.read_logits(head, 0, &mut logits).unwrap());
+        target.read_tapped(&done, 0..8, &mut tapped).unwrap();
+        feature.forward(&whole[index], Features::Tapped(&tapped)).unwrap();
+        feature.read_hidden(0..1, &mut own).unwrap();
+        feature.forward(&single[index], Features::Own(&own)).unwrap();
+        feature.read_logits(0, &mut logits).unwrap();
     };
     (0..2).for_each(&mut step);
     assert_eq!(measure(|| (2..5).for_each(&mut step)).count_total, 0);

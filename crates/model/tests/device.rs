@@ -8,7 +8,7 @@ use crate::common::device;
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use device::Remote;
-use kernels::{KvDtype, Reference, WeightClass};
+use kernels::{DeviceError, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, Runner};
 use std::sync::atomic::Ordering;
 
@@ -35,12 +35,12 @@ fn passes(model: &mut dyn Forward) -> Vec<Vec<u32>> {
 
     model.copy_blocks(&[(3, 11), (7, 12)]);
     let mut bytes = vec![0; model.block_bytes()];
-    model.read_block(1, &mut bytes);
+    model.read_block(1, &mut bytes).unwrap();
     model.write_block(20, &bytes);
     batch.clear();
     if model.state_bytes() > 0 {
         let mut bytes = vec![0; model.state_bytes()];
-        model.read_state(1, &mut bytes);
+        model.read_state(1, &mut bytes).unwrap();
         model.write_state(2, &bytes);
     }
     push(&mut batch, &a, 61..62, &[5, 11, 9], Wanted::Last);
@@ -81,14 +81,14 @@ fn the_host_blocks_once_for_a_pass_and_once_for_a_row_of_logits() {
         let expected = run_f32(&mut reference, &batch);
 
         let before = waits.load(Ordering::Relaxed);
-        let ticket = model.launch(&batch);
+        let ticket = model.launch(&batch).unwrap();
         assert_eq!(waits.load(Ordering::Relaxed), before, "{name}: a launch waits for nothing");
         batch.clear(); // the pass has what it needs
-        let logits = model.wait(ticket);
+        let logits = model.wait(ticket).unwrap();
         assert_eq!(waits.load(Ordering::Relaxed), before + 1, "{name}: for the pass");
         let mut row = vec![f32::NAN; expected[0].len()];
         for index in [49, 0, 17] {
-            model.read_logits(&logits, index, &mut row);
+            model.read_logits(&logits, index, &mut row).unwrap();
             assert!(row == expected[index], "{name}: row {index}");
         }
         assert_eq!(waits.load(Ordering::Relaxed), before + 4, "{name}: for each row");
@@ -104,13 +104,49 @@ fn more_rows_than_are_held_come_in_any_order() {
     let mut batch = Batch::default();
     push(&mut batch, &tokens, 0..20, &[0], Wanted::All);
     let expected = run_f32(&mut load(Reference::new(), &checkpoint, WeightClass::Bf16), &batch);
-    let ticket = model.launch(&batch);
-    let logits = model.wait(ticket);
+    let ticket = model.launch(&batch).unwrap();
+    let logits = model.wait(ticket).unwrap();
     assert_eq!(logits.rows(), 20);
     let mut row = vec![f32::NAN; expected[0].len()];
     for index in (0..20).chain([19, 0, 1, 10, 9, 19, 0]) {
-        model.read_logits(&logits, index, &mut row);
+        model.read_logits(&logits, index, &mut row).unwrap();
         assert!(row == expected[index], "row {index}");
+    }
+}
+
+/// A pass, its logits, a block and a slot of states, in the order of the doors that they go through.
+fn through_doors(model: &mut dyn Forward, batch: &Batch) -> Result<(), DeviceError> {
+    let ticket = model.launch(batch)?;
+    let logits = model.wait(ticket)?;
+    model.read_logits(&logits, 0, &mut vec![0.0; model.config().vocab_size])?;
+    model.read_block(0, &mut vec![0; model.block_bytes()])?;
+    match model.state_bytes() {
+        0 => Ok(()),
+        bytes => model.read_state(1, &mut vec![0; bytes]),
+    }
+}
+
+/// Experts ask in the middle of a pass, and a recurrence has states.
+#[test]
+fn a_lost_device_is_told_at_every_door_and_panics_at_none() {
+    for name in ["llama3", "olmoe", "falcon-h1"] {
+        let checkpoint = committed(name);
+        for door in ["submit", "wait", "read", "read_block", "read_state"] {
+            for after in 0..2 {
+                let mut model = on_device(&checkpoint, PRECISIONS[0]);
+                let tokens = random_tokens(6, 8, model.config().vocab_size);
+                let mut batch = Batch::default();
+                push(&mut batch, &tokens, 0..8, &[0], Wanted::Last);
+                leave_where_kept(&mut batch, &model, None, &[(7, 1)]);
+                *model.backend().loss.at.lock().unwrap() = Some((door, after));
+                let turns = [(); 3].map(|()| through_doors(&mut model, &batch).err().map(|error| error.to_string()));
+                let lost = turns.iter().position(Option::is_some);
+                let has_door = door != "read_state" || model.state_bytes() > 0;
+                assert_eq!(lost, has_door.then_some(after), "{name} {door}: {turns:?}");
+                let said = turns.iter().flatten().all(|said| said.starts_with("a thread is lost (at "));
+                assert!(said && turns.iter().flatten().count() == if has_door { 3 - after } else { 0 }, "{turns:?}");
+            }
+        }
     }
 }
 
@@ -121,10 +157,10 @@ fn logits_end_with_the_next_launch() {
     let tokens = random_tokens(5, 8, model.config().vocab_size);
     let mut batch = Batch::default();
     push(&mut batch, &tokens, 0..8, &[0], Wanted::Last);
-    let ticket = model.launch(&batch);
-    let logits = model.wait(ticket);
-    let next = model.launch(&batch);
-    model.wait(next);
+    let ticket = model.launch(&batch).unwrap();
+    let logits = model.wait(ticket).unwrap();
+    let next = model.launch(&batch).unwrap();
+    model.wait(next).unwrap();
     let mut row = vec![0.0; model.config().vocab_size];
-    model.read_logits(&logits, 0, &mut row);
+    model.read_logits(&logits, 0, &mut row).unwrap();
 }

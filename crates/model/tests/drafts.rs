@@ -75,17 +75,17 @@ fn medusa_rows<B: Backend>(target: &mut Runner<B>, case: &Recorded) -> Vec<Vec<f
     let (hidden, vocab) = (target.config().hidden_size, target.config().vocab_size);
     let mut batch = Batch::default();
     push(&mut batch, &case.tokens, 0..case.tokens.len(), &table(case.tokens.len()), Wanted::All);
-    let ticket = target.launch(&batch);
-    let done = target.wait(ticket);
+    let ticket = target.launch(&batch).unwrap();
+    let done = target.wait(ticket).unwrap();
     let mut rows = vec![0.0; case.tokens.len() * hidden];
-    target.read_hidden(&done, 0..case.tokens.len(), &mut rows);
+    target.read_hidden(&done, 0..case.tokens.len(), &mut rows).unwrap();
     let heads = medusa.num_heads();
-    medusa.propose(&rows, heads);
+    medusa.propose(&rows, heads).unwrap();
     let mut all = Vec::new();
     for head in 0..heads {
         for row in 0..case.tokens.len() {
             let mut logits = vec![f32::NAN; vocab];
-            medusa.read_logits(head, row, &mut logits);
+            medusa.read_logits(head, row, &mut logits).unwrap();
             all.push(logits);
         }
     }
@@ -97,10 +97,10 @@ fn tapped<B: Backend>(target: &mut Runner<B>, taps: &[usize], tokens: &[u32]) ->
     target.tap(taps).unwrap();
     let mut batch = Batch::default();
     push(&mut batch, tokens, 0..tokens.len(), &table(tokens.len()), Wanted::Last);
-    let ticket = target.launch(&batch);
-    let done = target.wait(ticket);
+    let ticket = target.launch(&batch).unwrap();
+    let done = target.wait(ticket).unwrap();
     let mut rows = vec![f32::NAN; tokens.len() * taps.len() * target.config().hidden_size];
-    target.read_tapped(&done, 0..tokens.len(), &mut rows);
+    target.read_tapped(&done, 0..tokens.len(), &mut rows).unwrap();
     rows
 }
 
@@ -113,22 +113,22 @@ fn feature_rows<B: Backend>(target: &mut Runner<B>, case: &Recorded) -> Vec<Vec<
     let mut shifted = tokens[1..].to_vec();
     let mut batch = Batch::default();
     push(&mut batch, &shifted, 0..shifted.len(), &table, Wanted::All);
-    drafter.forward(&batch, Features::Tapped(&features));
+    drafter.forward(&batch, Features::Tapped(&features)).unwrap();
     let read = |drafter: &mut Feature, row| {
         let mut logits = vec![f32::NAN; vocab];
-        drafter.read_logits(row, &mut logits);
+        drafter.read_logits(row, &mut logits).unwrap();
         logits
     };
     let mut all: Vec<Vec<f32>> = (0..shifted.len()).map(|row| read(&mut drafter, row)).collect();
     let mut own = vec![f32::NAN; drafter.hidden_size()];
     for (index, &token) in case.chosen.iter().enumerate() {
         let last = batch.logit_rows.len() - 1;
-        drafter.read_hidden(last..last + 1, &mut own);
+        drafter.read_hidden(last..last + 1, &mut own).unwrap();
         shifted.push(token);
         batch.clear();
         let position = tokens.len() - 1 + index;
         push(&mut batch, &shifted, position..position + 1, &table, Wanted::All);
-        drafter.forward(&batch, Features::Own(&own));
+        drafter.forward(&batch, Features::Own(&own)).unwrap();
         all.push(read(&mut drafter, 0));
     }
     all
@@ -225,13 +225,13 @@ fn tapped_rows_are_the_rows() {
         let mut batch = Batch::default();
         push(&mut batch, &random_tokens(10, 20, model.config().vocab_size), 0..20, &[8], Wanted::All);
         push(&mut batch, &tokens, 0..30, &[4, 5], Wanted::None);
-        drop(model.launch(&batch));
+        drop(model.launch(&batch).unwrap());
         batch.clear();
         push(&mut batch, &tokens, 30..40, &[4, 5], Wanted::None);
-        let ticket = model.launch(&batch);
-        let done = model.wait(ticket);
+        let ticket = model.launch(&batch).unwrap();
+        let done = model.wait(ticket).unwrap();
         let mut part = vec![f32::NAN; 3 * taps.len() * hidden];
-        model.read_tapped(&done, 5..8, &mut part);
+        model.read_tapped(&done, 5..8, &mut part).unwrap();
         let row = taps.len() * hidden;
         assert_eq!(part, whole[35 * row..38 * row], "{name}");
         let once: Vec<f32> = whole.chunks_exact(row).flat_map(|row| &row[..hidden]).copied().collect();
@@ -253,26 +253,26 @@ fn a_drafters_rows_are_its_own() {
         let width = features.len() / 40;
         let last = |drafter: &mut Feature| {
             let mut logits = vec![f32::NAN; vocab];
-            drafter.read_logits(0, &mut logits);
+            drafter.read_logits(0, &mut logits).unwrap();
             bits(&[logits])
         };
         let mut batch = Batch::default();
         push(&mut batch, &tokens[1..], 0..40, &[0, 1], Wanted::Last);
-        drafter.forward(&batch, Features::Tapped(&features));
+        drafter.forward(&batch, Features::Tapped(&features)).unwrap();
         let alone = last(&mut drafter);
 
         batch.clear();
         push(&mut batch, &tokens[1..], 0..33, &[4, 5], Wanted::None);
-        drafter.forward(&batch, Features::Tapped(&features[..33 * width]));
+        drafter.forward(&batch, Features::Tapped(&features[..33 * width])).unwrap();
         drafter.copy_blocks(&[(4, 6)]);
         let mut bytes = vec![0; drafter.block_bytes()];
-        drafter.read_block(5, &mut bytes);
+        drafter.read_block(5, &mut bytes).unwrap();
         drafter.write_block(9, &bytes);
         batch.clear();
         push(&mut batch, &tokens[1..], 33..40, &[6, 9], Wanted::Last);
         push(&mut batch, &tokens[1..], 0..5, &[12], Wanted::Last);
         let together = [&features[33 * width..], &features[..5 * width]].concat();
-        drafter.forward(&batch, Features::Tapped(&together));
+        drafter.forward(&batch, Features::Tapped(&together)).unwrap();
         assert_eq!(last(&mut drafter), alone, "{name}");
     }
 }
@@ -288,11 +288,11 @@ fn a_drafters_pass_waits_for_nothing() {
     let mut batch = Batch::default();
     push(&mut batch, &case.tokens[1..], 0..8, &[0], Wanted::Last);
     let before = waits.load(Ordering::Relaxed);
-    drafter.forward(&batch, Features::Tapped(&features));
+    drafter.forward(&batch, Features::Tapped(&features)).unwrap();
     assert_eq!(waits.load(Ordering::Relaxed), before, "for a pass");
     let (mut own, mut logits) = (vec![0.0; drafter.hidden_size()], vec![0.0; target.config().vocab_size]);
-    drafter.read_hidden(0..1, &mut own);
-    drafter.read_logits(0, &mut logits);
+    drafter.read_hidden(0..1, &mut own).unwrap();
+    drafter.read_logits(0, &mut logits).unwrap();
     assert_eq!(waits.load(Ordering::Relaxed), before + 2, "for a row and its logits");
 }
 
@@ -309,21 +309,21 @@ fn medusa_heads_are_read_in_any_order() {
         let mut batch = Batch::default();
         push(&mut batch, &case.tokens, 0..48, &[0, 1], Wanted::All);
         batch.logit_rows = vec![40, 3, 7];
-        let ticket = target.launch(&batch);
-        let done = target.wait(ticket);
+        let ticket = target.launch(&batch).unwrap();
+        let done = target.wait(ticket).unwrap();
         let mut rows = vec![0.0; 3 * hidden];
-        target.read_hidden(&done, 0..3, &mut rows);
+        target.read_hidden(&done, 0..3, &mut rows).unwrap();
         let mut logits = vec![0.0; vocab];
         for heads in (1..=medusa.num_heads()).rev() {
-            medusa.propose(&rows, heads);
+            medusa.propose(&rows, heads).unwrap();
             for (head, row) in [(heads - 1, 2), (0, 0), (heads - 1, 1), (0, 2)] {
-                medusa.read_logits(head, row, &mut logits);
+                medusa.read_logits(head, row, &mut logits).unwrap();
                 let position = batch.logit_rows[row] as usize;
                 assert_eq!(bits(&[logits.clone()]), bits(&[all[head * 48 + position].clone()]), "{name}: head {head}");
             }
         }
-        medusa.propose(&[], 1); // no row decodes
-        medusa.propose(&rows, 0); // no row drafts
+        medusa.propose(&[], 1).unwrap(); // no row decodes
+        medusa.propose(&rows, 0).unwrap(); // no row drafts
     }
 }
 
@@ -334,9 +334,9 @@ fn a_head_that_was_not_asked_has_no_logits() {
     let files = draft::open(&recorded("medusa-own").directory).unwrap();
     let mut medusa = Medusa::load(&files, &target, None).unwrap();
     let mut logits = vec![0.0; target.config().vocab_size];
-    medusa.propose(&vec![0.5; target.config().hidden_size], 2);
-    medusa.propose(&vec![0.5; target.config().hidden_size], 1);
-    medusa.read_logits(1, 0, &mut logits);
+    medusa.propose(&vec![0.5; target.config().hidden_size], 2).unwrap();
+    medusa.propose(&vec![0.5; target.config().hidden_size], 1).unwrap();
+    medusa.read_logits(1, 0, &mut logits).unwrap();
 }
 
 /// Without the directory's name: one file, named, and one that has to be found.

@@ -79,10 +79,10 @@ fn batch_of(texts: &[&Text], first_block: u32) -> Batch {
 
 /// The vectors of one pass.
 fn vectors(model: &mut dyn Forward, batch: &Batch) -> Vec<Vec<f32>> {
-    let (ticket, width) = (model.launch(batch), model.config().vector_width());
-    let done = model.wait(ticket);
+    let (ticket, width) = (model.launch(batch).unwrap(), model.config().vector_width());
+    let done = model.wait(ticket).unwrap();
     let mut out = vec![f32::NAN; done.rows() * width];
-    model.read_hidden(&done, 0..done.rows(), &mut out);
+    model.read_hidden(&done, 0..done.rows(), &mut out).unwrap();
     out.chunks_exact(width).map(<[f32]>::to_vec).collect()
 }
 
@@ -114,7 +114,7 @@ fn every_family_agrees_with_transformers() {
             for text in &texts {
                 got.extend(vectors(&mut model, &batch_of(&[text], 0)).concat());
                 let mut of_text = vec![0.0; text.tokens.len() * model.config().hidden_size];
-                model.read_rows(0..text.tokens.len(), &mut of_text);
+                model.read_rows(0..text.tokens.len(), &mut of_text).unwrap();
                 rows.extend(of_text);
             }
             let of_vectors = error(&got, &want);
@@ -430,8 +430,8 @@ fn encoders_in_gguf_are_those_of_their_directories() {
         let batch = batch_of(&texts.iter().collect::<Vec<_>>(), 0);
         let (found, wanted) = (vectors(&mut converted, &batch), vectors(&mut own, &batch));
         let mut rows = [(); 2].map(|()| vec![0f32; batch.token_ids.len() * own.config().hidden_size]);
-        converted.read_rows(0..batch.token_ids.len(), &mut rows[0]);
-        own.read_rows(0..batch.token_ids.len(), &mut rows[1]);
+        converted.read_rows(0..batch.token_ids.len(), &mut rows[0]).unwrap();
+        own.read_rows(0..batch.token_ids.len(), &mut rows[1]).unwrap();
         assert!(rows[0] == rows[1], "{name}: {:?}, not {:?}", &rows[0][..4], &rows[1][..4]);
         if name == "bert" {
             continue; // its tanh behind pooling is not in the file

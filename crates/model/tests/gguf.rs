@@ -840,15 +840,15 @@ fn layers_that_draft_are_read() {
             target.tap(drafter.taps()).unwrap();
             let (tokens, mut batch) = (random_tokens(3, 21, 100), Batch::default());
             push(&mut batch, &tokens, 0..20, &[0], Wanted::Last);
-            let ticket = target.launch(&batch);
-            let done = target.wait(ticket);
+            let ticket = target.launch(&batch).unwrap();
+            let done = target.wait(ticket).unwrap();
             let mut features = vec![f32::NAN; 20 * target.config().hidden_size];
-            target.read_tapped(&done, 0..20, &mut features);
+            target.read_tapped(&done, 0..20, &mut features).unwrap();
             batch.clear();
             push(&mut batch, &tokens[1..], 0..20, &[0], Wanted::Last);
-            drafter.forward(&batch, Features::Tapped(&features));
+            drafter.forward(&batch, Features::Tapped(&features)).unwrap();
             let mut logits = vec![f32::NAN; target.config().vocab_size];
-            drafter.read_logits(0, &mut logits);
+            drafter.read_logits(0, &mut logits).unwrap();
             logits
         });
         assert!(rows[0] == rows[1], "{name}: other logits than from its directory");

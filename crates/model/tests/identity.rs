@@ -188,13 +188,13 @@ fn logits_in_groups() {
         let vocab_size = model.config().vocab_size;
         let mut batch = Batch::default();
         push(&mut batch, case.prompt, 0..LEN, &first_blocks(BLOCKS), Wanted::All);
-        let ticket = model.launch(&batch);
-        let done = model.wait(ticket);
+        let ticket = model.launch(&batch).unwrap();
+        let done = model.wait(ticket).unwrap();
         // In any order, any of them twice: the hidden states stay until the next pass.
         for rows in [290..301, 0..1, 1..40, 290..301] {
             let mut logits = vec![f32::NAN; rows.len() * vocab_size];
             let each = rows.clone().zip(logits.chunks_exact_mut(vocab_size));
-            each.for_each(|(row, logits)| model.read_logits(&done, row, logits));
+            each.for_each(|(row, logits)| model.read_logits(&done, row, logits).unwrap());
             let logits: Vec<Vec<u32>> = logits.chunks_exact(vocab_size).map(bits).collect();
             case.check(rows.start, &logits, "logits in groups");
         }

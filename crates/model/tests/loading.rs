@@ -138,7 +138,7 @@ fn broken_promises_panic() {
         push(&mut batch, &[1, 2, 3], 0..3, &[0], Wanted::Last);
         damage(&mut batch);
         let run = std::panic::AssertUnwindSafe(|| {
-            let _ = runner.launch(&batch);
+            let _ = runner.launch(&batch).unwrap();
         });
         let panic = std::panic::catch_unwind(run).expect_err("a panic");
         panic.downcast_ref::<String>().cloned().or(panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap()

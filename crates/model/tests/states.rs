@@ -48,7 +48,7 @@ const SAVED: [usize; 5] = [0, 31, 40, 200, LEN - 1];
 
 fn state(model: &dyn Forward, slot: u32) -> Vec<u8> {
     let mut bytes = vec![0; model.state_bytes()];
-    model.read_state(slot, &mut bytes);
+    model.read_state(slot, &mut bytes).unwrap();
     bytes
 }
 

@@ -18,8 +18,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use kernels::Doubt;
 use kernels::cpu_time::{Interval, Mark};
+use kernels::{DeviceError, Doubt};
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, Span};
 use protocol::sampling::Sampling;
@@ -140,7 +140,7 @@ fn shapes(room: &StepLimits, tokens: usize) -> Vec<Shape> {
 /// and the total.
 ///
 /// Cost: at most about [`HARD_LIMIT`], and much less for a small model. Call it on the thread that computes. `None` if
-/// there is too little cache to measure anything.
+/// there is too little cache to measure anything, or the device is lost, which the first request finds.
 pub fn measure(
     forward: &mut dyn Forward,
     room: &StepLimits,
@@ -159,15 +159,18 @@ pub fn measure(
         batch: Batch::default(),
         logit_row: vec![0.0; vocab],
     };
-    stand.fill(shapes.iter().map(|shape| shape.blocks(room.block_size)).max()?);
+    stand.fill(shapes.iter().map(|shape| shape.blocks(room.block_size)).max()?).ok()?;
     // Behind it: on a busy machine memory may take longer to come than all the steps.
     let started = Instant::now();
     let mut samples: Vec<Sample> = Vec::new();
     for (done, shape) in shapes.iter().enumerate() {
         progress(done, shapes.len());
         let is_in_time = || is_in_time(shape, &samples, started.elapsed());
-        let sample = known.counted(shape).or_else(|| is_in_time().then(|| stand.sample(shape, started)));
-        samples.extend(sample);
+        match known.counted(shape) {
+            Some(sample) => samples.push(sample),
+            None if is_in_time() => samples.push(stand.sample(shape, started).ok()?),
+            None => {}
+        }
     }
     Some(StepSamples::new(samples))
 }
@@ -223,36 +226,37 @@ struct Stand<'a> {
 
 impl Stand<'_> {
     /// Writes the first `blocks` blocks, so that they are memory and not a promise of it.
-    fn fill(&mut self, blocks: usize) {
+    fn fill(&mut self, blocks: usize) -> Result<(), DeviceError> {
         let len = self.room.block_size.min(self.room.rows).min(self.room.len);
         self.batch.clear();
         self.rows(0, 0, len);
-        let ticket = self.forward.launch(&self.batch);
-        self.forward.wait(ticket);
+        let ticket = self.forward.launch(&self.batch)?;
+        self.forward.wait(ticket)?;
         let copies: Vec<_> = (1..blocks as u32).map(|block| (0, block)).collect();
         self.forward.copy_blocks(&copies);
+        Ok(())
     }
 
     /// A step of this shape, of some if there is time for more than one.
-    fn sample(&mut self, shape: &Shape, started: Instant) -> Sample {
+    fn sample(&mut self, shape: &Shape, started: Instant) -> Result<Sample, DeviceError> {
         let begun = Instant::now();
         let mut steps = Vec::with_capacity(2 * MOST_REPEATS + 1);
         while wants_more(&steps, begun.elapsed(), started.elapsed()) {
-            steps.push(self.step(shape));
+            steps.push(self.step(shape)?);
         }
-        Sample::new(*shape, settled(&steps))
+        Ok(Sample::new(*shape, settled(&steps)))
     }
 
     /// One step, as the engine does it between plan and completion.
-    fn step(&mut self, shape: &Shape) -> Interval {
+    fn step(&mut self, shape: &Shape) -> Result<Interval, DeviceError> {
         let mark = Mark::now();
         self.forward.lost(); // time lost before belongs to no step
         let started = Instant::now();
         self.lower(shape);
-        let ticket = self.forward.launch(&self.batch);
-        let logits = self.forward.wait(ticket);
+        let ticket = self.forward.launch(&self.batch)?;
+        let logits = self.forward.wait(ticket)?;
         for row in 0..logits.rows() {
-            self.forward.read_logits(&logits, row, &mut self.logit_row);
+            self.forward.read_logits(&logits, row, &mut self.logit_row)?;
             let key = SampleKey { seed: 0, stream: row as u32, position: shape.context as u64 };
             // A model with NaN logits fails its first request.
             let _ =
@@ -261,7 +265,7 @@ impl Stand<'_> {
         let wall = started.elapsed();
         // The thread that waits for the others does not lose what they lose.
         let lost = self.forward.lost().map_or(Duration::ZERO, |lost| lost.most).max(mark.interval().lost());
-        Interval { wall, cpu: wall.saturating_sub(lost), switches: 0 }
+        Ok(Interval { wall, cpu: wall.saturating_sub(lost), switches: 0 })
     }
 
     fn lower(&mut self, shape: &Shape) {

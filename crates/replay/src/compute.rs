@@ -18,6 +18,9 @@ pub enum ReplayError {
     /// The model.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// What computes is lost.
+    #[error(transparent)]
+    Device(ReplayingError),
 }
 
 /// As [`replay`](crate::replay()), and the model of `checkpoint` computes each step. `options` says on how many threads
@@ -55,5 +58,6 @@ fn refused(error: ReplayingError, recording: &Recording) -> ReplayError {
         ReplayingError::Start(error) => ReplayError::Start(error),
         ReplayingError::OtherModel(problem) => RecordingError::OtherModel { problem }.into(),
         ReplayingError::Entry(problem) => recording.wrong(problem).into(),
+        ReplayingError::Device(_) => ReplayError::Device(error),
     }
 }

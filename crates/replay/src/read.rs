@@ -95,7 +95,11 @@ impl SoFar {
                 self.time("step.from", step.from)?;
                 self.time("step.to", step.to)
             }
-            Entry::Restart { ref cost } => cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ())),
+            Entry::Restart { ref cost } => {
+                // Those that were open may go on, admitted again with their tokens.
+                self.admitted.clear();
+                cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ()))
+            }
             Entry::Stop(..) | Entry::End => Ok(()),
         }
     }

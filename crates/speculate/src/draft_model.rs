@@ -7,6 +7,7 @@
 //! Its cache is in the target's blocks: `coverage.rs`. Prompts are read along with the target while drafts are wanted,
 //! so that nothing is missing when the answer begins.
 
+use kernels::DeviceError;
 use model::{Batch, Forward};
 use protocol::TokenId;
 use scheduler::{DraftProposal, SeqId, Sequence, Step};
@@ -56,7 +57,7 @@ impl DraftModel {
     }
 
     /// One pass for the first drafts of all, one for the second ones, and so on.
-    fn compute_drafts(&mut self, asked: &[(&Sequence, usize)], draw: &mut Draw<'_>) {
+    fn compute_drafts(&mut self, asked: &[(&Sequence, usize)], draw: &mut Draw<'_>) -> Result<(), DeviceError> {
         let passes = asked.iter().map(|&(_, count)| count).max().unwrap_or(0);
         for place in 0..passes {
             self.batch.clear();
@@ -71,8 +72,8 @@ impl DraftModel {
             if self.batch.num_rows() == 0 {
                 break;
             }
-            let ticket = self.forward.launch(&self.batch);
-            let logits = self.forward.wait(ticket);
+            let ticket = self.forward.launch(&self.batch)?;
+            let logits = self.forward.wait(ticket)?;
             let mut row = 0;
             for (index, &(sequence, count)) in asked.iter().enumerate() {
                 if !self.lists.continues(index, count, place) {
@@ -80,15 +81,16 @@ impl DraftModel {
                 }
                 let span = &self.batch.spans[row];
                 self.known.note(sequence, span.start as usize..(span.start + span.num_rows) as usize);
-                self.forward.read_logits(&logits, row, &mut self.logit_row);
+                self.forward.read_logits(&logits, row, &mut self.logit_row)?;
                 self.lists.push(index, draw(sequence, self.lists.of(index), &mut self.logit_row));
                 row += 1;
             }
         }
+        Ok(())
     }
 
     /// Reads the prompts of a step beside the target, as far as it has what is before.
-    fn read(&mut self, step: &Step, of: &SequenceLookup<'_, '_>) {
+    fn read(&mut self, step: &Step, of: &SequenceLookup<'_, '_>) -> Result<(), DeviceError> {
         self.batch.clear();
         for rows in &step.prefill {
             let Some(sequence) = of(rows.seq) else { continue };
@@ -99,9 +101,10 @@ impl DraftModel {
             }
         }
         if self.batch.num_rows() > 0 {
-            let ticket = self.forward.launch(&self.batch);
-            self.forward.wait(ticket);
+            let ticket = self.forward.launch(&self.batch)?;
+            self.forward.wait(ticket)?;
         }
+        Ok(())
     }
 }
 
@@ -144,13 +147,11 @@ impl DraftNetwork for DraftModel {
         reads: bool,
         of: &SequenceLookup<'_, '_>,
         draw: &mut Draw<'_>,
-    ) {
+    ) -> Result<(), DeviceError> {
         self.lists.clear(asked.len());
         self.drafted.extend(asked.iter().map(|(sequence, _)| sequence.id()));
-        self.compute_drafts(asked, draw);
-        if reads {
-            self.read(step, of);
-        }
+        self.compute_drafts(asked, draw)?;
+        if reads { self.read(step, of) } else { Ok(()) }
     }
 
     fn drafted(&self, index: usize) -> &[TokenId] {

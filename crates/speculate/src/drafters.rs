@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use kernels::DeviceError;
 use model::Forward;
 use protocol::TokenId;
 use scheduler::{DraftProposal, Scheduler, SeqId, Sequence, Step};
@@ -107,9 +108,9 @@ impl DrafterSet {
         let with_drafts =
             || step.decode.iter().filter(|rows| rows.drafts > 0).map(|rows| (planned(rows.seq), rows.drafts));
         let source = |sequence: &Sequence| sequence.proposal().expect("who has drafts had an offer").source;
-        self.with_network(|network| {
+        self.compute(|network| {
             let asked: Vec<_> = with_drafts().filter(|(sequence, _)| source(sequence) == SOURCE).collect();
-            network.draft(step, &asked, reads, &of, draw);
+            network.draft(step, &asked, reads, &of, draw)
         });
         let mut of_network = 0;
         for (sequence, count) in with_drafts() {
@@ -127,7 +128,20 @@ impl DrafterSet {
 
     /// See [`DraftNetwork::landed`].
     pub fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
-        self.with_network(|network| network.landed(pass, target));
+        self.compute(|network| network.landed(pass, target));
+    }
+
+    /// Its device is lost, and what it knew with it.
+    pub fn drop_network(&mut self) {
+        self.network = None;
+    }
+
+    /// As [`with_network`](Self::with_network). One whose device is lost is dropped too.
+    fn compute(&mut self, call: impl FnOnce(&mut dyn DraftNetwork) -> Result<(), DeviceError>) {
+        if let Some(Err(error)) = self.with_network(call) {
+            tracing::error!(%error, "the drafter lost its device; answers come without drafts from now on");
+            self.drop_network();
+        }
     }
 
     /// A network that panics is dropped; no answer needs it.

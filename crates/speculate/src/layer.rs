@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{DeviceInfo, DeviceLimits};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits};
 use model::draft::{Feature, Features};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 use scheduler::{DraftProposal, SeqId, Sequence, Step};
@@ -195,7 +195,7 @@ impl DraftNetwork for Layer {
         reads: bool,
         of: &SequenceLookup<'_, '_>,
         draw: &mut Draw<'_>,
-    ) {
+    ) -> Result<(), DeviceError> {
         self.lists.clear(asked.len());
         self.drafted.extend(asked.iter().map(|(sequence, _)| (sequence.id(), Layer::rows(sequence))));
         self.catch_up(asked, reads, of);
@@ -207,13 +207,13 @@ impl DraftNetwork for Layer {
                 0 => Features::Tapped(&self.features),
                 _ => Features::Own(&self.features),
             };
-            self.feature.forward(&self.batch, features);
+            self.feature.forward(&self.batch, features)?;
             let wanted = self.batch.logit_rows.len();
             self.own.resize(wanted * self.feature.hidden_size(), 0.0);
-            self.feature.read_hidden(0..wanted, &mut self.own);
+            self.feature.read_hidden(0..wanted, &mut self.own)?;
             for (index, &(sequence, count)) in asked.iter().enumerate() {
                 if self.lists.continues(index, count, place) {
-                    self.feature.read_logits(rows[index], &mut self.logit_row);
+                    self.feature.read_logits(rows[index], &mut self.logit_row)?;
                     self.lists.push(index, draw(sequence, self.lists.of(index), &mut self.logit_row));
                 }
             }
@@ -222,21 +222,23 @@ impl DraftNetwork for Layer {
         }
         self.fresh.clear();
         self.fresh_of.clear();
+        Ok(())
     }
 
     fn drafted(&self, index: usize) -> &[u32] {
         self.lists.of(index)
     }
 
-    fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
+    fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) -> Result<(), DeviceError> {
         let (held, rows) = (self.fresh.len(), pass.batch.num_rows());
         self.fresh.resize(held + rows * self.width, 0.0);
-        target.read_tapped(pass.logits, 0..rows, &mut self.fresh[held..]);
+        target.read_tapped(pass.logits, 0..rows, &mut self.fresh[held..])?;
         for (span, &seq) in pass.batch.spans.iter().zip(pass.seqs) {
             let start = span.start as usize;
             let first = held / self.width + span.first_row as usize;
             self.fresh_of.push((seq, start..start + span.num_rows as usize, first));
         }
+        Ok(())
     }
 }
 
@@ -262,19 +264,19 @@ impl Forward for Alone<'_> {
         self.target.config()
     }
 
-    fn launch(&mut self, batch: &Batch) -> Ticket {
+    fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError> {
         self.zeros.resize(batch.num_rows() * self.width, 0.0);
-        self.feature.forward(batch, Features::Tapped(&self.zeros));
+        self.feature.forward(batch, Features::Tapped(&self.zeros))?;
         self.passes += 1;
-        Ticket::new(self.passes, batch.logit_rows.len())
+        Ok(Ticket::new(self.passes, batch.logit_rows.len()))
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Logits {
-        ticket.done()
+    fn wait(&mut self, ticket: Ticket) -> Result<Logits, DeviceError> {
+        Ok(ticket.done())
     }
 
-    fn read_logits(&mut self, _logits: &Logits, row: usize, out: &mut [f32]) {
-        self.feature.read_logits(row, out);
+    fn read_logits(&mut self, _logits: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.feature.read_logits(row, out)
     }
 
     fn set_compute_thread(&self) {
@@ -293,8 +295,8 @@ impl Forward for Alone<'_> {
         self.feature.copy_blocks(copies);
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.feature.read_block(block, out);
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.feature.read_block(block, out)
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {

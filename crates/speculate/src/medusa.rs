@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use kernels::DeviceError;
 use model::draft::Medusa;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Forward, Logits};
@@ -60,19 +61,19 @@ impl MedusaDrafter {
 
     /// What a draft costs, by how many sequences are drafted together: of all heads, each its share. Call it on the
     /// thread that computes.
-    pub(crate) fn measure(&mut self, sampling: &Sampling) -> CostModel {
+    pub(crate) fn measure(&mut self, sampling: &Sampling) -> Result<CostModel, DeviceError> {
         let mut sampler = Sampler::new(self.logit_row.len());
         let heads = self.max_drafts;
         let doublings = (0..).map(|doubling| 1 << doubling).take_while(|&rows| rows <= self.max_rows);
         let knots = doublings.map(|rows| {
             let hidden = vec![0.5; rows * self.hidden_size];
-            let mut seconds: Vec<f64> = (0..REPEATS)
+            let seconds = (0..REPEATS)
                 .map(|_| {
                     let begun = Instant::now();
-                    self.medusa.propose(&hidden, heads);
+                    self.medusa.propose(&hidden, heads)?;
                     for head in 0..heads {
                         for row in 0..rows {
-                            self.medusa.read_logits(head, row, &mut self.logit_row);
+                            self.medusa.read_logits(head, row, &mut self.logit_row)?;
                             let key = SampleKey { seed: 0, stream: row as u32, position: head as u64 };
                             // A row with NaN gives no draft.
                             let _ = sampler.sample(
@@ -84,13 +85,14 @@ impl MedusaDrafter {
                             );
                         }
                     }
-                    begun.elapsed().as_secs_f64()
+                    Ok(begun.elapsed().as_secs_f64())
                 })
-                .collect();
+                .collect::<Result<Vec<f64>, DeviceError>>();
+            let mut seconds = seconds?;
             seconds.sort_unstable_by(f64::total_cmp);
-            Knot { rows, seconds: seconds[REPEATS / 2] / heads as f64 }
+            Ok(Knot { rows, seconds: seconds[REPEATS / 2] / heads as f64 })
         });
-        CostModel::new(knots.collect(), Terms::default())
+        Ok(CostModel::new(knots.collect::<Result<_, DeviceError>>()?, Terms::default()))
     }
 }
 
@@ -132,7 +134,7 @@ impl DraftNetwork for MedusaDrafter {
         _reads: bool,
         _: &SequenceLookup<'_, '_>,
         draw: &mut Draw<'_>,
-    ) {
+    ) -> Result<(), DeviceError> {
         self.lists.clear(asked.len());
         self.asked.clear();
         for (sequence, _) in asked {
@@ -140,40 +142,49 @@ impl DraftNetwork for MedusaDrafter {
             self.asked.extend_from_slice(hidden);
         }
         let heads = asked.iter().map(|&(_, count)| count).max().unwrap_or(0);
-        self.medusa.propose(&self.asked, heads);
+        self.medusa.propose(&self.asked, heads)?;
         for head in 0..heads {
             for (index, &(sequence, count)) in asked.iter().enumerate() {
                 if self.lists.continues(index, count, head) {
-                    self.medusa.read_logits(head, index, &mut self.logit_row);
+                    self.medusa.read_logits(head, index, &mut self.logit_row)?;
                     self.lists.push(index, draw(sequence, self.lists.of(index), &mut self.logit_row));
                 }
             }
         }
+        Ok(())
     }
 
     fn drafted(&self, index: usize) -> &[u32] {
         self.lists.of(index)
     }
 
-    fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
+    fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) -> Result<(), DeviceError> {
         let mut first = 0;
         while first < pass.logit_rows.len() {
             let len = pass.logit_rows[first..].iter().take_while(|row| row.is_drawn).count();
-            self.keep(pass.logits, first, &pass.logit_rows[first..first + len], target);
+            self.keep(pass.logits, first, &pass.logit_rows[first..first + len], target)?;
             first += len.max(1);
         }
+        Ok(())
     }
 }
 
 impl MedusaDrafter {
     /// Rows of a pass with logits, from the `first` of them on.
-    fn keep(&mut self, logits: &Logits, first: usize, rows: &[DrawnRow], target: &mut dyn Forward) {
+    fn keep(
+        &mut self,
+        logits: &Logits,
+        first: usize,
+        rows: &[DrawnRow],
+        target: &mut dyn Forward,
+    ) -> Result<(), DeviceError> {
         let (held, width) = (self.hidden.len(), self.hidden_size);
         self.hidden.resize(held + rows.len() * width, 0.0);
         if !rows.is_empty() {
-            target.read_hidden(logits, first..first + rows.len(), &mut self.hidden[held..]);
+            target.read_hidden(logits, first..first + rows.len(), &mut self.hidden[held..])?;
         }
         let place = |(index, row): (usize, &DrawnRow)| (row.seq, row.position, held / width + index);
         self.landed.extend(rows.iter().enumerate().map(place));
+        Ok(())
     }
 }

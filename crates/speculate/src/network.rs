@@ -1,5 +1,6 @@
 //! Learned drafters: they compute, and the cost of that is measured and predicted as a step's is.
 
+use kernels::DeviceError;
 use model::{Batch, Forward, Logits};
 use protocol::TokenId;
 use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, Step};
@@ -44,13 +45,15 @@ pub trait DraftNetwork: Send {
         reads: bool,
         of: &SequenceLookup<'_, '_>,
         draw: &mut Draw<'_>,
-    );
+    ) -> Result<(), DeviceError>;
 
     /// Its drafts for the sequence at that place of the list.
     fn drafted(&self, index: usize) -> &[TokenId];
 
     /// The target's pass is done: what it leaves behind can be read.
-    fn landed(&mut self, _pass: &TargetPass<'_>, _target: &mut dyn Forward) {}
+    fn landed(&mut self, _pass: &TargetPass<'_>, _target: &mut dyn Forward) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }
 
 /// Sizes of a [`DraftNetwork`] with a cache that are the target's.

@@ -46,7 +46,7 @@ impl LoadedDrafter {
             }
             LoadedDrafter::Heads(medusa) => {
                 let mut heads = MedusaDrafter::new(medusa, target, sizes.max_drafts, sizes.max_logit_rows);
-                let cost = sampling.map(|sampling| {
+                let cost = sampling.and_then(|sampling| {
                     // A separate thread, because the one that computes may be pinned to a core.
                     let (target, heads) = (&mut *target, &mut heads);
                     let measure = move || {
@@ -54,7 +54,8 @@ impl LoadedDrafter {
                         heads.measure(sampling)
                     };
                     let measured = std::thread::scope(|scope| scope.spawn(measure).join());
-                    measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    // A lost device is found where the target first computes.
+                    measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).ok()
                 });
                 TrainedDrafter { network: Box::new(heads), cost }
             }

@@ -320,6 +320,12 @@ impl ApiError {
         ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")
     }
 
+    /// 503: what computes is gone.
+    pub fn device_lost() -> ApiError {
+        let message = "The device that computes is lost, and there is no other: this server has to be restarted.";
+        ApiError::new(Kind::Unavailable { retry_after_s: 60 }, Some("device_lost"), message)
+    }
+
     /// 503: a prefill-only worker.
     pub fn only_reads() -> ApiError {
         let message = "This worker reads prompts for others (its role is prefill): send requests to one that answers.";
@@ -576,6 +582,7 @@ impl From<SubmitError> for ApiError {
                 ApiError::late(likely, promised, target, retry_after)
             }
             SubmitError::ShuttingDown => ApiError::shutting_down(),
+            SubmitError::DeviceLost => ApiError::device_lost(),
             SubmitError::PrefillOnly => ApiError::only_reads(),
         }
     }
@@ -607,6 +614,7 @@ impl From<RequestError> for ApiError {
                 ApiError::new(Kind::Unavailable { retry_after_s: 2 }, Some("no_prefill_worker"), message)
             }
             RequestError::ShuttingDown => ApiError::shutting_down(),
+            RequestError::DeviceLost => ApiError::device_lost(),
             RequestError::Refused(refused) => refused.into(),
         }
     }

@@ -331,13 +331,15 @@ impl Pair {
             let unscored = skip.clamp(start, end); // rows before it are read and no more
             let scored = end.min(window.len() - 1).saturating_sub(unscored); // nothing follows the last token
             fill(&mut self.batch, window, start..end, unscored..unscored + scored);
-            let [launched, judging] = [self.reference.forward().launch(&self.batch), self.judged.launch(&self.batch)];
-            let [exact, narrow] = [self.reference.forward().wait(launched), self.judged.wait(judging)];
+            let pass = |forward: &mut dyn Forward| {
+                forward.launch(&self.batch).and_then(|ticket| forward.wait(ticket)).expect("a CPU is not lost")
+            };
+            let [exact, narrow] = [pass(self.reference.forward()), pass(&mut self.judged)];
             for first in (0..scored).step_by(LOGIT_ROWS) {
                 for row in first..scored.min(first + LOGIT_ROWS) {
                     let [reference, judged] = &mut self.logits;
-                    self.reference.forward().read_logits(&exact, row, reference);
-                    self.judged.read_logits(&narrow, row, judged);
+                    let read = self.reference.forward().read_logits(&exact, row, reference);
+                    read.and_then(|()| self.judged.read_logits(&narrow, row, judged)).expect("a CPU is not lost");
                     found.add(reference, judged, window[unscored + row + 1]);
                 }
                 if !go_on(found.tokens + found.not_finite) {

@@ -153,8 +153,7 @@ fn measure(
         for start in (0..window.len()).step_by(ROWS) {
             let end = window.len().min(start + ROWS);
             fill(&mut batch, window, start..end, start..end);
-            let ticket = runner.launch(&batch);
-            runner.wait(ticket);
+            runner.launch(&batch).and_then(|ticket| runner.wait(ticket)).expect("a CPU is not lost");
             done += (end - start) as u64;
             bar.at(done, corpus.windows.iter().map(|window| window.len() as u64).sum());
             if interrupts.came() {

@@ -95,6 +95,7 @@ fn with_model(flags: &ReplayFlags, recording: Recording, name: &str) -> Result<R
     replayed.map_err(|error| match error {
         ReplayError::Recording(error) => Failure::usage(error),
         ReplayError::Start(error) => models::start_failure(&checkpoint, error),
+        ReplayError::Device(error) => Failure::failed(error),
     })
 }
 

@@ -94,7 +94,7 @@ fn verify_group(
     let failed = |error| match error {
         VerifyError::Start(error) => models::start_failure(checkpoint, error),
         VerifyError::Definition(_) => Failure::usage(format!("{place}: {error}")),
-        VerifyError::Origin(_) => Failure::failed(error),
+        VerifyError::Origin(_) | VerifyError::Device(_) => Failure::failed(error),
     };
     let bar = Progress::new("loading");
     let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);

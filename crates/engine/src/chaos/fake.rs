@@ -2,13 +2,13 @@
 //! else.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{DeviceInfo, DeviceLimits, Isa};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
 /// Tokens of the vocabulary. The last ones are letters that break things.
@@ -21,6 +21,9 @@ pub(super) const EOS: u32 = 0;
 /// How a panic that was asked for begins.
 pub(super) const PLANNED: &str = "planned:";
 
+/// The calls at which a device can be found lost.
+pub(super) const DOORS: [&str; 4] = ["launch", "wait", "read_logits", "read_block"];
+
 /// What goes wrong, and when: by the number of the call.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
@@ -31,6 +34,11 @@ pub(super) struct Faults {
     pub(super) panic_in_logits_at: Option<u64>,
     /// The next copy of blocks panics.
     pub(super) panic_in_copy: bool,
+    /// The device is lost when this is called next.
+    pub(super) lose_at: Option<&'static str>,
+    /// Devices that were, and how long the last one's standby takes to load.
+    pub(super) devices_lost: u64,
+    pub(super) move_takes: u64,
     /// A panic that was asked for came.
     pub(super) came: bool,
     /// Logits were read that are no longer kept.
@@ -80,6 +88,7 @@ pub(super) struct Fake {
     passes: usize,
     faults: Arc<Mutex<Faults>>,
     clock: Arc<AtomicU64>,
+    is_lost: AtomicBool,
 }
 
 pub(super) fn config() -> ModelConfig {
@@ -118,7 +127,18 @@ impl Fake {
     pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
         let cells = vec![Cell::default(); blocks * block_size];
         let (rows, hidden) = (Vec::new(), VecDeque::from([(0, Vec::new())]));
-        Fake { config: config(), drafts: None, block_size, cells, rows, hidden, passes: 1, faults, clock }
+        Fake {
+            config: config(),
+            drafts: None,
+            block_size,
+            cells,
+            rows,
+            hidden,
+            passes: 1,
+            faults,
+            clock,
+            is_lost: AtomicBool::new(false),
+        }
     }
 
     /// Makes it a draft model.
@@ -132,6 +152,21 @@ impl Fake {
         self.passes = passes;
         self.hidden = (0..passes).map(|_| (0, Vec::new())).collect();
         self
+    }
+
+    /// Every door is closed once one was.
+    fn pass_door(&self, door: &'static str) -> Result<(), DeviceError> {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if faults.lose_at.take_if(|at| *at == door).is_some() {
+            faults.devices_lost += 1;
+            // Blocks are read behind a step whose tokens clients have, and they look at their clocks later.
+            faults.move_takes = if door == "read_block" { 0 } else { 3_000_000 };
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        match self.is_lost.load(Ordering::Relaxed) {
+            true => Err(DeviceError::Lost { device: "a hash".to_owned(), what: format!("at {door}") }),
+            false => Ok(()),
+        }
     }
 
     /// The hash of `positions` tokens, read as attention reads them: each from its own place.
@@ -161,7 +196,8 @@ impl Forward for Fake {
         self.passes
     }
 
-    fn launch(&mut self, batch: &Batch) -> Ticket {
+    fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError> {
+        self.pass_door("launch")?;
         let (pass, time, planned) = {
             let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             faults.computes += 1;
@@ -209,14 +245,16 @@ impl Forward for Fake {
         self.rows = rows;
         let ticket = Ticket::new(pass, hidden.len());
         self.hidden.push_back((pass, hidden));
-        ticket
+        Ok(ticket)
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Logits {
-        ticket.done()
+    fn wait(&mut self, ticket: Ticket) -> Result<Logits, DeviceError> {
+        self.pass_door("wait")?;
+        Ok(ticket.done())
     }
 
-    fn read_logits(&mut self, pass: &Logits, row: usize, out: &mut [f32]) {
+    fn read_logits(&mut self, pass: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.pass_door("read_logits")?;
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let computes = faults.computes;
         let kept = self.hidden.iter().find(|(kept, _)| *kept == pass.pass());
@@ -233,6 +271,7 @@ impl Forward for Fake {
             Some(Errors { wrong, .. }) if mix(cell.hash ^ 2) % 100 < wrong => logits(!cell.hash, cell.token, out),
             _ => logits(cell.hash, cell.token, out),
         }
+        Ok(())
     }
 
     fn set_compute_thread(&self) {}
@@ -257,12 +296,14 @@ impl Forward for Fake {
         }
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) {
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.pass_door("read_block")?;
         let first = block as usize * self.block_size;
         for (cell, out) in self.cells[first..first + self.block_size].iter().zip(out.chunks_mut(12)) {
             out[..4].copy_from_slice(&cell.token.to_le_bytes());
             out[4..].copy_from_slice(&cell.hash.to_le_bytes());
         }
+        Ok(())
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {

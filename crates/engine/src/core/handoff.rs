@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kernels::DeviceError;
 use observe::HandoffOutcome;
 use protocol::{Nanos, RequestId, TokenId};
 
@@ -92,6 +93,11 @@ impl Handoffs {
         };
         let would = |remote: &dyn RemotePrefill| is_there(remote) && request.prompt.len() > remote.least_tokens();
         is_plain && is_new && self.remote.as_deref().is_some_and(would)
+    }
+
+    /// Whether a request's prompt is being read elsewhere.
+    pub(super) fn is_awaited(&self, id: RequestId) -> bool {
+        self.awaited.contains(&id)
     }
 
     /// Whether full blocks of prompts are computed elsewhere and never here.
@@ -197,7 +203,7 @@ impl EngineCore {
     }
 
     /// Something has come, or gone.
-    pub(crate) fn handoff_event(&mut self, event: HandoffEvent, now: Nanos) {
+    pub(crate) fn handoff_event(&mut self, event: HandoffEvent, now: Nanos) -> Result<(), DeviceError> {
         match event {
             HandoffEvent::Received(id, ReceiveEvent::Begun { worker }) => self.set_prefill_worker(id, worker),
             HandoffEvent::Received(id, ReceiveEvent::Block { index, bytes }) => {
@@ -205,7 +211,7 @@ impl EngineCore {
             }
             HandoffEvent::Received(id, ReceiveEvent::State { blocks, bytes }) => self.receive_state(id, blocks, &bytes),
             HandoffEvent::Received(id, ReceiveEvent::Done(result)) => self.finish_remote_prefill(id, *result, now),
-            HandoffEvent::Room => self.send_blocks(),
+            HandoffEvent::Room => self.send_blocks()?,
             HandoffEvent::PeerGone(id) => {
                 self.handoffs.served.remove(&id);
                 self.cancel(id, now);
@@ -213,6 +219,15 @@ impl EngineCore {
                 self.note_kept();
             }
         }
+        Ok(())
+    }
+
+    /// In a new scheduler: blocks of prompts that are read for others are kept again. Of those that were read nothing is
+    /// left, and a peer that waits for more learns that none comes.
+    pub(super) fn keep_serving(&mut self) {
+        let EngineCore { handoffs, scheduler, active, .. } = self;
+        handoffs.served.retain(|id, _| active.contains_key(id));
+        handoffs.served.keys().for_each(|&id| _ = scheduler.pin(id, NO_EXPIRY));
     }
 
     /// A worker has begun to prefill it; watchers see which.
@@ -274,9 +289,9 @@ impl EngineCore {
     }
 
     /// Gives away what has become full, as far as there is room under way.
-    pub(super) fn send_blocks(&mut self) {
+    pub(super) fn send_blocks(&mut self) -> Result<(), DeviceError> {
         if self.handoffs.served.is_empty() {
-            return;
+            return Ok(());
         }
         let EngineCore { handoffs, scheduler, forward, active, .. } = self;
         let (block_bytes, state_bytes) = (forward.block_bytes(), forward.state_bytes());
@@ -286,7 +301,7 @@ impl EngineCore {
             let full = &full[..full.len().min(served.blocks)];
             while let Some(block) = full.get(served.next) {
                 let Some(mut bytes) = handoffs.budget.try_take(block_bytes) else { break };
-                forward.read_block(block.0, bytes.bytes_mut());
+                forward.read_block(block.0, bytes.bytes_mut())?;
                 // A peer that is gone reports that itself.
                 let _ = served.peer.messages.send(BlockMessage::Block { index: served.next, bytes });
                 served.next += 1;
@@ -296,7 +311,7 @@ impl EngineCore {
             }
             if let Some(slot) = scheduler.pinned_checkpoint(id).filter(|_| served.next == served.blocks) {
                 let Some(mut bytes) = handoffs.budget.try_take(state_bytes) else { continue };
-                forward.read_state(slot.0, bytes.bytes_mut());
+                forward.read_state(slot.0, bytes.bytes_mut())?;
                 let _ = served.peer.messages.send(BlockMessage::State { blocks: served.next, bytes });
             }
             over.push(id);
@@ -307,6 +322,7 @@ impl EngineCore {
             self.scheduler.unpin(id);
         }
         self.note_kept();
+        Ok(())
     }
 
     fn note_kept(&self) {

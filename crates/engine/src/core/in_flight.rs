@@ -9,6 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use kernels::DeviceError;
 use model::{Batch, Forward, Ticket};
 use protocol::{Nanos, TokenId};
 use scheduler::{Scheduler, Sequence, Step};
@@ -40,7 +41,7 @@ pub(super) struct InFlightPass {
 
 impl EngineCore {
     /// Plans a step and launches it; `clock` is read around drafting passes. False if there is nothing to compute.
-    pub(super) fn launch(&mut self, now: Nanos, clock: &mut dyn FnMut() -> Nanos) -> bool {
+    pub(super) fn launch(&mut self, now: Nanos, clock: &mut dyn FnMut() -> Nanos) -> Result<bool, DeviceError> {
         if let Some(tiers) = &mut self.tiers {
             tiers.settle(&mut *self.forward, &mut self.scheduler);
         }
@@ -49,13 +50,13 @@ impl EngineCore {
         let reads = self.drafts.drafters.computes() && self.scheduler.wants_proposals();
         self.scheduler.schedule_into(now, &mut flight.step);
         self.drafts.drafters.follow(&flight.step, &self.scheduler);
-        self.transfer(&flight.step);
+        self.transfer(&flight.step)?;
         for id in std::mem::take(&mut flight.step.needs_prefill) {
             self.request_remote_prefill(id, now);
         }
         if flight.step.is_empty() {
             self.buffers.spare.push(flight);
-            return false;
+            return Ok(false);
         }
         flight.drafts.clear();
         match recorded {
@@ -83,9 +84,9 @@ impl EngineCore {
             mark_pairs(step, &self.scheduler, second_from, batch);
         }
         self.tell_beginnings(now);
-        flight.ticket = ticket(&mut *self.forward, &flight.batch);
+        flight.ticket = ticket(&mut *self.forward, &flight.batch)?;
         self.in_flight.push_back(flight);
-        true
+        Ok(true)
     }
 
     /// Gives the scheduler the drafters' offers. Returns what a recording says was offered and drafted in this step.
@@ -108,9 +109,9 @@ impl EngineCore {
     }
 
     /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
-    fn transfer(&mut self, step: &Step) {
+    fn transfer(&mut self, step: &Step) -> Result<(), DeviceError> {
         if let Some(tiers) = &mut self.tiers {
-            tiers.transfer(step, &mut *self.forward, &mut self.scheduler);
+            tiers.transfer(step, &mut *self.forward, &mut self.scheduler)?;
             if step.is_empty() && self.in_flight.is_empty() && self.scheduler.is_loading() {
                 tiers.wait(LOAD_WAIT);
             }
@@ -119,31 +120,34 @@ impl EngineCore {
             let copies: Vec<_> = step.copies.iter().map(|copy| (copy.src.0, copy.dst.0)).collect();
             self.forward.copy_blocks(&copies);
         }
+        Ok(())
     }
 
     /// The oldest step's rows are computed and sampled. The requests of those that cannot be are in `failed`
     /// afterwards.
-    pub(super) fn finish_pass(&mut self) {
+    pub(super) fn finish_pass(&mut self) -> Result<(), DeviceError> {
         let mut flight = self.in_flight.pop_front().expect("a step is in flight");
         self.buffers.output.step = flight.step.id;
         self.buffers.output.rows.clear();
         let launched = flight.ticket.take();
         let whole =
             PassPart { batch: &flight.batch, spans: 0..flight.batch.spans.len(), wanted: 0..flight.logit_rows.len() };
-        let is_done = launched.is_some_and(|ticket| self.attempt(&flight, Some(ticket), &whole).is_ok());
+        let is_done = launched.map_or(Ok(false), |ticket| self.attempt(&flight, Some(ticket), &whole))?;
         if !is_done {
             tracing::error!(rows = flight.batch.num_rows(), "a pass panicked; its rows are computed again in parts");
-            self.bisect(&flight, 0..flight.batch.spans.len());
+            self.bisect(&flight, 0..flight.batch.spans.len())?;
             // The parts took the place of the passes behind it. What those wrote they write again, the same.
             for later in self.in_flight.iter_mut().filter(|later| later.ticket.is_some()) {
-                later.ticket = ticket(&mut *self.forward, &later.batch);
+                later.ticket = ticket(&mut *self.forward, &later.batch)?;
             }
         }
         self.drafts.made.drafts = if self.journal.records() { flight.drafts.lists() } else { Vec::new() };
         self.buffers.spare.push(flight);
+        Ok(())
     }
 }
 
-fn ticket(forward: &mut dyn Forward, batch: &Batch) -> Option<Ticket> {
-    catch_unwind(AssertUnwindSafe(|| forward.launch(batch))).ok()
+/// `None`: the launch panicked.
+fn ticket(forward: &mut dyn Forward, batch: &Batch) -> Result<Option<Ticket>, DeviceError> {
+    catch_unwind(AssertUnwindSafe(|| forward.launch(batch))).ok().transpose()
 }

@@ -7,73 +7,25 @@
 //! ```
 //! Clients see a gap. Drafters that compute end with their device; those that look texts up go on.
 
-use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
-
-use checkpoint::LoadError;
 use kernels::DeviceError;
-use model::{Forward, PackedAdapter};
+use model::Standby;
 use protocol::{Nanos, RequestId, TokenId};
 use rates::StealMeter;
 use scheduler::{Request, Scheduler};
 
 use super::EngineCore;
 use crate::journal::Fact;
-use crate::options::Standby;
 use crate::output::RequestError;
-
-/// Loads what goes on, on a thread of its own: the engine's is pinned to a core, and so would be what it begins.
-struct StandbyLoader {
-    ask: Sender<()>,
-    loaded: Receiver<Result<Box<dyn Forward>, LoadError>>,
-}
-
-impl StandbyLoader {
-    fn of(mut standby: Standby) -> io::Result<StandbyLoader> {
-        let ((ask, asked), (load, loaded)) = (channel(), channel());
-        let run = move || asked.into_iter().take_while(|()| load.send(standby()).is_ok()).for_each(drop);
-        std::thread::Builder::new().name("standby".into()).spawn(run)?;
-        Ok(StandbyLoader { ask, loaded })
-    }
-
-    /// Blocks until it is there. `None`: it cannot be loaded, which is logged.
-    fn load(&self) -> Option<Box<dyn Forward>> {
-        // A thread that is gone has panicked.
-        let loaded = self.ask.send(()).ok().and_then(|()| self.loaded.recv().ok())?;
-        loaded.inspect_err(|error| tracing::error!(%error, "the standby cannot be loaded")).ok()
-    }
-}
 
 /// What belongs to the device that computes, beside the model.
 pub(super) struct ComputeDevice {
     pub(super) steal_meter: StealMeter,
-    standby: Option<StandbyLoader>,
-    /// It is a standby.
-    has_moved: bool,
-}
-
-impl ComputeDevice {
-    pub(super) fn of(forward: &dyn Forward) -> ComputeDevice {
-        ComputeDevice { steal_meter: StealMeter::new(forward.device().threads), standby: None, has_moved: false }
-    }
-
-    /// Adapters are packed for the device that the engine began with.
-    pub(super) fn check_adapter(&self, adapter: Option<&PackedAdapter>) -> Result<(), LoadError> {
-        match self.has_moved && adapter.is_some() {
-            false => Ok(()),
-            true => Err(LoadError::Option {
-                option: "adapters",
-                problem: "the device is lost that they are packed for; restart the server to load more".to_owned(),
-            }),
-        }
-    }
+    pub(super) standby: Option<Standby>,
 }
 
 impl EngineCore {
-    /// What goes on where the device is lost. Called before the engine's thread is pinned.
-    pub(crate) fn set_standby(&mut self, standby: Option<Standby>) -> io::Result<()> {
-        self.device.standby = standby.map(StandbyLoader::of).transpose()?;
-        Ok(())
+    pub(crate) fn set_standby(&mut self, standby: Option<Standby>) {
+        self.device.standby = standby;
     }
 
     /// The device is lost. False: no other goes on, and nothing has changed.
@@ -81,14 +33,14 @@ impl EngineCore {
         let Some(standby) = &self.device.standby else { return false };
         let since = clock();
         tracing::error!(%error, open = self.active.len(), "the device is lost; the standby is loaded");
-        let Some(forward) = standby.load() else { return false };
+        let loaded = standby.load().inspect_err(|error| tracing::error!(%error, "the standby cannot be loaded"));
+        let Ok(forward) = loaded else { return false };
         let now = clock();
         tracing::warn!(model = forward.describe(), took = ?now.since(since), "the standby goes on");
         if self.is_in_flight() {
             self.abandon();
         }
-        let steal_meter = StealMeter::new(forward.device().threads);
-        self.device = ComputeDevice { steal_meter, standby: self.device.standby.take(), has_moved: true };
+        self.device.steal_meter = StealMeter::new(forward.device().threads);
         self.forward = forward;
         self.forward.set_compute_thread();
         self.drafts.drafters.drop_network();

@@ -12,9 +12,13 @@ impl EngineCore {
     /// Publishes the prefill queue to other threads.
     pub(crate) fn look_ahead(&self, now: Nanos, forecast: &Mutex<AdmissionForecast>) {
         // A rerun makes way for whatever comes.
-        if self.scheduler.cost_model().is_some() && !self.is_rerun() {
+        if !self.is_rerun() {
             let mut forecast = forecast.lock().unwrap_or_else(PoisonError::into_inner);
-            self.scheduler.forecast_into(now, &mut forecast);
+            match self.scheduler.cost_model() {
+                Some(_) => self.scheduler.forecast_into(now, &mut forecast),
+                // After a move nothing is known of the device.
+                None => *forecast = AdmissionForecast::default(),
+            }
         }
     }
 

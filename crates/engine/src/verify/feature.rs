@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use model::Forward;
 use protocol::RequestId;
 use receipt::Digest;
+use scheduler::CacheEvent;
 
 use super::notes::{Notes, asked};
 use super::spot::SpotChecks;
@@ -56,6 +57,8 @@ impl Feature for Verify {
             }
             CoreEvent::Ended(id) => _ = self.requests.remove(&id),
             CoreEvent::AllEnded => self.requests.clear(),
+            // What a check under way has computed may be gone with its device.
+            CoreEvent::CacheChanged([CacheEvent::Cleared]) => self.spot.iter_mut().for_each(SpotChecks::drop_current),
             CoreEvent::CacheChanged(_) => {}
         }
     }

@@ -2,6 +2,7 @@
 //! answer's tokens came from.
 
 use grammar::{Constraint, Grammar};
+use kernels::DeviceError;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, Span};
 use protocol::TokenId;
@@ -84,10 +85,15 @@ impl Recompute {
     }
 
     /// Computes the next rows, at most `most`.
-    pub(crate) fn step(&mut self, forward: &mut dyn Forward, bench: &mut Bench, most: usize) {
+    pub(crate) fn step(
+        &mut self,
+        forward: &mut dyn Forward,
+        bench: &mut Bench,
+        most: usize,
+    ) -> Result<(), DeviceError> {
         let rows = self.computed..self.num_rows().min(self.computed + most);
         if rows.is_empty() {
-            return;
+            return Ok(());
         }
         let Bench { sampler, batch, logits, first_block, block_size, first_state } = bench;
         batch.clear();
@@ -114,14 +120,15 @@ impl Recompute {
         let turn = self.passes % 2;
         batch.carry_states(*first_state + turn, *first_state + 1 - turn);
         self.passes += 1;
-        let ticket = forward.launch(batch);
-        let done = forward.wait(ticket);
+        let ticket = forward.launch(batch)?;
+        let done = forward.wait(ticket)?;
         for row in 0..done.rows() {
-            forward.read_logits(&done, row, logits);
+            forward.read_logits(&done, row, logits)?;
             let drawn = self.draw(sampler, logits);
             self.rows.push(drawn);
         }
         self.computed = rows.end;
+        Ok(())
     }
 
     /// The next token of the answer, drawn as it was. Afterwards the one at that place is part of its history.

@@ -113,6 +113,11 @@ impl SpotChecks {
         self.waiting.push_back((request, answer, grammar.cloned()));
     }
 
+    /// The check under way is not made.
+    pub(crate) fn drop_current(&mut self) {
+        self.counts.dropped.fetch_add(self.current.take().is_some().into(), Ordering::Relaxed);
+    }
+
     /// Computes some rows of the answer that is next. False: none waits.
     pub(crate) fn step(&mut self, forward: &mut dyn Forward) -> bool {
         let vocab_size = forward.config().vocab_size;
@@ -124,8 +129,9 @@ impl SpotChecks {
         let Some((request, answer, mut again)) = self.current.take().or_else(next) else { return false };
         let bench = &mut self.bench;
         let computed = catch_unwind(AssertUnwindSafe(|| again.step(forward, bench, ROWS)));
-        if computed.is_err() {
-            tracing::error!(request = request.0, "a spot check panicked");
+        // A lost device is found where the next request is computed.
+        if !matches!(computed, Ok(Ok(()))) {
+            tracing::error!(request = request.0, "a spot check panicked, or its device is lost");
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return true;
         }

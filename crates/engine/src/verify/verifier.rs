@@ -5,7 +5,7 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
 use grammar::Grammar;
-use kernels::{AccumulationOrder, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, DeviceError, KvDtype, WeightClass};
 use model::{Forward, ModelConfig, Progress};
 use receipt::{AnswerEnd, Asked, Cause, Computed, Definition, Discrepancy, Receipt, Verdict, judge};
 use text::detokenizer::{Detokenizer, StopStrings};
@@ -29,6 +29,9 @@ pub enum VerifyError {
     /// The receipt names a definition that this program does not know.
     #[error("definition: {0}")]
     Definition(String),
+    /// What computes it again is lost.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// A model that was loaded as receipts say. Belongs to the thread that loads it.
@@ -77,7 +80,7 @@ impl Verifier {
         let grammar = grammar.ok().flatten();
         let mut again = Recompute::new(asked, tokens, self.model.config.vocab_size, grammar.as_ref());
         while !again.is_done() {
-            again.step(&mut *self.forward, &mut self.bench, self.rows);
+            again.step(&mut *self.forward, &mut self.bench, self.rows)?;
         }
         let end = end_of(asked, tokens, self.model.tokenizer.as_ref(), grammar.as_ref(), &mut |_| {});
         Ok(judge(receipt, &Computed { basis, rows: again.rows().to_vec(), end }))
@@ -113,7 +116,7 @@ impl Verifier {
             let tokens = &receipt.tokens[..=at.token];
             let mut again = Recompute::new(&receipt.asked, tokens, other.model.config.vocab_size, grammar.as_ref());
             while !again.is_done() {
-                again.step(&mut *other.forward, &mut other.bench, other.rows);
+                again.step(&mut *other.forward, &mut other.bench, other.rows)?;
             }
             if again.rows().get(at.token).is_some_and(|row| row.logits.mark() == receipt.logits[at.token]) {
                 return Ok(Some(cause));

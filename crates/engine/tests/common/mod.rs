@@ -91,7 +91,7 @@ pub(crate) fn at_once(engine: &Engine, requests: Vec<RawRequest>) -> Vec<Outcome
     gather_all(streams)
 }
 
-fn submit_all(engine: &Engine, requests: Vec<RawRequest>) -> Vec<(usize, engine::Stream)> {
+pub(crate) fn submit_all(engine: &Engine, requests: Vec<RawRequest>) -> Vec<(usize, engine::Stream)> {
     let submit = |raw| {
         let request = engine.validate(raw).expect("valid");
         (request.num_answers(), engine.submit(request).expect("room"))

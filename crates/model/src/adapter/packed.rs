@@ -85,16 +85,25 @@ impl<B: Backend> Packed<B> {
 }
 
 /// An adapter in the layout of the backend of a model, which its [`AdapterPacker`] made.
-pub struct PackedAdapter(Box<dyn Any + Send + Sync>);
+pub struct PackedAdapter {
+    packed: Box<dyn Any + Send + Sync>,
+    /// Address of the backend that holds it, which its packer keeps.
+    backend: usize,
+}
 
 impl PackedAdapter {
-    pub(crate) fn new<B: Backend>(packed: Packed<B>) -> PackedAdapter {
-        PackedAdapter(Box::new(packed))
+    pub(crate) fn new<B: Backend>(packed: Packed<B>, backend: &Arc<B>) -> PackedAdapter {
+        PackedAdapter { packed: Box::new(packed), backend: Arc::as_ptr(backend).addr() }
     }
 
-    /// Panics where another model's packer made it.
-    pub(crate) fn into_packed<B: Backend>(self) -> Packed<B> {
-        *self.0.downcast().expect("an adapter that was packed for this model")
+    /// Fails where it lies on another device: the one before this was lost.
+    pub(crate) fn into_packed<B: Backend>(self, backend: &Arc<B>) -> Result<Packed<B>, LoadError> {
+        let is_here = self.backend == Arc::as_ptr(backend).addr();
+        let packed = self.packed.downcast().ok().filter(|_| is_here);
+        packed.map(|packed| *packed).ok_or_else(|| LoadError::Option {
+            option: "adapters",
+            problem: "this one is packed for a device that is lost; restart the server to load more".to_owned(),
+        })
     }
 }
 
@@ -112,7 +121,9 @@ type Pack = dyn Fn(&Adapter) -> Result<PackedAdapter, LoadError> + Send + Sync;
 
 impl AdapterPacker {
     pub(crate) fn new<B: Backend>(backend: Arc<B>, config: ModelConfig) -> AdapterPacker {
-        AdapterPacker(Arc::new(move |adapter| Packed::of(&*backend, &config, adapter).map(PackedAdapter::new)))
+        AdapterPacker(Arc::new(move |adapter| {
+            Ok(PackedAdapter::new(Packed::of(&*backend, &config, adapter)?, &backend))
+        }))
     }
 
     /// Fails where memory ends. Cost: some nanoseconds a weight.

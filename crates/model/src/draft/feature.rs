@@ -24,7 +24,7 @@ use crate::transformer::{
 };
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::{Backend, Extent, MatrixShape, Out, StateShape, WeightClass};
+use kernels::{Backend, DeviceError, Extent, MatrixShape, Out, StateShape, WeightClass};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl Feature {
     /// the tokens that came after. At most the logit rows that the target holds at a time.
     ///
     /// Panics when the batch breaks the limits of the target, or features are not as wide as they should be.
-    pub fn forward(&mut self, batch: &Batch, features: Features<'_>) {
+    pub fn forward(&mut self, batch: &Batch, features: Features<'_>) -> Result<(), DeviceError> {
         self.limits.check(batch);
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
         assert!(wanted <= self.limits.max_logit_rows, "{wanted} logit rows, at most {}", self.limits.max_logit_rows);
@@ -111,30 +111,32 @@ impl Feature {
         };
         assert_eq!(len, rows * width, "features of {rows} rows are {width} wide");
         self.num_wanted = 0;
-        self.network.forward(batch, features);
+        self.network.forward(batch, features)?;
         self.num_wanted = wanted;
+        Ok(())
     }
 
     /// Logits of a row of the last pass, by its index among the batch's `logit_rows`, over the target's vocabulary:
     /// `out` is `[vocab_size]`.
-    pub fn read_logits(&mut self, row: usize, out: &mut [f32]) {
+    pub fn read_logits(&mut self, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
         assert!(row < self.num_wanted, "row {row} of the last batch's {} with logits", self.num_wanted);
         assert_eq!(out.len(), self.limits.vocab_size, "a row of logits is [vocab_size]");
         match &self.ids {
             None => self.network.read_logits(row, out),
             Some(ids) => {
-                self.network.read_logits(row, &mut self.narrow);
+                self.network.read_logits(row, &mut self.narrow)?;
                 scatter(&self.narrow, ids, out);
+                Ok(())
             }
         }
     }
 
     /// Its own rows of the last pass, by their index among the batch's `logit_rows`: `out` is `[rows, hidden_size]`.
     /// What the next pass of these sequences follows.
-    pub fn read_hidden(&mut self, rows: Range<usize>, out: &mut [f32]) {
+    pub fn read_hidden(&mut self, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError> {
         assert!(rows.end <= self.num_wanted, "rows {rows:?} of the last batch's {} with logits", self.num_wanted);
         assert_eq!(out.len(), rows.len() * self.widths.0, "rows are [rows, hidden_size]");
-        self.network.read_hidden(rows, out);
+        self.network.read_hidden(rows, out)
     }
 
     /// See [`Forward::copy_blocks`].
@@ -148,8 +150,8 @@ impl Feature {
     }
 
     /// See [`Forward::read_block`].
-    pub fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.network.read_block(block, out);
+    pub fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.network.read_block(block, out)
     }
 
     /// See [`Forward::write_block`].
@@ -165,12 +167,12 @@ impl Feature {
 
 /// What a backend does for [`Feature`].
 trait Passes: Send {
-    fn forward(&mut self, batch: &Batch, features: Features<'_>);
-    fn read_logits(&mut self, row: usize, out: &mut [f32]);
-    fn read_hidden(&mut self, rows: Range<usize>, out: &mut [f32]);
+    fn forward(&mut self, batch: &Batch, features: Features<'_>) -> Result<(), DeviceError>;
+    fn read_logits(&mut self, row: usize, out: &mut [f32]) -> Result<(), DeviceError>;
+    fn read_hidden(&mut self, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError>;
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
     fn block_bytes(&self) -> usize;
-    fn read_block(&self, block: u32, out: &mut [u8]);
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError>;
     fn write_block(&mut self, block: u32, bytes: &[u8]);
     fn weight_bytes(&self) -> usize;
 }
@@ -469,21 +471,21 @@ impl<B: Backend> Rows<B> {
 }
 
 impl<B: Backend> Passes for Network<B> {
-    fn forward(&mut self, batch: &Batch, features: Features<'_>) {
+    fn forward(&mut self, batch: &Batch, features: Features<'_>) -> Result<(), DeviceError> {
         let Network { backend, config, kv, states, scratch, rows: own, .. } = self;
         let backend = &**backend;
         let (count, eps) = (batch.num_rows(), config.rms_norm_eps);
         let extent = Extent { rows: count, width: config.hidden_size };
         let pass = Pass { backend, config, adapters: &[] };
+        // The feature, and its norm.
+        let (numbers, is_tapped) = match features {
+            Features::Tapped(numbers) => (numbers, true),
+            Features::Own(numbers) => (numbers, false),
+        };
+        backend.write(numbers, &mut own.given)?;
         in_step(backend, batch, scratch, |steps, scratch| {
             let step = &steps.all;
             let Rows { given, given_normed, feature, feature_normed, embedding, embedding_normed, .. } = own;
-            // The feature, and its norm.
-            let (numbers, is_tapped) = match features {
-                Features::Tapped(numbers) => (numbers, true),
-                Features::Own(numbers) => (numbers, false),
-            };
-            backend.write(numbers, given);
             let feature = match (&self.fuse, &self.final_norm) {
                 (None, Some(weight)) if is_tapped => {
                     backend.rms_norm(given, 0..count, weight, eps, given_normed);
@@ -540,16 +542,16 @@ impl<B: Backend> Passes for Network<B> {
                 }
             }
         }
-        backend.submit();
+        backend.submit()
     }
 
-    fn read_logits(&mut self, row: usize, out: &mut [f32]) {
-        self.backend.read(&self.rows.logits, row..row + 1, out.len(), out);
+    fn read_logits(&mut self, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.backend.read(&self.rows.logits, row..row + 1, out.len(), out)
     }
 
-    fn read_hidden(&mut self, rows: Range<usize>, out: &mut [f32]) {
+    fn read_hidden(&mut self, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError> {
         let from = if self.norm_output { &self.rows.output } else { &self.scratch.wanted_x };
-        self.backend.read(from, rows, self.config.hidden_size, out);
+        self.backend.read(from, rows, self.config.hidden_size, out)
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
@@ -560,8 +562,8 @@ impl<B: Backend> Passes for Network<B> {
         self.kv.block_bytes(&self.backend)
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.kv.read_block(&self.backend, block, out);
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.kv.read_block(&self.backend, block, out)
     }
 
     fn write_block(&mut self, block: u32, bytes: &[u8]) {

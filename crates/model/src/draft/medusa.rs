@@ -14,7 +14,7 @@ use crate::forward::{Forward, Limits, Runner, Shared};
 use crate::transformer::{head_logits, out_of_memory};
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
-use kernels::{Activation, Backend, Extent, MatrixShape, Out, gate_up_row};
+use kernels::{Activation, Backend, DeviceError, Extent, MatrixShape, Out, gate_up_row};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -114,66 +114,68 @@ impl Medusa {
     /// rows that may have logits in a pass. The first `heads` heads draft behind each.
     ///
     /// Panics if there are more rows or heads than that.
-    pub fn propose(&mut self, hidden: &[f32], heads: usize) {
+    pub fn propose(&mut self, hidden: &[f32], heads: usize) -> Result<(), DeviceError> {
         let num_rows = hidden.len() / self.hidden_size;
         assert_eq!(hidden.len(), num_rows * self.hidden_size, "hidden rows are [rows, hidden_size]");
         assert!(num_rows <= self.max_logit_rows, "{num_rows} rows, at most {}", self.max_logit_rows);
         assert!(heads <= self.num_heads, "{heads} of {} heads", self.num_heads);
         (self.num_rows, self.proposed, self.held) = (num_rows, heads, 0..0);
         if num_rows == 0 || heads == 0 {
-            return;
+            return Ok(());
         }
         for (head, out) in self.rows.chunks_exact_mut(hidden.len()).take(heads).enumerate() {
-            self.heads.residual(head, hidden, out);
+            self.heads.residual(head, hidden, out)?;
         }
-        self.hold(0, heads * num_rows);
+        self.hold(0, heads * num_rows)
     }
 
     /// Logits of a head behind a row, over the target's vocabulary: `out` is `[vocab_size]`. Rows of one head after the
     /// other are cheapest.
     ///
     /// Panics if the row or the head was not in the last [`propose`](Self::propose).
-    pub fn read_logits(&mut self, head: usize, row: usize, out: &mut [f32]) {
+    pub fn read_logits(&mut self, head: usize, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
         assert!(row < self.num_rows && head < self.proposed, "row {row} of head {head} was not proposed");
         assert_eq!(out.len(), self.vocab_size, "a row of logits is [vocab_size]");
         let place = head * self.num_rows + row;
         if !self.held.contains(&place) {
-            self.hold(place, (head + 1) * self.num_rows);
+            self.hold(place, (head + 1) * self.num_rows)?;
         }
         let row = place - self.held.start;
         match &self.ids {
-            None => self.heads.read_logits(row, out),
+            None => self.heads.read_logits(row, out)?,
             Some(ids) if self.own_matrices => {
-                self.heads.read_logits(row, &mut self.narrow);
+                self.heads.read_logits(row, &mut self.narrow)?;
                 scatter(&self.narrow, ids, out);
             }
             // The target's head knows all tokens; those that the heads were trained for are left.
             Some(ids) => {
-                self.heads.read_logits(row, &mut self.narrow);
+                self.heads.read_logits(row, &mut self.narrow)?;
                 out.fill(f32::NEG_INFINITY);
                 ids.iter().for_each(|&id| out[id as usize] = self.narrow[id as usize]);
             }
         }
+        Ok(())
     }
 
     /// Computes logits of places from `first` on and before `end`, up to what one matrix serves and is held.
-    fn hold(&mut self, first: usize, end: usize) {
+    fn hold(&mut self, first: usize, end: usize) -> Result<(), DeviceError> {
         let head = first / self.num_rows;
         let end = if self.own_matrices { end.min((head + 1) * self.num_rows) } else { end };
         let end = end.min(first + self.max_logit_rows);
-        self.heads.logits(head, &self.rows[first * self.hidden_size..end * self.hidden_size]);
+        self.heads.logits(head, &self.rows[first * self.hidden_size..end * self.hidden_size])?;
         self.held = first..end;
+        Ok(())
     }
 }
 
 /// What a backend does for [`Medusa`].
 trait Heads: Send {
     /// The residual layers of a head: `[rows, hidden_size]` to the same.
-    fn residual(&mut self, head: usize, hidden: &[f32], out: &mut [f32]);
+    fn residual(&mut self, head: usize, hidden: &[f32], out: &mut [f32]) -> Result<(), DeviceError>;
     /// Logits of such rows, kept until the next.
-    fn logits(&mut self, head: usize, rows: &[f32]);
+    fn logits(&mut self, head: usize, rows: &[f32]) -> Result<(), DeviceError>;
     /// One row of these.
-    fn read_logits(&mut self, row: usize, out: &mut [f32]);
+    fn read_logits(&mut self, row: usize, out: &mut [f32]) -> Result<(), DeviceError>;
     fn weight_bytes(&self) -> usize;
 }
 
@@ -242,31 +244,31 @@ impl<B: Backend> Network<B> {
 }
 
 impl<B: Backend> Heads for Network<B> {
-    fn residual(&mut self, head: usize, hidden: &[f32], out: &mut [f32]) {
+    fn residual(&mut self, head: usize, hidden: &[f32], out: &mut [f32]) -> Result<(), DeviceError> {
         let Network { backend, config, x, added, .. } = self;
         let width = config.hidden_size;
         let rows = hidden.len() / width;
-        backend.write(hidden, x);
+        backend.write(hidden, x)?;
         for Residual { matrix, bias } in &self.heads[head].layers {
             backend.linear(x, rows, matrix, Some(bias), Out::Gated(Activation::Silu, added));
             backend.add_scaled(added, 1.0, x, Extent { rows, width });
         }
-        backend.read(x, 0..rows, width, out);
+        backend.read(x, 0..rows, width, out)
     }
 
-    fn logits(&mut self, head: usize, rows: &[f32]) {
+    fn logits(&mut self, head: usize, rows: &[f32]) -> Result<(), DeviceError> {
         let Network { backend, config, x, logits, .. } = self;
         let count = rows.len() / config.hidden_size;
-        backend.write(rows, x);
+        backend.write(rows, x)?;
         match &self.heads[head].matrix {
             Some(matrix) => backend.linear(x, count, matrix, None, Out::Store(logits)),
             None => head_logits(&**backend, config, (&self.target_head, None), (x, count), logits),
         }
-        backend.submit();
+        backend.submit()
     }
 
-    fn read_logits(&mut self, row: usize, out: &mut [f32]) {
-        self.backend.read(&self.logits, row..row + 1, out.len(), out);
+    fn read_logits(&mut self, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.backend.read(&self.logits, row..row + 1, out.len(), out)
     }
 
     fn weight_bytes(&self) -> usize {

@@ -7,22 +7,23 @@
 //! queue        [ arrays | operation | ... ]  held back until submit     ──>   or a question
 //! device                                      takes them in order         ──> arena: rows, vectors, steps, routes
 //! ```
+//! It loses itself when a test says so: then every door says so, operations do nothing, and what it held is gone.
 //! It begins late on purpose: nothing is computed before `submit` or a question, so that a pass that looked at rows, or
 //! changed its arrays too early, would see what was there before.
 
 use kernels::limits::MeasureError;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
-    DeltaRows, DeltaRule, Device, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadColumns, HeadLayout,
-    HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, Latents, LowRank, LowRankShape, LowRankSource, Mamba,
-    MatrixShape, Norm, Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StateSave,
-    StateShape, StateSpan, States, StepArrays, WeightClass,
+    DeltaRows, DeltaRule, Device, DeviceError, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadColumns,
+    HeadLayout, HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, Latents, LowRank, LowRankShape,
+    LowRankSource, Mamba, MatrixShape, Norm, Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule,
+    RowSource, StateSave, StateShape, StateSpan, States, StepArrays, WeightClass,
 };
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -107,6 +108,26 @@ impl OwnedStep {
     }
 }
 
+/// When a device loses itself: at this door, after it was passed that many times more.
+#[derive(Default)]
+pub(crate) struct Loss {
+    pub(crate) at: Mutex<Option<(&'static str, usize)>>,
+    is_lost: AtomicBool,
+}
+
+impl Loss {
+    fn pass(&self, door: &'static str) -> Result<(), DeviceError> {
+        if let Some((_, left)) = self.at.lock().unwrap().as_mut().filter(|(planned, _)| *planned == door) {
+            self.is_lost.fetch_or(*left == 0, Ordering::Relaxed);
+            *left = left.saturating_sub(1);
+        }
+        match self.is_lost.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(DeviceError::Lost { device: "a thread".to_string(), what: format!("at {door}") }),
+        }
+    }
+}
+
 /// [`Out`] without its rows.
 enum To {
     Store,
@@ -125,6 +146,7 @@ pub(crate) struct Remote {
     next: AtomicUsize,
     /// How often the host blocked.
     waits: Arc<AtomicUsize>,
+    pub(crate) loss: Loss,
 }
 
 /// A place on the device.
@@ -140,7 +162,14 @@ impl Remote {
             let mut arena = Arena::default();
             work.into_iter().flatten().for_each(|operation| operation(&reference, &mut arena));
         });
-        Remote { reference, held: Mutex::default(), queue, next: AtomicUsize::new(0), waits: Arc::default() }
+        Remote {
+            reference,
+            held: Mutex::default(),
+            queue,
+            next: AtomicUsize::new(0),
+            waits: Arc::default(),
+            loss: Loss::default(),
+        }
     }
 
     /// How often the host has blocked, whichever thread asks: the counter outlives the device.
@@ -254,13 +283,15 @@ impl Device for Remote {
         kv.1
     }
 
-    fn read_block(&self, kv: &RemoteCache, block: u32, out: &mut [u8]) {
+    fn read_block(&self, kv: &RemoteCache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.loss.pass("read_block")?;
         let (kv, len) = (kv.0, out.len());
         out.copy_from_slice(&self.answer(move |reference, arena| {
             let mut bytes = vec![0; len];
-            reference.read_block(&arena.caches[&kv], block, &mut bytes);
+            reference.read_block(&arena.caches[&kv], block, &mut bytes).unwrap();
             bytes
         }));
+        Ok(())
     }
 
     fn write_block(&self, kv: &mut RemoteCache, block: u32, bytes: &[u8]) {
@@ -274,13 +305,15 @@ impl Device for Remote {
         Ok(Place(place))
     }
 
-    fn read_state(&self, states: &Place, slot: u32, out: &mut [u8]) {
+    fn read_state(&self, states: &Place, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.loss.pass("read_state")?;
         let (states, len) = (states.0, out.len());
         out.copy_from_slice(&self.answer(move |reference, arena| {
             let mut bytes = vec![0; len];
-            reference.read_state(&arena.states[&states], slot, &mut bytes);
+            reference.read_state(&arena.states[&states], slot, &mut bytes).unwrap();
             bytes
         }));
+        Ok(())
     }
 
     fn write_state(&self, states: &mut Place, slot: u32, bytes: &[u8]) {
@@ -693,6 +726,9 @@ impl Backend for Remote {
 
     fn num_routed(&self, routes: &Place, expert: usize) -> usize {
         let routes = routes.0;
+        if self.loss.is_lost.load(Ordering::Relaxed) {
+            return 0;
+        }
         self.answer(move |reference, arena| reference.num_routed(&arena.routes[&routes], expert))
     }
 
@@ -714,25 +750,33 @@ impl Backend for Remote {
         });
     }
 
-    fn submit(&self) {
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.loss.pass("submit")?;
         self.flush();
+        Ok(())
     }
 
-    fn wait(&self) {
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.loss.pass("wait")?;
         self.answer(|_, _| ());
+        Ok(())
     }
 
-    fn read(&self, from: &Place, rows: Range<usize>, width: usize, out: &mut [f32]) {
+    fn read(&self, from: &Place, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.loss.pass("read")?;
         let (from, len) = (from.0, out.len());
         out.copy_from_slice(&self.answer(move |reference, arena| {
             let mut numbers = vec![0.0; len];
-            reference.read(&arena.rows[&from], rows, width, &mut numbers);
+            reference.read(&arena.rows[&from], rows, width, &mut numbers).unwrap();
             numbers
         }));
+        Ok(())
     }
 
-    fn write(&self, from: &[f32], out: &mut Place) {
+    fn write(&self, from: &[f32], out: &mut Place) -> Result<(), DeviceError> {
+        self.loss.pass("write")?;
         let (from, out) = (from.to_vec(), out.0);
-        self.ask(move |reference, arena| arena.change(out, |_, out| reference.write(&from, out)));
+        self.ask(move |reference, arena| arena.change(out, |_, out| reference.write(&from, out).unwrap()));
+        Ok(())
     }
 }

@@ -162,7 +162,7 @@ pub(crate) fn run(model: &mut dyn Forward, batch: &Batch) -> Vec<Vec<u32>> {
 pub(crate) fn run_f32(model: &mut dyn Forward, batch: &Batch) -> Vec<Vec<f32>> {
     let vocab_size = model.config().vocab_size;
     let mut logits = vec![f32::NAN; batch.logit_rows.len() * vocab_size];
-    model.forward(batch, &mut logits);
+    model.forward(batch, &mut logits).unwrap();
     logits.chunks_exact(vocab_size).map(<[f32]>::to_vec).collect()
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kernels::DeviceError;
 use model::{Batch, Forward};
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::host::{Host, local_server, small_engine};
+use crate::host::{Host, local_server, small_engine, wait};
 use crate::sick::{Illness, Sick};
 
 /// A pass with this token panics.
@@ -44,6 +45,22 @@ fn sick() -> (Host, Arc<AtomicBool>) {
         Box::new(Sick { inner, illness }) as Box<dyn Forward>
     };
     (Host::around(small_engine(), local_server(), around), hiccup)
+}
+
+/// A device that is lost when a test says so.
+struct OnDevice(Arc<AtomicBool>);
+
+impl Illness for OnDevice {
+    fn pass(&mut self, _: &'static str) -> Result<(), DeviceError> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Err(DeviceError::Lost { device: "GPU 0".to_owned(), what: "a test".to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    fn before(&mut self, _: &Batch) {}
+
+    fn logits(&mut self, _: usize, _: &mut [f32]) {}
 }
 
 fn greedy(prompt: &Value, max_tokens: usize) -> Value {
@@ -88,6 +105,38 @@ fn a_request_that_fails_fails_alone() {
     assert!(cached.is_some_and(|tokens| tokens > 0), "failures do not cost the cache: {}", again["usage"]);
     assert_eq!(host.engine.stats().waiting_requests, 0);
     host.quiet();
+}
+
+#[test]
+fn a_lost_device_ends_what_is_open_and_the_server_says_why() {
+    let is_lost = Arc::new(AtomicBool::new(false));
+    let own = is_lost.clone();
+    let around = move |inner| Box::new(Sick { inner, illness: OnDevice(own) }) as Box<dyn Forward>;
+    let host = Host::around(small_engine(), local_server(), around);
+    host.ask("/v1/completions", &greedy(&json!("The fox"), 3));
+    host.pause();
+    let streams = [false, true].map(|stream| {
+        let mut body = greedy(&json!("The fox"), 200);
+        body["stream"] = json!(stream);
+        host.begin("", "POST", "/v1/completions", &body.to_string())
+    });
+    wait("both to be there", || host.engine.health().open_requests == 2);
+    host.step_into(3);
+    is_lost.store(true, Ordering::Relaxed);
+    host.resume();
+    let [whole, streamed] = streams.map(|mut stream| stream.answer());
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (503, &json!("device_lost")), "{}", whole.text());
+    let (events, done) = streamed.events();
+    let error = &events.last().expect("events")["error"];
+    assert!(error["code"] == "device_lost" && !done, "{}", streamed.text());
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("has to be restarted")), "{error}");
+
+    wait("the loop to end", || host.engine.health().dead);
+    let health = host.get("/health");
+    assert_eq!((health.status, &health.json()["status"]), (503, &json!("dead")), "{}", health.text());
+    let late = host.post("/v1/completions", &greedy(&json!("The fox"), 3));
+    assert_eq!((late.status, &late.json()["error"]["code"]), (503, &json!("device_lost")), "{}", late.text());
+    assert_eq!(host.get("/v1/models").status, 200, "the process lives");
 }
 
 #[test]

@@ -90,7 +90,8 @@ impl Host {
     ) -> Host {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("a model");
-        let engine = Engine::start_around(&checkpoint, &engine, &mut |_| {}, around).expect("the engine starts");
+        let engine = Engine::start_around(&checkpoint, &engine, &mut |_| {}, |inner| (around(inner), None));
+        let engine = engine.expect("the engine starts");
         let (handle, stop) = Stop::by_hand();
         let (sender, receiver) = mpsc::channel();
         let served = engine.clone();

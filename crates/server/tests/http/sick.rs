@@ -1,10 +1,14 @@
 //! The real model with something wrong in it.
 
 use kernels::limits::MeasureError;
-use kernels::{DeviceInfo, DeviceLimits};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
 pub(crate) trait Illness: Send {
+    /// Whether the device is there, at each of the calls `launch`, `wait` and `read_logits`.
+    fn pass(&mut self, _door: &'static str) -> Result<(), DeviceError> {
+        Ok(())
+    }
     /// Before a pass.
     fn before(&mut self, batch: &Batch);
     /// To a row of its logits.
@@ -18,20 +22,24 @@ pub(crate) struct Sick<I> {
 }
 
 impl<I: Illness> Forward for Sick<I> {
-    fn launch(&mut self, batch: &Batch) -> Ticket {
+    fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError> {
+        self.illness.pass("launch")?;
         self.illness.before(batch);
         self.inner.launch(batch)
     }
 
-    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) {
-        self.inner.read_logits(logits, row, out);
+    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.illness.pass("read_logits")?;
+        self.inner.read_logits(logits, row, out)?;
         self.illness.logits(row, out);
+        Ok(())
     }
 
     fn config(&self) -> &ModelConfig {
         self.inner.config()
     }
-    fn wait(&mut self, ticket: Ticket) -> Logits {
+    fn wait(&mut self, ticket: Ticket) -> Result<Logits, DeviceError> {
+        self.illness.pass("wait")?;
         self.inner.wait(ticket)
     }
     fn set_compute_thread(&self) {
@@ -40,8 +48,8 @@ impl<I: Illness> Forward for Sick<I> {
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         self.inner.copy_blocks(copies);
     }
-    fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.inner.read_block(block, out);
+    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read_block(block, out)
     }
     fn write_block(&mut self, block: u32, bytes: &[u8]) {
         self.inner.write_block(block, bytes);
