@@ -275,9 +275,10 @@ impl HostBackend for Float32 {
     fn linear(&self, x: &[f32], w: &Float32Matrix, bias: Option<&[f32]>, out: Out<'_>) {
         let MatrixShape { out_features, in_features } = w.shape;
         let rows = x.len() / in_features;
-        let (out, add) = match out {
-            Out::Store(out) => (out, false),
-            Out::Add(out) => (out, true),
+        let (out, add, first, width) = match out {
+            Out::Store(out) => (out, false, 0, out_features),
+            Out::StoreAt { out, at, width } => (out, false, at, width),
+            Out::Add(out) => (out, true, 0, out_features),
             Out::Gated(activation, out) => {
                 let mut gate_up = vec![0.0; rows * out_features];
                 self.linear(x, w, bias, Out::Store(&mut gate_up));
@@ -286,12 +287,13 @@ impl HostBackend for Float32 {
             }
         };
         assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
-        assert_eq!(out.len(), rows * out_features, "out is not [rows, out_features]");
+        assert_eq!(out.len(), rows * width, "out is not [rows, {width}]");
+        assert!(first + out_features <= width, "{out_features} columns from {first} on do not fit {width}");
         let out = Shared::new(out);
         self.pool.tasks(out_features.div_ceil(PANEL), &|panel| {
             let columns = panel * PANEL..out_features.min((panel + 1) * PANEL);
             let each = &mut |row: usize, column: usize, product: f32| {
-                let at = row * out_features + column;
+                let at = row * width + first + column;
                 // SAFETY: each column is one task's.
                 let out = unsafe { &mut out.part(at..at + 1)[0] };
                 let y = bias.map_or(product, |bias| product + bias[column]);

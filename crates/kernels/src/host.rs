@@ -207,6 +207,7 @@ impl<H: HostBackend> Backend for H {
         let shape = self.shape(w);
         let out = match out {
             Out::Store(out) => Out::Store(&mut out[..rows * shape.out_features]),
+            Out::StoreAt { out, at, width } => Out::StoreAt { out: &mut out[..rows * width], at, width },
             Out::Add(out) => Out::Add(&mut out[..rows * shape.out_features]),
             Out::Gated(activation, out) => Out::Gated(activation, &mut out[..rows * shape.out_features / 2]),
         };

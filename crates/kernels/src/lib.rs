@@ -138,6 +138,15 @@ impl HeadLayout {
 pub enum Out<'a, R: ?Sized = [f32]> {
     /// `out = y`.
     Store(&'a mut R),
+    /// `y` is a part of wider rows; their other numbers stay.
+    StoreAt {
+        /// `[rows, width]`.
+        out: &'a mut R,
+        /// Where `y` begins in a row.
+        at: usize,
+        /// Width of a row.
+        width: usize,
+    },
     /// `out = out + y` (one rounding): the residual stream.
     Add(&'a mut R),
     /// `out = activation(gate) * up`, half as wide as `y`: the middle of a gated MLP. The rows of the matrix and its

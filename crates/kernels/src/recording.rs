@@ -219,6 +219,11 @@ impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
         let (pool, isa) = self.exact.pool_and_isa();
         match &mut out {
             Out::Store(out) => out.copy_from_slice(&y),
+            Out::StoreAt { out, at, width } => {
+                for (out, y) in out.chunks_exact_mut(*width).zip(y.chunks_exact(shape.out_features)) {
+                    out[*at..][..shape.out_features].copy_from_slice(y);
+                }
+            }
             Out::Add(out) => out.iter_mut().zip(&y).for_each(|(out, y)| *out += y),
             Out::Gated(activation, out) => gated(Some(pool), isa, *activation, &y, shape.out_features / 2, out),
         }

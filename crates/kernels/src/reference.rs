@@ -176,6 +176,11 @@ impl HostBackend for Reference {
                 panic!("out is not [rows, out_features]")
             }
             Out::Store(out) => out.iter_mut().zip(product).for_each(|(out, y)| *out = y),
+            Out::StoreAt { out, at, width } => {
+                assert_eq!(out.len(), rows * width, "out is not [rows, {width}]");
+                let part = out.chunks_exact_mut(width).flat_map(|row| &mut row[at..at + out_features]);
+                part.zip(product).for_each(|(out, y)| *out = y);
+            }
             Out::Add(out) => out.iter_mut().zip(product).for_each(|(out, y)| *out += y),
             Out::Gated(activation, out) => {
                 let gate_up: Vec<f32> = product.collect();

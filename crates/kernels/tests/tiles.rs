@@ -65,6 +65,7 @@ impl X {
 #[derive(Clone, Copy, Debug)]
 enum To {
     Store,
+    Part,
     Add,
     Gate,
 }
@@ -85,12 +86,17 @@ impl Product {
         let Product { rows, shape: MatrixShape { out_features, in_features }, .. } = *self;
         let dice = &mut Dice::new(rows as u64);
         let x = self.x.rows(dice, rows, in_features);
-        let width = if let To::Gate = self.to { out_features / 2 } else { out_features };
+        let width = match self.to {
+            To::Gate => out_features / 2,
+            To::Part => out_features + 23,
+            To::Store | To::Add => out_features,
+        };
         let mut all = values(dice, 2 * BESIDE + rows * width);
         let (before, bias) = (all.clone(), values(dice, out_features));
         let out = &mut all[BESIDE..BESIDE + rows * width];
         let out = match self.to {
             To::Store => Out::Store(out),
+            To::Part => Out::StoreAt { out, at: 5, width },
             To::Add => Out::Add(out),
             To::Gate => Out::Gated(Activation::Silu, out),
         };
@@ -132,7 +138,7 @@ fn every_row_count_of_every_way_to_multiply() {
             let turn = rows + at;
             let shape =
                 MatrixShape { out_features: [32, 64, 90][turn % 3], in_features: [1_000, 129, 70][turn / 3 % 3] };
-            let (x, to) = (XS[(turn + turn / 6) % 6], [To::Store, To::Add, To::Gate, To::Store][turn % 4]);
+            let (x, to) = (XS[(turn + turn / 6) % 6], [To::Store, To::Add, To::Gate, To::Part][turn % 4]);
             Product { kind, shape, rows, x, to, bias: turn % 5 < 2 }.check(&cpus[turn % cpus.len()]);
         }
     }

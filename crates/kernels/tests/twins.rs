@@ -90,6 +90,35 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
     }
 }
 
+/// The product beside other numbers of the rows, which stay.
+fn check_part(name: &str, backend: &impl HostBackend) {
+    let mut random = Dice::new(7);
+    // Width of a row, where the product begins, the shape.
+    for (width, at, n, k) in [(1, 0, 1, 33), (70, 0, 33, 64), (70, 33, 37, 129), (200, 96, 32, 256)] {
+        let (weights, bias) = (values(&mut random, n * k), values(&mut random, n));
+        let rows = RowSource(&|row, to| to.copy_from_slice(&weights[row * k..][..k]));
+        for class in CLASSES {
+            let matrix = backend.pack(MatrixShape { out_features: n, in_features: k }, class, &rows).unwrap();
+            for num_rows in [0, 1, 7, 40] {
+                let (x, mut out) = (values(&mut random, num_rows * k), values(&mut random, num_rows * width));
+                let (mut wanted, mut alone) = (out.clone(), vec![f32::NAN; num_rows * n]);
+                backend.linear(&x, &matrix, Some(&bias), Out::Store(&mut alone));
+                let pairs = wanted.chunks_exact_mut(width).zip(alone.chunks_exact(n));
+                pairs.for_each(|(wanted, y)| wanted[at..at + n].copy_from_slice(y));
+                backend.linear(&x, &matrix, Some(&bias), Out::StoreAt { out: &mut out, at, width });
+                assert_eq!(bits(&out), bits(&wanted), "{num_rows} rows, {k} to {n} at {at}, {class:?}, {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_is_the_same_as_a_part_of_wider_rows() {
+    implementations().iter().for_each(|cpu| check_part(&cpu.describe(), cpu));
+    AccumulationOrder::ALL.map(Reference::of).iter().for_each(|reference| check_part("reference", reference));
+    check_part("float32", &Float32::new(Some(2)).unwrap());
+}
+
 #[test]
 fn a_gate_behind_a_product_changes_no_bit() {
     let mut random = Dice::new(6);

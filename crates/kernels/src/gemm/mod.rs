@@ -356,13 +356,16 @@ pub(crate) fn linear(
 ) {
     let shape = w.shape();
     let rows = x.len() / shape.in_features;
-    let (out, then, width) = match out {
-        Out::Store(out) => (out, Then::Store, shape.out_features),
-        Out::Add(out) => (out, Then::Add, shape.out_features),
-        Out::Gated(activation, out) => (out, Then::Gate(proofs.isa, activation), shape.out_features / 2),
+    let (out, then, at, width) = match out {
+        Out::Store(out) => (out, Then::Store, 0, shape.out_features),
+        Out::StoreAt { out, at, width } => (out, Then::Store, at, width),
+        Out::Add(out) => (out, Then::Add, 0, shape.out_features),
+        Out::Gated(activation, out) => (out, Then::Gate(proofs.isa, activation), 0, shape.out_features / 2),
     };
     assert_eq!(x.len(), rows * shape.in_features, "x is not [rows, in_features]");
     assert_eq!(out.len(), rows * width, "out is not [rows, {width}]");
+    let columns = if let Then::Gate(..) = then { width } else { at + shape.out_features };
+    assert!(columns <= width, "{shape:?} does not fit {width} columns from {at} on");
     assert!(bias.is_none_or(|bias| bias.len() == shape.out_features), "bias is not [out_features]");
     if rows == 0 {
         return;
@@ -377,7 +380,7 @@ pub(crate) fn linear(
         path,
         activations,
         bias,
-        out: OutPointer(out.as_mut_ptr()),
+        out: OutPointer(out[at..].as_mut_ptr()),
         width,
         then,
     };

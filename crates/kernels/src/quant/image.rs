@@ -9,8 +9,8 @@ use crate::node_parts::NodeParts;
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
 
-/// Raised whenever packing the same rows gives other bytes.
-pub const LAYOUT_VERSION: u32 = 8;
+/// Raised whenever packing the same rows gives other bytes, and whenever the same model is packed as other matrices.
+pub const LAYOUT_VERSION: u32 = 9;
 
 /// Source of an image's bytes: `source.0(offset, out)` fills `out` from `offset`, relative to the matrix's first byte.
 /// Called from several threads, once per byte, and always for whole pieces ([`PackedMatrix::image_pieces`]).
@@ -235,7 +235,7 @@ mod tests {
         });
         assert_eq!(
             (LAYOUT_VERSION, digests),
-            (8, [18_392_729_095_886_358_030, 1_102_915_708_654_288_656, 1_321_819_069_235_834_817]),
+            (9, [18_392_729_095_886_358_030, 1_102_915_708_654_288_656, 1_321_819_069_235_834_817]),
             "other bytes: raise LAYOUT_VERSION, then note them here"
         );
     }

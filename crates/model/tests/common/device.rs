@@ -131,6 +131,7 @@ impl Loss {
 /// [`Out`] without its rows.
 enum To {
     Store,
+    StoreAt(usize, usize),
     Add,
     Gated(Activation),
 }
@@ -399,6 +400,7 @@ impl Backend for Remote {
         let (x, w, bias) = (x.0, w.clone(), bias.map(|bias| bias.0));
         let (out, to) = match out {
             Out::Store(out) => (out.0, To::Store),
+            Out::StoreAt { out, at, width } => (out.0, To::StoreAt(at, width)),
             Out::Add(out) => (out.0, To::Add),
             Out::Gated(activation, out) => (out.0, To::Gated(activation)),
         };
@@ -407,6 +409,7 @@ impl Backend for Remote {
                 let bias = bias.map(|bias| &*arena.vectors[&bias]);
                 let out = match to {
                     To::Store => Out::Store(out),
+                    To::StoreAt(at, width) => Out::StoreAt { out, at, width },
                     To::Add => Out::Add(out),
                     To::Gated(activation) => Out::Gated(activation, out),
                 };
