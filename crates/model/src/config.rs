@@ -32,6 +32,7 @@ use family::{AttentionBias, Factors, MixerFields, Traits};
 use fields::{Fields, parse_object, quoted};
 use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, WeightClass};
 use protocol::sampling::{SamplingParams, options};
+use roofline::WideParts;
 use serde_json::{Map, Value};
 
 pub(crate) const CONFIG: &str = "config.json";
@@ -521,6 +522,28 @@ impl ModelConfig {
         self.layer_parameters_with(|experts| experts.rule.top_k)
     }
 
+    /// The matrices of a layer that are int8 in an int4 model.
+    pub(crate) fn wide_parts(&self, layer: usize) -> WideParts {
+        let HeadLayout { num_heads, num_kv_heads, .. } = self.layers[layer].heads;
+        WideParts::of_layer((layer, self.num_layers), self.hidden_size, (num_heads, num_kv_heads))
+    }
+
+    /// Weights in these of all layers.
+    pub fn wide_parameters(&self) -> u64 {
+        let of_layer = |index: usize| {
+            let (layer, wide) = (&self.layers[index], self.wide_parts(index));
+            let is_attention = layer.mixer.parts().any(|part| part == Mixer::Attention);
+            let outs: usize = self.mixer_widths(index).map(|widths| widths.out).sum();
+            let (first, is_dense) = (self.mlp_matrices() as usize - 1, layer.feed == FeedForward::Dense);
+            let of = |is_wide, width: usize| if is_wide { (self.hidden_size * width) as u64 } else { 0 };
+            of(wide.keys_and_values && is_attention, 2 * layer.heads.kv_width())
+                + of(wide.o, outs)
+                + of(wide.gate_up && is_dense, first * layer.mlp_width)
+                + of(wide.down && is_dense, layer.mlp_width)
+        };
+        (0..self.num_layers).map(of_layer).sum()
+    }
+
     /// Matrices of an MLP: a gated one has three.
     pub(crate) fn mlp_matrices(&self) -> u64 {
         if self.gated_mlp { 3 } else { 2 }
@@ -564,7 +587,9 @@ impl ModelConfig {
     /// About what the weights take in memory.
     pub fn weight_bytes(&self, class: WeightClass) -> u64 {
         let tables = self.head.tables() * self.head_parameters() + self.row_table_parameters();
-        class_bytes(class, self.layer_parameters()) + class_bytes(roofline::embedding_class(class), tables)
+        let wide = self.wide_parameters();
+        class_bytes(class, self.layer_parameters() - wide)
+            + class_bytes(roofline::embedding_class(class), wide + tables)
     }
 
     /// The same where experts have `expert_memory` bytes: what of the weights is in memory.

@@ -270,7 +270,7 @@ impl<B: Backend> Experts<B> {
                 backend.clear(out, Extent { rows, width: hidden });
                 out
             }
-            Out::Gated(..) => unreachable!("experts end in the residual stream"),
+            Out::StoreAt { .. } | Out::Gated(..) => unreachable!("experts end in the residual stream"),
         };
         let width = config.experts.and_then(|experts| experts.latent).unwrap_or(hidden);
         let (from, to) = match &self.latent {

@@ -11,7 +11,7 @@
 
 use checkpoint::LoadError;
 use kernels::{Activation, DeltaShape, LatentShape, MatrixShape, OutputNorm, PackedMatrix, WeightClass};
-use roofline::embedding_class;
+use roofline::{WideParts, embedding_class};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -84,6 +84,19 @@ impl Linear {
     /// Rows of the matrix.
     pub(crate) fn out_features(&self) -> usize {
         self.parts.iter().map(TensorSlice::out_features).sum()
+    }
+
+    /// The first `rows` rows, and those behind them. Neither has biases.
+    pub(crate) fn split(&self, rows: usize) -> [Linear; 2] {
+        let (mut halves, mut left) = ([Vec::new(), Vec::new()], rows);
+        for part in &self.parts {
+            let cut = part.rows.start + left.min(part.rows.len());
+            left -= cut - part.rows.start;
+            for (half, rows) in halves.iter_mut().zip([part.rows.start..cut, cut..part.rows.end]) {
+                half.extend((!rows.is_empty()).then(|| TensorSlice { rows, ..part.clone() }));
+            }
+        }
+        halves.map(|parts| Linear { parts, in_features: self.in_features, biases: Vec::new() })
     }
 }
 
@@ -220,7 +233,7 @@ impl Mixer {
     /// Without those of [`shaped`](Self::shaped).
     fn vectors(&self) -> Vec<&Vector> {
         match self {
-            Mixer::Attention(Attention { head_norms, norms_by_head, sinks }) => {
+            Mixer::Attention(Attention { head_norms, norms_by_head, sinks, .. }) => {
                 let norms = head_norms.iter().filter(|_| norms_by_head.is_none());
                 let norms = norms.flat_map(|(q, k)| [Some(q), k.as_ref()]);
                 norms.chain([sinks.as_ref()]).flatten().collect()
@@ -258,6 +271,8 @@ pub(crate) struct Attention {
     pub(crate) norms_by_head: Option<usize>,
     /// `[num_heads]`.
     pub(crate) sinks: Option<Vector>,
+    /// The row of the first product where keys begin.
+    pub(crate) keys_at: usize,
 }
 
 /// A depthwise convolution.
@@ -350,6 +365,8 @@ pub(crate) struct Layer {
     pub(crate) input: Option<LayerInput>,
     /// A number `[1]` that the stream is multiplied by behind the layer.
     pub(crate) scalar: Option<Vector>,
+    /// What an int4 model holds in int8.
+    pub(crate) wide: WideParts,
 }
 
 /// How a token's own input to a layer joins the stream.
@@ -421,9 +438,25 @@ impl Layer {
         let of_decays = self.mixers().any(|mixer| matches!(mixer, Mixer::Delta(delta) if delta.by_key.iter().any(is)));
         match self.is_kept_wide(linear) || of_decays {
             true => WeightClass::Bf16,
-            false if by_head => class_by_head(class),
+            false if by_head || self.is_wide(linear) => wider_than_int4(class),
             false => class,
         }
+    }
+
+    /// Whether a matrix as a whole is int8 in an int4 model.
+    pub(crate) fn is_wide(&self, linear: &Linear) -> bool {
+        let dense = if let Some(Feed::Dense(mlp)) = &self.feed { Some(mlp) } else { None };
+        let of_mlp = [(self.wide.gate_up, dense.map(|mlp| &mlp.gate_up)), (self.wide.down, dense.map(|mlp| &mlp.down))];
+        let all = self.mixings.iter().map(|mixing| (self.wide.o, Some(&mixing.o))).chain(of_mlp);
+        all.into_iter().any(|(is_wide, of)| is_wide && of.is_some_and(|of| std::ptr::eq(of, linear)))
+    }
+
+    /// Where keys begin in the first product of a mixer of a model of `class`, if they and the values are a matrix of
+    /// their own.
+    pub(crate) fn keys_apart(&self, mixing: &Mixing, class: WeightClass) -> Option<usize> {
+        let Mixer::Attention(Attention { keys_at, .. }) = mixing.mixer else { return None };
+        let is_apart = class == WeightClass::Int4 && self.wide.keys_and_values;
+        (is_apart && keys_at < mixing.qkv.out_features()).then_some(keys_at)
     }
 
     /// Matrices of a few rows that decide much: they are bf16 in every class. A wrong choice of experts costs more than
@@ -943,7 +976,8 @@ impl<'c> Tensors<'c> {
         let number = |of| Vector { name: name(&format!("{}.act_fn.{of}", self.names.mlp)), len: 1 };
         let activation_numbers = is_learnt.then(|| config::XIELU.map(number));
         let activation = config.layer_activations.get(index).copied().unwrap_or(config.activation);
-        Layer { attention_norms, mixings, mlp_norms, feed, activation, activation_numbers, input, scalar }
+        let wide = config.wide_parts(index);
+        Layer { attention_norms, mixings, mlp_norms, feed, activation, activation_numbers, input, scalar, wide }
     }
 
     fn attention(&self, index: usize, name: &dyn Fn(&str) -> String) -> Mixing {
@@ -997,6 +1031,7 @@ impl<'c> Tensors<'c> {
                 head_norms,
                 norms_by_head: (config.head_norm == HeadNorm::Centered).then_some(heads.head_dim),
                 sinks,
+                keys_at: heads.keys_at(),
             }),
             o: Linear::whole(&[(name(self.names.o), hidden)], heads.q_width(), config.o_bias),
         }
@@ -1394,8 +1429,9 @@ impl<'c> Tensors<'c> {
     }
 }
 
-/// The class of matrices of single heads: with 4 bits their few inputs would be a group or two.
-pub(crate) fn class_by_head(class: WeightClass) -> WeightClass {
+/// Int8 instead of int4. The class of [`WideParts`], and of matrices of single heads: with 4 bits their few inputs would be
+/// a group or two.
+pub(crate) fn wider_than_int4(class: WeightClass) -> WeightClass {
     if class == WeightClass::Int4 { WeightClass::Int8 } else { class }
 }
 
@@ -1435,11 +1471,13 @@ fn shortened(name: &str) -> String {
 /// where the checkpoint's weights are numbers. Matrices that a GGUF file has quantized keep the file's groups, and
 /// other sizes. `None` where the shapes are absurd.
 pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> {
+    let packed = |out_features, linear: &Linear, class| {
+        PackedMatrix::bytes_of(MatrixShape { out_features, in_features: linear.in_features }, class)
+            .map(|bytes| bytes as u64)
+    };
     let matrix = |linear: &Linear, class| {
-        let out_features = linear.out_features();
-        let bytes = PackedMatrix::bytes_of(MatrixShape { out_features, in_features: linear.in_features }, class)?;
         Some(
-            bytes as u64
+            packed(linear.out_features(), linear, class)?
                 + linear.biases.iter().map(|bias| 4 * bias.shape.last().copied().unwrap_or(0) as u64).sum::<u64>(),
         )
     };
@@ -1462,6 +1500,13 @@ pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> 
         let layer = tensors.layer(index);
         for linear in layer.matrices() {
             bytes += matrix(linear, layer.class_of(linear, class))?;
+        }
+        for mixing in &layer.mixings {
+            if let Some(at) = layer.keys_apart(mixing, class) {
+                let (all, qkv) = (mixing.qkv.out_features(), &mixing.qkv);
+                bytes += packed(at, qkv, class)? + packed(all - at, qkv, wider_than_int4(class))?;
+                bytes -= packed(all, qkv, class)?;
+            }
         }
         bytes += layer.vectors().into_iter().map(vector).sum::<u64>();
         bytes += layer.norms().map(|of| norm(of) - of.vectors().map(vector).sum::<u64>()).sum::<u64>();

@@ -91,9 +91,22 @@ pub(crate) struct Layer<B: Backend> {
 pub(crate) struct Mixing<B: Backend> {
     /// `[q heads | gates, if any | k heads | v heads] x hidden_size`, or the first product of another mixer.
     pub(crate) qkv: Linear<B>,
+    /// Keys and values, if they are none of its rows: they have another class.
+    kv: Option<Linear<B>>,
     mixer: Mixer<B>,
     /// `[hidden_size, num_heads * head_dim]`, or the last product of another mixer.
     o: Linear<B>,
+}
+
+impl<B: Backend> Mixing<B> {
+    /// The first product.
+    fn apply(&self, backend: &B, x: &B::Rows, rows: usize, out: &mut B::Rows) {
+        let Some(kv) = &self.kv else { return self.qkv.apply(backend, x, rows, Out::Store(out)) };
+        let [keys_at, own] = [&self.qkv, kv].map(|linear| backend.shape(&linear.matrix).out_features);
+        let width = keys_at + own;
+        self.qkv.apply(backend, x, rows, Out::StoreAt { out, at: 0, width });
+        kv.apply(backend, x, rows, Out::StoreAt { out, at: keys_at, width });
+    }
 }
 
 /// A norm of the stream.
@@ -226,7 +239,7 @@ fn apply<'o, B: Backend>(
             linear.apply(backend, x, rows, Out::Add(out));
             out
         }
-        Out::Gated(..) => unreachable!("a gate is not added to"),
+        Out::StoreAt { .. } | Out::Gated(..) => unreachable!("a gate or a part is not added to"),
     }
 }
 
@@ -665,7 +678,10 @@ impl<B: Backend> Stack<B> {
                 Some(MlpBlock::Dense(mlp)) => mlp.bytes(backend),
                 Some(MlpBlock::Experts(mlp)) => mlp.bytes_of_all(backend) + mlp.experts.bytes(backend)[0],
             };
-            let mixing = |of: &Mixing<B>| of.qkv.bytes(backend) + of.mixer.bytes(backend) + of.o.bytes(backend);
+            let mixing = |of: &Mixing<B>| {
+                let linears = [Some(&of.qkv), of.kv.as_ref(), Some(&of.o)].into_iter().flatten();
+                linears.map(|linear| linear.bytes(backend)).sum::<usize>() + of.mixer.bytes(backend)
+            };
             layer.mixings.iter().map(mixing).sum::<usize>()
                 + inputs.map(|linear| linear.bytes(backend)).sum::<usize>()
                 + mlp
@@ -744,8 +760,9 @@ impl<B: Backend> Layer<B> {
             0 => block_input(pass, &self.attention_norms, (x, rows), normed, result).0,
             _ => normed,
         };
-        let Mixing { qkv: product, mixer, .. } = &self.mixings[nth];
-        product.apply(pass.backend, input, rows, Out::Store(qkv));
+        let mixing = &self.mixings[nth];
+        let mixer = &mixing.mixer;
+        mixing.apply(pass.backend, input, rows, qkv);
         if mixer.is_attention() {
             at.add(pass, Module::Qkv, input, qkv);
         }
@@ -964,8 +981,9 @@ impl<B: Backend> Layer<B> {
     /// Its matrices, in the order of packing.
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut B::Matrix> {
         let mut matrices = Vec::new();
-        for Mixing { qkv, mixer, o } in &mut self.mixings {
+        for Mixing { qkv, kv, mixer, o } in &mut self.mixings {
             matrices.push(&mut qkv.matrix);
+            matrices.extend(kv.iter_mut().map(|kv| &mut kv.matrix));
             matrices.extend(mixer.gates_mut());
             matrices.push(&mut o.matrix);
         }
@@ -1075,12 +1093,12 @@ impl<B: Backend> Loader<'_, B> {
         (heads, rotary_dim): (HeadLayout, usize),
     ) -> Result<Layer<B>, LoadError> {
         let (mut mixings, mut products) = (Vec::new(), products.into_iter());
-        for tensors::Mixing { qkv, qkv_order, mixer, o } in &layer.mixings {
-            let qkv = match products.next() {
-                Some(product) => product,
-                None => self.linear_in_order(qkv, *qkv_order)?,
+        for mixing in &layer.mixings {
+            let (qkv, kv) = match products.next() {
+                Some(product) => (product, None),
+                None => self.first_products(&layer, mixing)?,
             };
-            let mixer = match mixer {
+            let mixer = match &mixing.mixer {
                 tensors::Mixer::Attention(attention) => Mixer::Attention(self.attention(attention, heads, rotary_dim)?),
                 tensors::Mixer::Delta(delta) => Mixer::Delta(self.delta(delta)?),
                 tensors::Mixer::Mamba(mamba) => Mixer::Mamba(self.mamba(mamba)?),
@@ -1091,7 +1109,8 @@ impl<B: Backend> Loader<'_, B> {
                     bias: filter.bias.as_ref().map(|bias| self.as_stored(bias)).transpose()?,
                 }),
             };
-            mixings.push(Mixing { qkv, mixer, o: self.linear(o)? });
+            let o = self.linear_of(&mixing.o, RowOrder::AsStored, layer.is_wide(&mixing.o))?;
+            mixings.push(Mixing { qkv, kv, mixer, o });
         }
         Ok(Layer {
             attention_norms: self.norms(&layer.attention_norms)?,
@@ -1101,7 +1120,9 @@ impl<B: Backend> Loader<'_, B> {
                 None => None,
                 Some(Feed::Dense(mlp)) => {
                     let activation = self.activation(&layer)?;
-                    Some(MlpBlock::Dense(Mlp { activation, ..self.mlp(mlp)? }))
+                    let gate_up = self.linear_of(&mlp.gate_up, mlp.gate_up_order, layer.is_wide(&mlp.gate_up))?;
+                    let down = self.linear_of(&mlp.down, RowOrder::AsStored, layer.is_wide(&mlp.down))?;
+                    Some(MlpBlock::Dense(Mlp { gate_up, down, activation }))
                 }
                 Some(Feed::Experts { router, choice_bias, experts, shared, latent, beside }) => {
                     Some(MlpBlock::Experts(Experts {
@@ -1208,7 +1229,7 @@ impl<B: Backend> Loader<'_, B> {
         heads: HeadLayout,
         rotary_dim: usize,
     ) -> Result<Attention<B>, LoadError> {
-        let tensors::Attention { head_norms, norms_by_head, sinks } = attention;
+        let tensors::Attention { head_norms, norms_by_head, sinks, .. } = attention;
         let head_norms = match (head_norms, self.config.head_norm_factor) {
             (Some(norms), _) => Some(self.head_norms(norms, *norms_by_head, (heads, rotary_dim))?),
             (None, Some(_)) if self.config.head_norm == HeadNorm::AfterRotation && rotary_dim == 0 => None,
@@ -1251,7 +1272,7 @@ impl<B: Backend> Loader<'_, B> {
             }
             None => None,
         };
-        let class = tensors::class_by_head(self.class);
+        let class = tensors::wider_than_int4(self.class);
         let mut by_head = |heads: &[tensors::Linear]| -> Result<Vec<B::Matrix>, LoadError> {
             heads.iter().map(|head| self.matrix(head, class)).collect()
         };
@@ -1356,23 +1377,59 @@ impl<B: Backend> Loader<'_, B> {
         linear: &tensors::Linear,
         order: RowOrder,
     ) -> Result<Linear<B>, LoadError> {
-        let class = match self.as_stored {
-            true => self.weights.at_least_as_stored(self.class, &linear.parts),
-            false => self.class,
+        self.linear_of(linear, order, false)
+    }
+
+    /// `is_wide`: int8 in an int4 model.
+    fn linear_of(&mut self, linear: &tensors::Linear, order: RowOrder, is_wide: bool) -> Result<Linear<B>, LoadError> {
+        let class = match self.class_of(linear) {
+            class if is_wide && self.weights.are_wider_than_int4(&linear.parts) => tensors::wider_than_int4(class),
+            class => class,
         };
         let matrix = self.matrix_in_order(linear, class, order)?;
         Ok(Linear { matrix, bias: self.bias(linear, order)? })
     }
 
+    /// Of a matrix of a layer, as it was asked for.
+    fn class_of(&self, linear: &tensors::Linear) -> WeightClass {
+        match self.as_stored {
+            true => self.weights.at_least_as_stored(self.class, &linear.parts),
+            false => self.class,
+        }
+    }
+
+    /// The first product of a mixer; that of keys and values, if it is apart.
+    fn first_products(
+        &mut self,
+        layer: &tensors::Layer,
+        mixing: &tensors::Mixing,
+    ) -> Result<(Linear<B>, Option<Linear<B>>), LoadError> {
+        let &tensors::Mixing { ref qkv, qkv_order, .. } = mixing;
+        let class = self.class_of(qkv);
+        let apart = layer.keys_apart(mixing, class).filter(|_| self.weights.are_wider_than_int4(&qkv.parts));
+        let Some(at) = apart else { return Ok((self.linear_in_order(qkv, qkv_order)?, None)) };
+        let ([q, kv], orders, bias) = (qkv.split(at), qkv_order.split(at), self.bias_numbers(qkv, qkv_order)?);
+        let bias = |own: Range<usize>| bias.get(own).map(|bias| self.placed(bias, &qkv.biases[0].name));
+        let (q_bias, kv_bias) = (bias(0..at).transpose()?, bias(at..qkv.out_features()).transpose()?);
+        let q = self.matrix_in_order(&q, class, orders[0])?;
+        let kv = self.matrix_in_order(&kv, tensors::wider_than_int4(class), orders[1])?;
+        Ok((Linear { matrix: q, bias: q_bias }, Some(Linear { matrix: kv, bias: kv_bias })))
+    }
+
     /// The biases of fused projections, if there are any.
     pub(crate) fn bias(&self, linear: &tensors::Linear, order: RowOrder) -> Result<Option<B::Vector>, LoadError> {
-        let biases = linear.biases.iter().map(|bias| self.weights.row(bias));
-        let stored = biases.collect::<Result<Vec<_>, _>>()?.concat();
-        let bias: Vec<f32> = (0..stored.len()).map(|row| stored[order.source(row, stored.len())]).collect();
+        let bias = self.bias_numbers(linear, order)?;
         match bias.is_empty() {
             true => Ok(None),
             false => Ok(Some(self.placed(&bias, &linear.biases[0].name)?)),
         }
+    }
+
+    /// The same; empty if there are none.
+    fn bias_numbers(&self, linear: &tensors::Linear, order: RowOrder) -> Result<Vec<f32>, LoadError> {
+        let biases = linear.biases.iter().map(|bias| self.weights.row(bias));
+        let stored = biases.collect::<Result<Vec<_>, _>>()?.concat();
+        Ok((0..stored.len()).map(|row| stored[order.source(row, stored.len())]).collect())
     }
 
     pub(crate) fn matrix(&mut self, linear: &tensors::Linear, class: WeightClass) -> Result<B::Matrix, LoadError> {

@@ -112,6 +112,27 @@ fn memory_is_known_from_the_shapes_to_the_byte() {
 }
 
 #[test]
+fn keys_and_values_are_apart_where_they_have_another_class() {
+    // Biases; the rows of a fused tensor; gates; pairs of neighbours. Heads that do not share; other classes.
+    for (name, class, apart) in [
+        ("qwen2", WeightClass::Int4, 2),
+        ("phi3", WeightClass::Int4, 2),
+        ("qwen3-next", WeightClass::Int4, 2),
+        ("glm4", WeightClass::Int4, 2),
+        ("llama2", WeightClass::Int4, 0),
+        ("qwen2", WeightClass::Int8, 0),
+        ("qwen2", WeightClass::Bf16, 0),
+    ] {
+        let loaded = load(Reference::new(), &committed(name), class);
+        let holds_queries = |name: &str| name.contains("q_proj") || name.contains("qkv_proj[0");
+        let of_keys = |name: &&String| name.contains("k_proj") || name.contains("qkv_proj");
+        let names: Vec<&String> = loaded.matrix_names().iter().filter(of_keys).collect();
+        let found = names.iter().filter(|name| !holds_queries(name)).count();
+        assert_eq!(found, apart, "{name} in {class:?}: {names:?}");
+    }
+}
+
+#[test]
 fn a_model_in_the_binary_is_the_same_model() {
     let (name, directory) = committed_checkpoints().remove(0);
     let files: Vec<(&'static str, &'static [u8])> = ["config.json", "model.safetensors"]

@@ -29,6 +29,29 @@ fn a_pass_reads_the_experts_that_its_rows_go_to() {
 }
 
 #[test]
+fn what_an_int4_model_holds_in_int8() {
+    let (hidden, mlp) = (64, 96);
+    // Of three layers: keys and values that queries share, o of narrow models, the first layer's down, the last one's MLP.
+    for (family, hidden, kv_heads, wanted) in [
+        ("llama", hidden, 2, 3 * (2 * 32 * hidden + 64 * hidden) + 4 * mlp * hidden),
+        ("llama", hidden, 4, 3 * 64 * hidden + 4 * mlp * hidden),
+        ("llama", 2048, 2, 3 * 2 * 32 * 2048 + 4 * mlp * 2048),
+        ("mixtral", hidden, 2, 3 * (2 * 32 * hidden + 64 * hidden)),
+    ] {
+        let config = format!(
+            r#"{{"model_type": "{family}", "hidden_size": {hidden}, "intermediate_size": {mlp}, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": {kv_heads}, "head_dim": 16, "vocab_size": 100,
+            "max_position_embeddings": 512, "num_local_experts": 8, "num_experts_per_tok": 2}}"#
+        );
+        let config = ModelConfig::parse(&config).expect("a good configuration");
+        assert_eq!(config.wide_parameters(), wanted, "{family} {hidden} {kv_heads}");
+        let (layers, head) = (config.layer_parameters(), config.head_parameters());
+        let bytes = config.shape().demands(WeightClass::Int4, KvDtype::Bf16).weight_bytes as u64;
+        assert_eq!(bytes, (layers - wanted) * 17 / 32 + wanted + head, "{family} {hidden} {kv_heads}");
+    }
+}
+
+#[test]
 fn attention_is_counted_as_far_as_a_layer_sees() {
     let demands = |window: &str| {
         let config = format!(

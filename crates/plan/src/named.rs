@@ -65,6 +65,9 @@ impl NamedModel {
         let shape = ModelShape {
             layer_parameters: parameters,
             active_parameters: active,
+            // The share of the model whose shape it takes.
+            wide_parameters: (parameters as f64 * nearest.wide_parameters as f64 / nearest.layer_parameters as f64)
+                as u64,
             expert_parameters: experts.map_or(0, |mixture| parameters - rest(mixture) as u64),
             experts,
             head_parameters: 0,

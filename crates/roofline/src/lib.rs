@@ -16,4 +16,4 @@ pub mod shape;
 pub use demands::{Demands, PassWork};
 pub use limits::{Bound, LimitShares, NOT_KNOWN, Peaks, peak};
 pub use machine::{Basis, LastLevel, MEMORY_SHARE, Machine, ROWS_HERE};
-pub use shape::{Mixture, ModelShape, embedding_class};
+pub use shape::{Mixture, ModelShape, WideParts, embedding_class};

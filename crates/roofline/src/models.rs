@@ -12,7 +12,7 @@
 //! them. So are models with recurrent layers (Qwen3.5 and later, LFM2, Nemotron), whose cost this shape cannot
 //! describe.
 
-use crate::shape::{Mixture, ModelShape};
+use crate::shape::{Mixture, ModelShape, WideParts};
 
 /// The fields of a `config.json` that determine the shape.
 #[derive(Clone, Copy)]
@@ -190,6 +190,20 @@ impl Published {
         }
     }
 
+    /// Weights of a layer that an int4 model holds in int8.
+    fn wide_parameters(&self, index: usize) -> usize {
+        let Published { layers, hidden, intermediate, heads, kv_heads, head_dim, .. } = *self;
+        let WideParts { keys_and_values, o, gate_up, down } =
+            WideParts::of_layer((index, layers), hidden, (heads, kv_heads));
+        let value = self.latent.map_or(head_dim, |latent| latent.value);
+        let is_dense = self.experts.is_none_or(|experts| index < experts.dense_layers);
+        let of = |is_wide, width: usize| if is_wide { hidden * width } else { 0 };
+        of(keys_and_values && self.latent.is_none(), 2 * kv_heads * head_dim)
+            + of(o, heads * value)
+            + of(gate_up && is_dense, 2 * intermediate)
+            + of(down && is_dense, intermediate)
+    }
+
     fn shape(&self) -> ModelShape {
         let Published { layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, .. } = *self;
         let (attention, [pair, decode_pair], kv, scaled) = self.attention();
@@ -214,6 +228,7 @@ impl Published {
             layer_parameters: (layers * attention + all) as u64,
             active_parameters: (layers * attention + active) as u64,
             expert_parameters: expert as u64,
+            wide_parameters: (0..layers).map(|index| self.wide_parameters(index) as u64).sum(),
             head_parameters: (vocab * hidden) as u64,
             tables: if self.tied { 1 } else { 2 },
             row_table_parameters: 0,

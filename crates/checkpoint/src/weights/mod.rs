@@ -96,6 +96,16 @@ pub enum RowOrder {
 }
 
 impl RowOrder {
+    /// The orders of the first `rows` rows and of those behind them, where both come from their own alone.
+    pub fn split(self, at: usize) -> [RowOrder; 2] {
+        match self {
+            RowOrder::Pairs { rows, width, at: pairs } => {
+                [rows.min(at), rows.saturating_sub(at)].map(|rows| RowOrder::Pairs { rows, width, at: pairs })
+            }
+            first => [first, RowOrder::AsStored],
+        }
+    }
+
     /// The concatenated row, of `rows`, that becomes packed row `row`.
     pub fn source(self, row: usize, rows: usize) -> usize {
         match self {
@@ -364,6 +374,11 @@ impl Weights {
             .unwrap_or(class)
     }
 
+    /// Whether all parts are stored in more than four bits.
+    pub fn are_wider_than_int4(&self, parts: &[TensorSlice]) -> bool {
+        parts.iter().all(|part| self.class_of(&part.name) != WeightClass::Int4)
+    }
+
     /// Packs the concatenated rows of several tensors as one matrix.
     pub fn pack<B: Backend>(
         &self,
@@ -566,4 +581,27 @@ impl StoredTensor<'_> {
 /// Whether a tensor is the embedding or the head, which have separate rules.
 fn is_table(name: &str) -> bool {
     name.contains("embed_tokens") || name.contains("lm_head")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_an_order_are_the_order() {
+        let at = (0, 8);
+        for (order, rows, cut) in [
+            (RowOrder::AsStored, 64, 32),
+            (RowOrder::Grouped { groups: 2, parts: [8, 8, 0, 0] }, 48, 32),
+            (RowOrder::Pairs { rows: 48, width: 16, at }, 64, 32), // two heads of queries, one of keys, one of values
+            (RowOrder::Pairs { rows: 32, width: 16, at }, 48, 32),
+        ] {
+            let [first, second] = order.split(cut);
+            for row in 0..rows {
+                let source =
+                    if row < cut { first.source(row, cut) } else { cut + second.source(row - cut, rows - cut) };
+                assert_eq!(source, order.source(row, rows), "row {row} of {order:?}");
+            }
+        }
+    }
 }

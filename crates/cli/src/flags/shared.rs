@@ -66,7 +66,8 @@ pub(crate) enum Weights {
     Bf16,
     /// 8-bit integers: half the memory, faster decode, a small loss of precision.
     Int8,
-    /// 16 levels, 4.25 bits with their scales: a quarter of the memory, a larger loss of precision.
+    /// 16 levels, 4.25 bits with their scales: a quarter of the memory, a larger loss of precision. What would lose the
+    /// most of it is 8-bit.
     Int4,
 }
 

@@ -34,6 +34,7 @@ impl ModelConfig {
             layer_parameters: self.layer_parameters(),
             active_parameters: self.active_layer_parameters(),
             expert_parameters: experts.map_or(0, |experts| with_experts as u64 * each(experts)),
+            wide_parameters: self.wide_parameters(),
             head_parameters: self.head_parameters(),
             tables: self.head.tables(),
             row_table_parameters: self.row_table_parameters(),
