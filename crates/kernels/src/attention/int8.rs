@@ -1,4 +1,5 @@
-//! A tile of rows against one split of an int8 cache, with vectors: both products are exact sums of integers.
+//! A tile of rows against one split of an int8 cache, with vectors, or the products on a matrix unit: these are exact sums of
+//! integers.
 //!
 //! ```text
 //! scores   i32 [rows, 16 tokens] += q [rows, 4 d]       x K [4 d of 16 tokens]      times the scales of row and token
