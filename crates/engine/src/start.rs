@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
-use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Doubt, Isa, Reference};
+use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DefaultFloats, DeviceInfo, Doubt, Isa, Reference};
 use model::config::CacheShape;
 use model::{
     Adapter, Encoder, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner, Standby,
@@ -91,6 +91,8 @@ impl Engine {
         progress: &mut (dyn FnMut(Starting) + Send),
         around: impl FnOnce(Box<dyn Forward>) -> (Box<dyn Forward>, Option<Standby>),
     ) -> Result<Engine, StartError> {
+        // The threads that start here inherit it.
+        let _floats = DefaultFloats::enter();
         let config = ModelConfig::load(checkpoint)?;
         let of_encoder = match &config.encoder {
             Some(_) => Some(encoder_options::options_for(checkpoint, options, &config)?),

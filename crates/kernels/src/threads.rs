@@ -37,6 +37,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
+use crate::float_state::DefaultFloats;
 use cpus::pin_this_thread;
 use grant::Grant;
 use sync::{AtomicBool, AtomicUsize, JoinHandle, Mutex};
@@ -133,6 +134,7 @@ impl Pool {
             let set = pool.set.clone();
             let cpu = pool.cpus.get(thread).copied();
             let worker = sync::Builder::new().name(format!("kernels-{thread}")).spawn(move || {
+                DefaultFloats::keep();
                 if let Some(cpu) = cpu {
                     pin_this_thread(cpu);
                     set.meter.begin(thread);
@@ -160,8 +162,9 @@ impl Pool {
     }
 
     /// Pins the calling thread to the core reserved for thread 0, and starts counting its lost time. For a thread that
-    /// only calls [`Pool::run`]; not automatic, because threads that it starts later would inherit the mask.
+    /// only calls [`Pool::run`], which computes with [`DefaultFloats`] from now on; not automatic, because threads that it starts later would inherit the mask.
     pub fn pin_caller(&self) {
+        DefaultFloats::keep();
         if let Some(&cpu) = self.cpus.first() {
             pin_this_thread(cpu);
         }

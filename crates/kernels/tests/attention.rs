@@ -1,8 +1,5 @@
 //! Attention, as a page of its specification: one set of bits for every path, chunk, placement and neighbour.
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use crate::common::emulator;
-
 use kernels::attention::attend;
 use kernels::kv_cache::KvPlace;
 use kernels::threads::{NodeChoice, Pool, max_threads};
@@ -310,39 +307,104 @@ fn every_path_returns_the_bits_of_the_definition() {
     }
 }
 
-/// On a machine without AMX a handler of SIGILL executes the tile instructions.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-#[test]
-fn amx_returns_the_bits_of_the_definition() {
+mod tiles_of_attention {
+    use super::*;
+    use crate::amx_emulated::tiles;
+    use crate::common::emulator::{self, Counts};
     use kernels::attention::attend_with_tiles;
-    use kernels::isa::{Amx, Avx512};
+    use kernels::isa::Amx;
 
-    let Some(vectors) = Avx512::detect() else {
-        return eprintln!("skipped: a proof of tiles is one of AVX-512 too");
-    };
-    let amx = Amx::detect().unwrap_or_else(|| {
-        emulator::install();
-        // SAFETY: from here on SIGILL executes tile instructions.
-        unsafe { Amx::assume(vectors) }
-    });
-    let steps = steps().filter(|(shape, _)| shape.arithmetic == AccumulationOrder::Amx);
-    let mut products = 0;
-    for (index, (shape, step)) in steps.enumerate() {
-        let step = step();
-        // Each shape with another rule, each type of cache in its turn.
-        let rules = rules(shape.head_dim);
-        let rule = rules[(index / 4 + index / 2 % 2 * 3) % rules.len()];
-        let under = Under { with_sinks: index % 2 == 0, ..step.under(rule) };
-        let want = definition_under(under);
-        for pool in &pools() {
-            let got = under.output(|args, out| {
-                let counts = emulator::counts(|| attend_with_tiles(pool.as_ref(), amx, args, &step.kv, out));
-                products += counts.products;
+    impl Under<'_> {
+        fn attend_with_tiles(&self, amx: Amx, pool: Option<&Pool>) -> (Vec<Vec<u32>>, Counts) {
+            let mut counts = Counts::default();
+            let out = self.output(|args, out| {
+                counts = emulator::counts(|| attend_with_tiles(pool, amx, args, &self.step.kv, out));
             });
-            assert!(got == want, "{shape:?}, {rule:?}");
+            (out, counts)
         }
     }
-    assert!(Amx::detect().is_some() || products > 0, "no product was executed: this was not the tile path");
+
+    #[test]
+    fn they_return_the_bits_of_the_definition() {
+        let Some(amx) = tiles() else { return };
+        let steps = steps().filter(|(shape, _)| shape.arithmetic == AccumulationOrder::Amx);
+        let mut products = 0;
+        for (index, (shape, step)) in steps.enumerate() {
+            let step = step();
+            // Each shape with another rule, each type of cache in its turn.
+            let rules = rules(shape.head_dim);
+            let rule = rules[(index / 4 + index / 2 % 2 * 3) % rules.len()];
+            let under = Under { with_sinks: index % 2 == 0, ..step.under(rule) };
+            let want = definition_under(under);
+            for pool in &pools() {
+                let (got, counts) = under.attend_with_tiles(amx, pool.as_ref());
+                products += counts.products;
+                assert!(got == want, "{shape:?}, {rule:?}");
+            }
+        }
+        assert!(Amx::detect().is_some() || products > 0, "no product was executed: this was not the tile path");
+    }
+
+    /// Of one token to four tiles and one row more, of chunks that begin anywhere, after rows full of NaN in the same memory.
+    #[test]
+    fn every_row_count_has_the_bits_of_the_definition() {
+        let Some(amx) = tiles() else { return };
+        let dims = [64, 96, 80, 128, 192, 256, 112];
+        let starts = [0, 5, 31, 255, 230, 300];
+        for tokens in 1..=97 {
+            let (dim, group) = (dims[tokens % 7], [1, 1, 3, 1, 7][tokens % 5]);
+            let shape = Shape { arithmetic: AccumulationOrder::Amx, ..shape(group, 1, dim, 32) };
+            let dtype = KvDtype::ALL[tokens / 7 % 2];
+            let shape = Shape { dtype, ..shape };
+            let (rows, start) = (tokens.div_ceil(group), starts[tokens % 6]);
+            let sequence = Sequence::new(shape, tokens as u64, start + rows);
+            let step = Step::new(shape, &[Rows { sequence: &sequence, start, rows }], tokens as u64);
+            let rules = rules(dim);
+            let rule = rules[tokens / 2 % rules.len()];
+            let under = Under { with_sinks: tokens % 2 == 0, ..step.under(rule) };
+            // What earlier rows leave in the memory of a tile.
+            let long = Sequence::new(shape, 1, 330);
+            let mut before = Step::new(shape, &[Rows { sequence: &long, start: 290, rows: 40 }], 2);
+            before.qkv.fill(f32::NAN);
+            before.under(rule).attend_with_tiles(amx, None);
+            let (got, _) = under.attend_with_tiles(amx, None);
+            assert!(got == definition_under(under), "{tokens} rows from {start}, {shape:?}, {rule:?}");
+        }
+    }
+
+    /// What a tile of rows takes of one split, where tiles are emulated: they are the model of docs/hardware.md.
+    #[test]
+    fn tile_instructions_of_a_split() {
+        let Some(amx) = tiles() else { return };
+        if Amx::detect().is_some() {
+            return eprintln!("skipped: instructions are counted where they are emulated");
+        }
+        // Type of cache, rows, width of a head; products, at most loads and stores in 1,000 products.
+        let (bf16, int8) = (KvDtype::Bf16, KvDtype::Int8);
+        let table = [
+            (bf16, 32, 64, 128, 1_000, 313),
+            (bf16, 32, 128, 256, 1_000, 188),
+            (bf16, 16, 64, 64, 1_375, 313),
+            (bf16, 256, 64, 1_024, 1_000, 313),
+            // A step of keys for both groups, and two digits for each 16 values.
+            (int8, 32, 64, 32 + 128, 1_250, 300),
+            (int8, 32, 80, 64 + 160, 1_286, 233),
+            (int8, 16, 64, 16 + 64, 1_300, 300),
+        ];
+        for (dtype, rows, dim, products, loads, stores) in table {
+            let shape = Shape { arithmetic: AccumulationOrder::Amx, dtype, ..shape(1, 1, dim, 32) };
+            let sequence = Sequence::new(shape, 1, 256);
+            let step = Step::new(shape, &[Rows { sequence: &sequence, start: 256 - rows, rows }], 1);
+            let both_ways = AttentionRule { both_ways: true, ..AttentionRule::of_width(dim) };
+            let (_, counts) = step.under(both_ways).attend_with_tiles(amx, None);
+            let name = format!("{dtype:?}, {rows} rows, heads of {dim}: {counts:?}");
+            println!("{name}, bytes of a product {}", counts.bytes / counts.products);
+            assert_eq!((counts.configurations, counts.products), (rows.div_ceil(32), products), "{name}");
+            assert!(counts.loads * 1_000 <= loads * products, "{name}: {} loads", counts.loads * 1_000 / products);
+            assert!(counts.stores * 1_000 <= stores * products, "{name}: {} stores", counts.stores * 1_000 / products);
+        }
+    }
 }
 
 /// Two tiles would write row 0, on different threads.

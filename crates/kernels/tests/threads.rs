@@ -1,7 +1,10 @@
 //! One region of a pool at a time: a second caller is refused, and the first one's results are unaffected.
 
+use kernels::float_state::{in_an_odd_host, is_odd};
 use kernels::threads::{Pool, max_threads};
-use kernels::{Cpu, CpuOptions, Device, HostBackend, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
+use kernels::{
+    Cpu, CpuOptions, DefaultFloats, Device, HostBackend, MatrixShape, Out, PackedMatrix, RowSource, WeightClass,
+};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -127,4 +130,19 @@ fn what_threads_lost_is_known_where_the_kernel_counts_it() {
     assert_eq!(pool.lost().is_some(), kernels::cpu_time::QueueWait::of_this_thread().is_some());
     let lost = pool.lost().unwrap_or_default();
     assert!(lost.delay[0] <= lost.delay[1] && lost.caller <= lost.most, "{lost:?}");
+}
+
+#[test]
+fn a_host_that_rounds_up_and_flushes_denormals_keeps_that_to_itself() {
+    in_an_odd_host(|| {
+        assert!(is_odd());
+        let pool = Pool::new(max_threads().min(2)).unwrap();
+        pool.run(&|thread| assert_eq!(is_odd(), thread == 0, "thread {thread}"));
+        {
+            let _floats = DefaultFloats::enter();
+            pool.run(&|thread| assert!(!is_odd(), "thread {thread}"));
+        }
+        assert!(is_odd(), "what the host had is restored");
+    });
+    assert!(!is_odd());
 }

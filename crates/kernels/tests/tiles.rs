@@ -218,7 +218,7 @@ fn tile_instructions_of_a_product() {
         let name = format!("{kind:?}, {rows} rows, {in_features} to {out_features}: {counts:?}");
         let step = if kind == bf16 { 32 } else { 64 };
         let least = rows.div_ceil(16) * out_features.div_ceil(16).next_multiple_of(2) * in_features.div_ceil(step);
-        let Counts { configurations, loads: loaded, stores: stored, products } = counts;
+        let Counts { configurations, loads: loaded, stores: stored, products, .. } = counts;
         assert_eq!((configurations, products), (1, digits * least), "{name}");
         assert!(loaded * 1_000 <= loads * products, "{name}: {} loads", loaded * 1_000 / products);
         assert!(stored * 1_000 <= stores * products, "{name}: {} stores", stored * 1_000 / products);

@@ -28,8 +28,8 @@ use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
 use kernels::{
-    AttentionLayer, AttentionSpan, Backend, DeviceError, DeviceInfo, DeviceLimits, Extent, HeadNorms, Norm, Out,
-    RopeTable, Rotation, StateShape, StepArrays, WeightClass,
+    AttentionLayer, AttentionSpan, Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, Extent, HeadNorms,
+    Norm, Out, RopeTable, Rotation, StateShape, StepArrays, WeightClass,
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -152,6 +152,7 @@ pub fn load_encoder<B: Backend>(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Encoder<B>, LoadError> {
+    let _floats = DefaultFloats::enter();
     let backend = Arc::new(backend);
     let config = ModelConfig::load(checkpoint)?;
     let Some(encoder) = &config.encoder else {
@@ -866,6 +867,7 @@ impl<B: Backend> Forward for Encoder<B> {
     }
 
     fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError> {
+        let _floats = DefaultFloats::enter();
         self.check(batch);
         (self.pass, self.num_vectors) = (self.pass + 1, 0);
         self.compute(batch);

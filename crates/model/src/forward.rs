@@ -21,7 +21,9 @@ use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{Backend, DeviceError, DeviceInfo, DeviceLimits, KvDtype, RopeTable, StateShape, WeightClass};
+use kernels::{
+    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, KvDtype, RopeTable, StateShape, WeightClass,
+};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -342,6 +344,7 @@ fn load_on<B: Backend>(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Runner<B>, LoadError> {
+    let _floats = DefaultFloats::enter();
     let config = ModelConfig::load(checkpoint)?;
     if config.encoder.is_some() {
         return Err(config.is_encoder("tokens"));
@@ -595,6 +598,7 @@ impl Limits {
 impl<B: Backend> Runner<B> {
     /// Requests the logits of wanted rows from `first` on, up to the number that is held at a time.
     fn hold(&mut self, first: usize) {
+        let _floats = DefaultFloats::enter();
         let rows = first..self.num_wanted.min(first + self.options.max_logit_rows);
         if !rows.is_empty() {
             let Runner { backend, config, transformer, scratch, logits, .. } = self;
@@ -610,6 +614,7 @@ impl<B: Backend> Forward for Runner<B> {
     }
 
     fn launch(&mut self, batch: &Batch) -> Result<Ticket, DeviceError> {
+        let _floats = DefaultFloats::enter();
         Runner::limits(self).check(batch);
         // Of a pass that panics nothing is left to read.
         (self.pass, self.num_rows, self.num_wanted, self.held) = (self.pass + 1, 0, 0, 0..0);
@@ -677,6 +682,7 @@ impl<B: Backend> Forward for Runner<B> {
         assert!(rows.end <= self.num_wanted, "rows {rows:?} of the last batch's {} with logits", self.num_wanted);
         assert_eq!(out.len(), rows.len() * hidden, "hidden rows are [rows, hidden_size]");
         let Runner { backend, transformer, scratch, .. } = self;
+        let _floats = DefaultFloats::enter();
         let count = rows.len();
         let normed = transformer.hidden(backend, rows, scratch);
         backend.read(normed, 0..count, hidden, out)

@@ -7,6 +7,7 @@
 use crate::common;
 
 use common::*;
+use kernels::float_state::{in_an_odd_host, is_odd};
 use kernels::{AccumulationOrder, Backend, Isa, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, Runner};
 use std::sync::LazyLock;
@@ -324,5 +325,22 @@ fn another_history_gives_other_bits() {
         for (class, kv_dtype, arithmetic) in PRECISIONS {
             check(&mut load_with_kv(cpu_of(None, 1, arithmetic), &committed(checkpoint), class, kv_dtype));
         }
+    }
+}
+
+/// As of a host that loaded a library built with `-ffast-math`, and one that computes bounds.
+#[test]
+fn a_host_that_rounds_up_and_flushes_denormals_gets_the_same_bits() {
+    for (class, threads) in [(WeightClass::Bf16, 1), (WeightClass::Int8, 2), (WeightClass::Int4, 1)] {
+        let answer = || {
+            let mut model = load(cpu(None, threads), &committed("gemma2"), class);
+            let prompt = random_tokens(7, 40, model.config().vocab_size);
+            run_alone(&mut model, &prompt).iter().map(|row| bits(row)).collect::<Vec<_>>()
+        };
+        let want = answer();
+        in_an_odd_host(|| {
+            assert!(answer() == want, "{class:?}, {threads} threads");
+            assert!(is_odd(), "what the host had is restored");
+        });
     }
 }

@@ -31,6 +31,10 @@ impl TilesProof {
         proof
     }
 
+    pub(crate) fn configure_int8(proof: TilesProof, _rows: usize, _head_dim: usize) -> TilesProof {
+        proof
+    }
+
     /// # Safety
     /// None is needed: there is no `self`.
     pub(crate) unsafe fn scores(&self, _queries: *const u16, _keys: *const u8, _steps: usize, _to: *mut f32) {
@@ -39,7 +43,19 @@ impl TilesProof {
 
     /// # Safety
     /// As above.
-    pub(crate) unsafe fn values(&self, _: *const u16, _: &[Page], _: usize, _: bool, _: *mut f32) {
+    pub(crate) unsafe fn values(&self, _: *const u16, _: &[Page], _: usize, _: *mut f32) {
+        match *self {}
+    }
+
+    /// # Safety
+    /// As above.
+    pub(crate) unsafe fn int8_scores(&self, _: *const i8, _: *const u8, _: usize, _: *mut i32) {
+        match *self {}
+    }
+
+    /// # Safety
+    /// As above.
+    pub(crate) unsafe fn int8_values(&self, _: *const u8, _: &[Page], _: usize, _: [*mut i32; 2]) {
         match *self {}
     }
 }

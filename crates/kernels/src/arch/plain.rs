@@ -40,6 +40,16 @@ pub(crate) fn loops() -> Vec<Loop> {
     Vec::new()
 }
 
+pub(crate) const DEFAULT_FLOATS: u64 = 0;
+pub(crate) const ODD_FLOATS: u64 = 0;
+
+/// Machines whose register this crate does not know compute as their hosts do.
+pub(crate) fn float_control() -> u64 {
+    DEFAULT_FLOATS
+}
+
+pub(crate) fn set_float_control(_control: u64) {}
+
 pub(crate) fn prefetch(_address: *const u8) {}
 
 pub(crate) fn dispatch<K: Kernel>(_isa: Isa, kernel: K) -> K::Output {

@@ -1,4 +1,5 @@
-//! A tile of rows against one split of an int8 cache, with vectors: both products are exact sums of integers.
+//! A tile of rows against one split of an int8 cache, with vectors, or the products on a matrix unit: these are exact sums of
+//! integers.
 //!
 //! ```text
 //! scores   i32 [rows, 16 tokens] += q [rows, 4 d]       x K [4 d of 16 tokens]      times the scales of row and token
@@ -8,8 +9,8 @@
 //! Queries are rotated like the cached keys (`spread`), and the weighted sum of values is rotated back after the fold.
 //! No sum can overflow 32 bits: 256 terms of `127 * 127`, and `(128 + 1)` times that for both digits together.
 
-use super::SPLIT;
-use super::tile::{Page, Pages, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
+use super::tile::{Page, Pages, ROWS, Scratch, Work, hide, inside, touched};
+use super::{SPLIT, Unit};
 use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
 use crate::quant::quantize_row;
 use crate::simd::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights, with_rows};
@@ -20,14 +21,18 @@ use std::ops::Range;
 const VALUE_LINES: usize = VALUE_PAGE / 4;
 
 /// Chunks of 16 positions in a page.
-const PER_PAGE: usize = VALUE_PAGE / LANES;
+pub(super) const PER_PAGE: usize = VALUE_PAGE / LANES;
+
+/// Row stride of queries and digits: an odd number of cache lines.
+pub(crate) const INT_STRIDE: usize = MAX_HEAD_DIM;
+const _: () = assert!(SPLIT <= INT_STRIDE && INT_STRIDE % (2 * LINE) == LINE);
 
 /// Scratch of a tile for int8.
 #[repr(C, align(64))]
 pub(super) struct Ints {
-    queries: [[i8; STRIDE]; ROWS],
+    pub(super) queries: [[i8; INT_STRIDE]; ROWS],
     /// The weights' high and low 7 bits.
-    digits: [[[u8; STRIDE]; ROWS]; 2],
+    pub(super) digits: [[[u8; INT_STRIDE]; ROWS]; 2],
     /// Per row: the query's scale times the rule's.
     scales: [f32; ROWS],
     /// Per row: the sum of the query.
@@ -41,8 +46,8 @@ pub(super) struct Ints {
 impl Ints {
     pub(super) const fn zeroed() -> Ints {
         Ints {
-            queries: [[0; STRIDE]; ROWS],
-            digits: [[[0; STRIDE]; ROWS]; 2],
+            queries: [[0; INT_STRIDE]; ROWS],
+            digits: [[[0; INT_STRIDE]; ROWS]; 2],
             scales: [0.0; ROWS],
             sums: [0; ROWS],
             weight_sums: [0; ROWS],
@@ -69,7 +74,10 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     pub(super) fn int8_split(&self, scratch: &mut Scratch, start: usize, pages: &Range<usize>, at: &mut Pages) {
         for page in pages.clone() {
-            self.int8_scores(scratch, page, at[page], self.after_keys(at, pages, page));
+            match self.unit {
+                Unit::Tiles(tiles) => self.int8_dots(tiles, scratch, page, at[page]),
+                _ => self.int8_scores(scratch, page, at[page], self.after_keys(at, pages, page)),
+            }
         }
         // A pass over all rows at a time: rows do not wait for each other, as passes over one row do.
         let seen = |row: usize| inside(&self.seen(row), start);
@@ -83,7 +91,10 @@ impl<S: Simd> Work<'_, S> {
             self.int8_digits(scratch, row, seen(row), pages);
         }
         self.values_of_keys::<4>(scratch, pages, at);
-        self.int8_values(scratch, pages, at);
+        match self.unit {
+            Unit::Tiles(tiles) => self.int8_sums(tiles, scratch, pages, at),
+            _ => self.int8_values(scratch, pages, at),
+        }
         let (s, width) = (self.simd, self.call.args.layout.value_dim());
         for row in 0..self.rows() {
             let scale = s.splat(scratch.ints.most[row] * (1.0 / MAX_WEIGHT));
@@ -271,7 +282,7 @@ impl<S: Simd> Work<'_, S> {
                     // SAFETY: a page of values has 8 lines for each 16 numbers of the head.
                     let values = unsafe { s.load_values(from.add(inside)) };
                     for r in 0..R {
-                        let digits = |digits: &[[u8; STRIDE]; ROWS]| {
+                        let digits = |digits: &[[u8; INT_STRIDE]; ROWS]| {
                             u32::from_ne_bytes(digits[first + r].as_chunks::<4>().0[quad])
                         };
                         high[r] = s.dot_values(high[r], digits(high_digits), values);

@@ -6,7 +6,8 @@
 //! split      256 positions, counted from 0: scores, softmax and weighted sum are complete within a split
 //! fold       splits are joined in order
 //!
-//! tile       up to 16 rows that share a kv head (tokens x heads of its group): each key and value is read once for all
+//! tile       up to 16 rows, 32 of a matrix unit, that share a kv head (tokens x heads of its group): each key and value is
+//!            read once for all
 //! whole      one thread computes all splits of a tile and folds them as it goes
 //! shared     several threads compute the splits of a tile; the results are folded in the same order afterwards
 //! ```
@@ -37,7 +38,8 @@
 //! A head's sink is folded after the last split, as one of its own: `m` is the sink, `l = 1`, `o = 0`.
 
 mod define;
-mod int8;
+pub(crate) mod int8;
+pub(crate) mod matrix;
 mod shared;
 pub(crate) mod tile;
 mod whole;
@@ -51,7 +53,7 @@ use crate::threads::{Pool, share};
 use crate::{Attention, AttentionSpan, HeadLayout};
 use std::cell::RefCell;
 use std::ops::Range;
-use tile::{ROWS, Tile};
+use tile::{ROWS, Tile, VECTOR_ROWS};
 
 /// Positions per split.
 const SPLIT: usize = 256;
@@ -82,21 +84,34 @@ impl Call<'_> {
 
     /// The unit for the products of a tile of `rows` rows.
     fn unit(&self, rows: usize) -> Unit {
-        if self.kv.shape().dtype != KvDtype::Bf16 {
-            return Unit::Vectors;
+        let dtype = self.kv.shape().dtype;
+        if let Some(proof) = self.matrix_unit().filter(|_| rows >= self.tiles_from_rows) {
+            return Unit::Tiles(match dtype {
+                KvDtype::Bf16 => AttentionTiles::configure(proof, rows),
+                KvDtype::Int8 => AttentionTiles::configure_int8(proof, rows, self.args.layout.head_dim),
+            });
         }
-        match self.arithmetic {
-            AccumulationOrder::Vdpbf16 => {
-                native::narrow(self.isa).map_or(Unit::Vectors, |proof| Unit::Pairs(AttentionPairs::new(proof)))
-            }
-            AccumulationOrder::Amx => {
-                let HeadLayout { head_dim, .. } = self.args.layout;
-                let whole = head_dim.is_multiple_of(32) && self.args.layout.value_dim().is_multiple_of(32);
-                let possible = rows >= self.tiles_from_rows && whole;
-                let tiles = self.tiles.filter(|_| possible);
-                tiles.map_or(Unit::Vectors, |proof| Unit::Tiles(AttentionTiles::configure(proof, rows)))
-            }
-        }
+        let pairs = dtype == KvDtype::Bf16 && self.arithmetic == AccumulationOrder::Vdpbf16;
+        let narrow = native::narrow(self.isa).filter(|_| pairs);
+        narrow.map_or(Unit::Vectors, |proof| Unit::Pairs(AttentionPairs::new(proof)))
+    }
+
+    /// The matrix unit, where it computes the definition: keys and values of bf16 must be whole steps of 32 wide.
+    fn matrix_unit(&self) -> Option<TilesProof> {
+        let HeadLayout { head_dim, .. } = self.args.layout;
+        let whole = head_dim.is_multiple_of(32) && self.args.layout.value_dim().is_multiple_of(32);
+        self.tiles.filter(|_| match self.kv.shape().dtype {
+            KvDtype::Bf16 => self.arithmetic == AccumulationOrder::Amx && whole,
+            KvDtype::Int8 => true,
+        })
+    }
+
+    /// Maximum rows of a tile: as many as a matrix unit shares a load among, unless that leaves threads without a tile.
+    fn tile_rows(&self, threads: usize) -> usize {
+        let of_span = |span: &AttentionSpan<'_>| (span.num_rows * self.group()).div_ceil(ROWS);
+        let tiles = self.args.spans.iter().map(of_span).sum::<usize>() * self.args.layout.num_kv_heads;
+        let enough = threads == 1 || tiles >= TILES_PER_THREAD * threads;
+        if enough && self.matrix_unit().is_some() { ROWS } else { VECTOR_ROWS }
     }
 
     /// The output of one head of one row.
@@ -113,21 +128,14 @@ impl Call<'_> {
     }
 }
 
-/// The unit that multiplies bf16.
+/// The unit that multiplies.
 enum Unit {
-    /// Fused multiply-adds, on operands widened to f32.
+    /// Fused multiply-adds, on operands widened to f32; sums of integers.
     Vectors,
-    /// `vdpbf16ps`.
+    /// `vdpbf16ps`, for bf16.
     Pairs(AttentionPairs),
-    /// `TDPBF16PS`.
+    /// `TDPBF16PS`, `TDPBSSD`.
     Tiles(AttentionTiles),
-}
-
-impl Unit {
-    /// Whether queries and weights must be bf16.
-    fn is_narrow(&self) -> bool {
-        !matches!(self, Unit::Vectors)
-    }
 }
 
 /// A tile, or some of its splits: the unit of work of a thread.
@@ -190,6 +198,9 @@ pub fn attend_with_tiles(pool: Option<&Pool>, tiles: TilesProof, args: Attention
 /// Minimum rows of a tile for a matrix unit.
 const TILES_FROM_ROWS: usize = 5;
 
+/// Minimum tiles of [`ROWS`] rows for each thread; with fewer, tiles of half as many spread the work better.
+const TILES_PER_THREAD: usize = 4;
+
 fn run(pool: Option<&Pool>, call: Call<'_>) {
     check(&call);
     PLAN.with_borrow_mut(|plan| {
@@ -202,6 +213,7 @@ impl Plan {
     /// Cuts the spans into tiles, and expensive tiles, which would keep the other threads waiting, into runs of splits.
     fn make(&mut self, call: &Call<'_>, pool: Option<&Pool>) {
         let threads = pool.map_or(1, Pool::threads);
+        let tile_rows = call.tile_rows(threads);
         let node_of = |kv_head: usize| match pool.map(Pool::nodes) {
             Some(nodes) if nodes.len() > 1 => nodes.of(call.args.layout.num_kv_heads, kv_head) as u32,
             _ => 0,
@@ -213,8 +225,8 @@ impl Plan {
         for (index, span) in call.args.spans.iter().enumerate() {
             let rows = span.num_rows * call.group();
             for kv_head in 0..call.args.layout.num_kv_heads {
-                for first in (0..rows).step_by(ROWS) {
-                    let tile = Tile::new(call, index, kv_head, first..rows.min(first + ROWS));
+                for first in (0..rows).step_by(tile_rows) {
+                    let tile = Tile::new(call, index, kv_head, first..rows.min(first + tile_rows));
                     total += tile.cost();
                     self.tiles.push(tile);
                 }

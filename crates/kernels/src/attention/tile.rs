@@ -9,6 +9,7 @@
 //! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
 
 use super::int8::Ints;
+use super::matrix::Operands;
 use super::{Call, SPLIT, Unit};
 use crate::AttentionSpan;
 use crate::accumulation_order::AccumulationOrder;
@@ -19,8 +20,11 @@ use crate::spread::gather_lanes;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Maximum rows of a tile: one AMX tile, or two packs of 8.
-pub(super) const ROWS: usize = 16;
+/// Maximum rows of a tile: two AMX tiles, which share every load of keys and values.
+pub(crate) const ROWS: usize = 32;
+
+/// Maximum rows of a tile for vectors: two packs of 8.
+pub(super) const VECTOR_ROWS: usize = 16;
 
 /// Row stride of scratch memory in elements: not a power of two, so that a column of rows spreads over the cache's sets.
 pub(crate) const STRIDE: usize = MAX_HEAD_DIM + LANES;
@@ -81,15 +85,17 @@ impl Tile {
     }
 }
 
-/// Scratch of one thread: about 230 KiB, of which a tile with heads of 128 touches 40.
+/// Scratch of one thread: about 390 KiB, of which 16 rows with heads of 128 touch 40.
 #[repr(C, align(64))]
 pub(super) struct Scratch {
     /// Queries, rounded to bf16.
-    queries: [[f32; STRIDE]; ROWS],
+    queries: [[f32; STRIDE]; VECTOR_ROWS],
     /// Scores of a split, then weights.
     pub(super) scores: [[f32; STRIDE]; ROWS],
-    /// For AMX and `vdpbf16ps`: queries as bf16, then weights as bf16.
-    bf16: [[[u16; STRIDE]; ROWS]; 2],
+    /// For `vdpbf16ps`: queries as bf16, then weights as bf16.
+    bf16: [[[u16; STRIDE]; VECTOR_ROWS]; 2],
+    /// The same for a matrix unit.
+    pub(super) operands: Operands,
     /// Replaces queries, scores and weights for an int8 cache.
     pub(super) ints: Ints,
     /// Of latent attention: the values of a split, in the order of a page of values.
@@ -116,9 +122,10 @@ impl Sums {
 
 thread_local! {
     static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch {
-        queries: [[0.0; STRIDE]; ROWS],
+        queries: [[0.0; STRIDE]; VECTOR_ROWS],
         scores: [[0.0; STRIDE]; ROWS],
-        bf16: [[[0; STRIDE]; ROWS]; 2],
+        bf16: [[[0; STRIDE]; VECTOR_ROWS]; 2],
+        operands: Operands::zeroed(),
         ints: Ints::zeroed(),
         latents: Buffer::default(),
         split: Sums::zeroed(),
@@ -134,7 +141,7 @@ pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 /// State of a tile in progress.
 pub(super) struct Work<'a, S> {
     pub(super) simd: S,
-    /// The unit that multiplies bf16.
+    /// The unit that multiplies.
     pub(super) unit: &'a Unit,
     pub(super) call: &'a Call<'a>,
     pub(super) tile: &'a Tile,
@@ -172,13 +179,16 @@ impl<S: Simd> Work<'_, S> {
         if self.call.kv.shape().dtype == KvDtype::Int8 {
             return self.quantize_queries(scratch);
         }
+        if let Unit::Tiles(_) = self.unit {
+            return self.matrix_queries(scratch);
+        }
         for row in 0..self.rows() {
             let query = self.query(row);
             for (from, to) in query.as_chunks::<LANES>().0.iter().zip(scratch.queries[row].as_chunks_mut::<LANES>().0) {
                 // SAFETY: both are 16 numbers.
                 unsafe { self.simd.store(self.simd.round_bf16(self.simd.load(from.as_ptr())), to.as_mut_ptr()) };
             }
-            if self.unit.is_narrow() {
+            if let Unit::Pairs(_) = self.unit {
                 self.narrow(&scratch.queries[row][..head_dim], &mut scratch.bf16[0][row][..head_dim]);
             }
         }
@@ -203,6 +213,9 @@ impl<S: Simd> Work<'_, S> {
         if self.call.kv.shape().dtype == KvDtype::Int8 {
             return self.int8_split(scratch, start, &pages, &mut at);
         }
+        if let Unit::Tiles(tiles) = self.unit {
+            return self.matrix_split(tiles, scratch, start, &pages, &mut at);
+        }
         self.scores(scratch, &at, &pages);
         // A pass over all rows at a time: rows do not wait for each other, as passes over one row do.
         let seen = |row: usize| inside(&self.seen(row), start);
@@ -215,7 +228,7 @@ impl<S: Simd> Work<'_, S> {
         for row in 0..self.rows() {
             let (scores, max) = (&mut scratch.scores[row], scratch.split.max[row]);
             scratch.split.sum[row] = self.softmax(scores, max, seen(row), columns.clone());
-            if self.unit.is_narrow() {
+            if let Unit::Pairs(_) = self.unit {
                 let columns = columns.clone();
                 self.narrow(&scratch.scores[row][columns.clone()], &mut scratch.bf16[1][row][columns]);
             }
@@ -293,23 +306,6 @@ impl<S: Simd> Work<'_, S> {
     fn scores(&self, scratch: &mut Scratch, at: &[Page], pages: &Range<usize>) {
         let (head_dim, scale) = (self.call.args.layout.head_dim, self.call.args.rule.scale);
         let to = scratch.scores.as_mut_ptr().cast::<f32>();
-        if let Unit::Tiles(tiles) = self.unit {
-            for (page, at) in pages.clone().zip(&at[pages.clone()]) {
-                let queries = scratch.bf16[0].as_ptr().cast();
-                // SAFETY: as below; tiles are taken only for heads of whole steps.
-                unsafe { tiles.scores(queries, at.keys, head_dim / 32, to.add(page * VALUE_PAGE)) };
-            }
-            let scale = self.simd.splat(scale);
-            for row in &mut scratch.scores[..self.rows()] {
-                for chunk in row[pages.start * VALUE_PAGE..pages.end * VALUE_PAGE].as_chunks_mut::<LANES>().0 {
-                    // SAFETY: a chunk is 16 numbers.
-                    unsafe {
-                        self.simd.store(self.simd.mul(self.simd.load(chunk.as_ptr()), scale), chunk.as_mut_ptr())
-                    };
-                }
-            }
-            return;
-        }
         for page in pages.clone() {
             let (lines, ahead) = (at[page].keys, self.after_keys(at, pages, page));
             let (rows, columns, to) = (self.rows(), VALUE_PAGE / KEY_GROUP, to.wrapping_add(page * VALUE_PAGE));
@@ -392,16 +388,6 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     fn values(&self, scratch: &mut Scratch, at: &[Page], pages: &Range<usize>) {
         let width = self.call.args.layout.value_dim();
-        if let Unit::Tiles(tiles) = self.unit {
-            for first in (0..width).step_by(64) {
-                let weights = scratch.bf16[1].as_ptr().cast::<u16>().wrapping_add(pages.start * VALUE_PAGE);
-                let to = scratch.split.values.as_mut_ptr().cast::<f32>();
-                let (inside, wide) = (first * VALUE_PAGE * size_of::<u16>(), width - first >= 64);
-                // SAFETY: as below; values are a multiple of 32 wide, and there is a page.
-                unsafe { tiles.values(weights, &at[pages.clone()], inside, wide, to.add(first)) };
-            }
-            return;
-        }
         for row in &mut scratch.split.values[..self.rows()] {
             row[..width].fill(0.0);
         }

@@ -1,10 +1,10 @@
 //! Activations converted to a kernel's format, in memory that only grows.
 
-use super::{Format, Path};
+use super::{Format, Path, tiles};
 use crate::mem::Buffer;
 use crate::quant::{
-    Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, QuantLoops, SMALLEST_ACTIVATION, max_outliers, power,
-    quantize_by, round_to_bf16,
+    Digits, GROUP, INT8_GROUP, Outlier, PAIR, PEAK_LANES, PLANES, QUAD, QuantLoops, SMALLEST_ACTIVATION, max_outliers,
+    power, quantize_by, round_to_bf16,
 };
 use crate::threads::{Pool, share};
 use std::ops::Range;
@@ -163,7 +163,7 @@ pub(crate) struct PrepareRows<'a> {
 
 /// The same destinations, shared by threads that convert different rows.
 struct Pointers(*mut u8, *mut f32, *mut Outlier, *mut u32, *mut u16, *mut f32);
-// SAFETY: `Scratch::prepare` hands every row to exactly one thread.
+// SAFETY: `Scratch::prepare` hands every number to exactly one thread.
 unsafe impl Sync for Pointers {}
 
 impl Scratch {
@@ -199,22 +199,25 @@ impl Scratch {
             self.shifted.as_mut_ptr(),
         );
         let to = &to;
-        let convert = |part: usize, rows: Range<usize>| {
+        // Columns are all of a row, but for bf16, where the last ones are followed by the padding.
+        let convert = |part: usize, rows: Range<usize>, columns: Range<usize>| {
+            let skipped = columns.start * size_of::<u16>();
+            let stride_of_part = if columns.end == width { stride - skipped } else { columns.len() * size_of::<u16>() };
             for row in rows {
                 let (at, exponents) = (if scaled_rows > 0 { row } else { 0 }, exponents(row));
-                let x = &x[row * width..][..width];
-                // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and has scratch of its own.
+                let x = &x[row * width..][columns.clone()];
+                // SAFETY: the buffers hold `rows` rows, each part covers numbers of its own, and has scratch of its own.
                 unsafe {
-                    let (bytes, scales) = (to.0.add(row * stride), to.1.add(at));
+                    let (bytes, scales) = (to.0.add(row * stride + skipped), to.1.add(at));
                     let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
                     let (peaks, shifted) = (to.4.add(part * quads), to.5.add(part * shifted));
                     path.prepare(PrepareRows {
                         format,
                         x,
                         exponents,
-                        width,
+                        width: x.len(),
                         bytes,
-                        stride,
+                        stride: stride_of_part,
                         scales,
                         outliers,
                         counts,
@@ -225,11 +228,15 @@ impl Scratch {
             }
         };
         if rows == 1 || x.len() < PARALLEL_FROM {
-            convert(0, 0..rows);
+            convert(0, 0..rows, 0..width);
+        } else if format == Format::TileBf16 {
+            // A gate's results are in the cache of the thread whose cell they are: 16 columns for each pair.
+            let columns = |pairs: Range<usize>| pairs.start * PAIR / 2..(pairs.end * PAIR / 2).min(width);
+            tiles::spread(pool, rows, width.div_ceil(PAIR / 2), &|rows, pairs| convert(0, rows, columns(pairs)));
         } else {
             // One part per thread, claimed by any.
             let parts = pool.threads();
-            pool.tasks(parts, &|part| convert(part, share(rows, parts, part)));
+            pool.tasks(parts, &|part| convert(part, share(rows, parts, part), 0..width));
         }
         Activations {
             bytes: &self.rows[..padded * stride],

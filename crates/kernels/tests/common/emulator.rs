@@ -31,6 +31,8 @@ thread_local! {
 pub(crate) struct Counts {
     pub(crate) configurations: usize,
     pub(crate) loads: usize,
+    /// Bytes that they loaded.
+    pub(crate) bytes: usize,
     pub(crate) stores: usize,
     /// Products of two tiles.
     pub(crate) products: usize,
@@ -38,7 +40,7 @@ pub(crate) struct Counts {
 
 thread_local! {
     static COUNTS: Cell<Counts> = const {
-        Cell::new(Counts { configurations: 0, loads: 0, stores: 0, products: 0 })
+        Cell::new(Counts { configurations: 0, loads: 0, bytes: 0, stores: 0, products: 0 })
     };
 }
 
@@ -257,7 +259,10 @@ impl State {
     unsafe fn load(&mut self, number: usize, address: usize, stride: usize) {
         *self.tile(number) = [[0; ROW_BYTES]; ROWS];
         let (rows, bytes) = (usize::from(self.rows[number]), usize::from(self.row_bytes[number]));
-        count(|counts| counts.loads += 1);
+        count(|counts| {
+            counts.loads += 1;
+            counts.bytes += rows * bytes;
+        });
         for (row, to) in self.tiles[number][..rows].iter_mut().enumerate() {
             let from = address.wrapping_add(row.wrapping_mul(stride)) as *const u8;
             // SAFETY: the caller's promise.

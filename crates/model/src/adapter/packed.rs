@@ -6,7 +6,7 @@ use crate::config::{AttentionGate, FeedForward, FusedProjections, LayerConfig, M
 use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
-use kernels::{Backend, LowRank, LowRankShape, LowRankSource};
+use kernels::{Backend, DefaultFloats, LowRank, LowRankShape, LowRankSource};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -128,6 +128,7 @@ impl AdapterPacker {
 
     /// Fails where memory ends. Cost: some nanoseconds a weight.
     pub fn pack(&self, adapter: &Adapter) -> Result<PackedAdapter, LoadError> {
+        let _floats = DefaultFloats::enter();
         (self.0)(adapter)
     }
 }

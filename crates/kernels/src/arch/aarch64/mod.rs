@@ -64,6 +64,25 @@ pub(crate) fn path(isa: Isa, kind: Kind) -> Option<Path> {
     }
 }
 
+/// Of FPCR: to nearest, denormals kept, exceptions masked.
+pub(crate) const DEFAULT_FLOATS: u64 = 0;
+/// The same, but rounds up and flushes denormals to zero.
+pub(crate) const ODD_FLOATS: u64 = 1 << 24 | 1 << 22;
+
+/// FPCR of this thread.
+pub(crate) fn float_control() -> u64 {
+    let control;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) control, options(nostack, nomem, preserves_flags)) };
+    control
+}
+
+/// Sets FPCR of this thread.
+pub(crate) fn set_float_control(control: u64) {
+    // SAFETY: `control` is one of the constants above or was read from the register.
+    unsafe { std::arch::asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };
+}
+
 /// Runs `kernel` with the best vectors at or below `isa` that this CPU has.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {

@@ -90,6 +90,26 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     kernel.define()
 }
 
+/// Of MXCSR: to nearest, denormals kept, exceptions masked.
+pub(crate) const DEFAULT_FLOATS: u64 = 0x1f80;
+/// The same, but rounds up and flushes denormals to zero, as operands and as results.
+pub(crate) const ODD_FLOATS: u64 = 0xdfc0;
+
+/// MXCSR of this thread without the flags of what has happened.
+pub(crate) fn float_control() -> u64 {
+    let mut register = 0u32;
+    // SAFETY: writes four bytes.
+    unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut register, options(nostack, preserves_flags)) };
+    u64::from(register & 0xffc0)
+}
+
+/// Sets MXCSR of this thread.
+pub(crate) fn set_float_control(control: u64) {
+    let register = control as u32;
+    // SAFETY: `control` is one of the constants above or was read from the register.
+    unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack, preserves_flags)) };
+}
+
 /// Prefetches a line into the nearest cache; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {

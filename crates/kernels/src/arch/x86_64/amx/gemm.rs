@@ -18,7 +18,7 @@ use super::groups::{Folds, Last, Waiting, add_by_ratio};
 use super::heavy::Heavy;
 use super::multiply::{SUMS_STRIDE, TileBlock, bf16_one, bf16_two, int8_one, int8_two};
 use super::plan::{BLOCK_ROWS, BLOCK_SUMS, Cut, GROUP_STEPS, SUMS_BYTES, UNPACKED_BYTES, Visit};
-use super::unpack;
+use super::unpack::{self, Part};
 use crate::gemm::{Lists, Product, Sums};
 use crate::mem::Buffer;
 use crate::quant::{INT8_GROUP, Levels, PAIR, PackedMatrix, Ratios, TILE, WeightClass};
@@ -53,9 +53,9 @@ impl Way {
     }
 }
 
-/// A K block of unpacked tiles.
+/// Two K blocks of unpacked tiles: one is multiplied, the next one unpacked.
 #[repr(C, align(64))]
-struct Unpacked([u8; UNPACKED_BYTES]);
+struct Unpacked([[u8; UNPACKED_BYTES]; 2]);
 
 /// Memory of a thread's panels.
 #[derive(Default)]
@@ -63,6 +63,7 @@ struct Memory {
     /// [`SUMS_BYTES`], once tiles are used.
     sums: Buffer<u32>,
     heavy: Heavy,
+    parts: Vec<Part>,
 }
 
 thread_local! {
@@ -79,15 +80,17 @@ pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
     let mut unpacked = MaybeUninit::<Unpacked>::uninit();
     let mut ungated = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
     let ungated = ungated.as_mut_ptr().cast();
-    MEMORY.with_borrow_mut(|Memory { sums, heavy }| {
+    MEMORY.with_borrow_mut(|Memory { sums, heavy, parts }| {
         sums.reserve(SUMS_BYTES / size_of::<u32>()).expect("memory for the sums of a panel");
         let (sums, unpacked) = (sums.as_mut_ptr(), unpacked.as_mut_ptr().cast());
         for rows in cut.panels(rows) {
             heavy.find(product, rows.clone());
-            let heavy = &mut *heavy;
+            let (heavy, parts) = (&mut *heavy, &mut *parts);
             Panel {
                 _proof: proof,
                 heavy,
+                parts,
+                next_part: 0,
                 product,
                 way,
                 rows,
@@ -112,7 +115,11 @@ struct Panel<'a> {
     rows: Range<usize>,
     /// `[pairs of a group][blocks][32 rows][32]`; of two digits `[2 strips][32 rows][high, low]` in each block.
     sums: *mut u32,
+    /// Two of [`UNPACKED_BYTES`], for visits in turn.
     unpacked: *mut u8,
+    /// What there is to unpack for the next visit, and how much of it is.
+    parts: &'a mut Vec<Part>,
+    next_part: usize,
     folds: Folds<'a>,
 }
 
@@ -126,11 +133,13 @@ struct Rows {
 
 impl<'a> Panel<'a> {
     fn run(&mut self, cut: Cut, pairs: Range<usize>) {
-        let mut visits = cut.visits(pairs).peekable();
-        while let Some(visit) = visits.next() {
-            let halves = self.rows.len().div_ceil(BLOCK_ROWS) * self.halves(&visit);
-            let mut ahead = Ahead::of(self.product.w, visits.peek(), halves);
-            let tiles = self.tiles(&visit);
+        let mut visits = cut.visits(pairs).enumerate().peekable();
+        self.unpack_for(visits.peek());
+        while let Some((turn, visit)) = visits.next() {
+            let halves = self.rows.len().div_ceil(BLOCK_ROWS) * 2 * visit.steps.len();
+            let mut ahead = Ahead::of(self.product.w, visits.peek().map(|(_, next)| next), halves);
+            let tiles = self.tiles(turn, &visit);
+            self.unpack_for(visits.peek());
             for first in self.rows.clone().step_by(BLOCK_ROWS) {
                 let rows = self.rows_at(&visit, first, tiles, &mut ahead);
                 if visit.last {
@@ -151,21 +160,34 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Half steps of a block of rows.
-    fn halves(&self, visit: &Visit) -> usize {
-        visit.steps.len() * if self.way == Way::Digits { 4 } else { 2 }
+    fn steps(&self, visit: &Visit) -> &'a [u8] {
+        let w = self.product.w;
+        &w.pair(visit.pair).1[visit.steps.start * w.step_bytes()..visit.steps.end * w.step_bytes()]
+    }
+
+    /// What the next visit, in its turn, has to have unpacked.
+    fn unpack_for(&mut self, next: Option<&(usize, Visit)>) {
+        self.parts.clear();
+        self.next_part = 0;
+        if let (Some((turn, visit)), Way::Digits) = (next, self.way) {
+            let to = self.unpacked.wrapping_add(turn % 2 * UNPACKED_BYTES);
+            self.parts.extend(unpack::parts(self.steps(visit), to));
+        }
     }
 
     /// The tiles of a visit, unpacked if they have to be.
-    fn tiles(&self, visit: &Visit) -> *const u8 {
-        let w = self.product.w;
-        let from = &w.pair(visit.pair).1[visit.steps.start * w.step_bytes()..visit.steps.end * w.step_bytes()];
+    fn tiles(&self, turn: usize, visit: &Visit) -> *const u8 {
+        let from = self.steps(visit);
         // SAFETY: a K block has room, and there is a proof of the vectors.
         unsafe {
             match self.way {
                 Way::Stored | Way::Groups => return from.as_ptr(),
                 Way::Whole => unpack::whole(from, self.unpacked),
-                Way::Digits => unpack::digits(from, w.levels().table(), self.unpacked),
+                Way::Digits => {
+                    let levels = self.product.w.levels().table();
+                    self.parts[self.next_part..].iter().for_each(|&part| unpack::digits(part, levels));
+                    return self.unpacked.wrapping_add(turn % 2 * UNPACKED_BYTES);
+                }
             }
         }
         self.unpacked
@@ -186,7 +208,7 @@ impl<'a> Panel<'a> {
             before: if visit.first { null() } else { sums },
             to: sums,
             to_stride: SUMS_STRIDE,
-            ahead: ahead.next(self.halves(visit)),
+            ahead: ahead.next(2 * steps),
             lines: ahead.lines,
         };
         Rows { first, count: BLOCK_ROWS.min(self.rows.end - first), sums, block }
@@ -227,9 +249,13 @@ impl<'a> Panel<'a> {
             unsafe {
                 let before = if visit.first { null() } else { rows.block.before.add(at) };
                 let tiles = rows.block.tiles.add(strip * visit.steps.len() * 2 * TILE);
-                let ahead = rows.block.ahead.wrapping_add(strip * visit.steps.len() * 2 * rows.block.lines * 64);
-                let block = TileBlock { before, to: rows.sums.add(at), tiles, ahead, ..rows.block };
-                if rows.count > 16 { int8_two(block) } else { int8_one(block) }
+                let block = TileBlock { before, to: rows.sums.add(at), tiles, ..rows.block };
+                if rows.count > 16 {
+                    let (parts, levels) = (&self.parts[self.next_part..], self.product.w.levels().table());
+                    self.next_part += unpack::multiply_beside(block, parts, levels);
+                } else {
+                    int8_one(block);
+                }
             }
         }
         if visit.last {

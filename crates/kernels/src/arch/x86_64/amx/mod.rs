@@ -30,35 +30,43 @@ struct TileConfig {
 /// context switch.
 struct Tiles {
     _proof: Amx,
-    /// Rows of each register; zeros before the first configuration.
-    rows: [u8; COUNT],
+    /// Rows of each register, and bytes of a row; zeros before the first configuration.
+    shapes: [(u8, u8); COUNT],
 }
 
 impl Tiles {
     /// Tiles without a configuration.
     fn new(proof: Amx) -> Tiles {
-        Tiles { _proof: proof, rows: [0; COUNT] }
+        Tiles { _proof: proof, shapes: [(0, 0); COUNT] }
     }
 
-    /// Sets the rows of each register, 1 to 16; discards their contents if the configuration changes.
+    /// Sets the rows of each register, 1 to 16 of 64 bytes; discards their contents if the configuration changes.
     #[inline]
     fn configure(&mut self, rows: [u8; COUNT]) {
-        if self.rows == rows {
+        self.shape(rows.map(|rows| (rows, 64)));
+    }
+
+    /// The same with rows of any number of lanes.
+    #[inline]
+    fn shape(&mut self, shapes: [(u8, u8); COUNT]) {
+        if self.shapes == shapes {
             return;
         }
-        assert!(rows.iter().all(|rows| (1..=16).contains(rows)), "{rows:?}");
+        let valid = |&(rows, bytes): &(u8, u8)| (1..=16).contains(&rows) && (4..=64).contains(&bytes);
+        assert!(shapes.iter().all(valid), "{shapes:?}");
         let mut config = TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        config.row_bytes[..COUNT].fill(64);
-        config.rows[..COUNT].copy_from_slice(&rows);
+        for (register, (rows, bytes)) in shapes.into_iter().enumerate() {
+            (config.rows[register], config.row_bytes[register]) = (rows, bytes.into());
+        }
         // SAFETY: the proof says that tile instructions work; the operand is 64 bytes of a valid configuration.
         unsafe { asm!("ldtilecfg [{config}]", config = in(reg) &config, options(nostack, readonly)) };
-        self.rows = rows;
+        self.shapes = shapes;
     }
 }
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        if self.rows != [0; COUNT] {
+        if self.shapes != [(0, 0); COUNT] {
             // SAFETY: as in `configure`.
             unsafe { asm!("tilerelease", options(nostack, nomem)) };
         }

@@ -1,6 +1,9 @@
-//! Int4 weights as int8 tiles, a K block at a time: `ratio * level` where that fits int8, else two digits of it.
+//! Int4 weights as int8 tiles, a K block at a time: `ratio * level` where that fits int8, else two digits of it. These take
+//! some 280 cycles a step of a pair, so they are made in [`Part`]s beside the products of the K block before.
 
+use super::multiply::TileBlock;
 use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// Unpacks int4 steps of even levels and ratios up to 15 to int8 tiles of `ratio * q`, `[steps][2]`.
@@ -41,40 +44,126 @@ pub(super) unsafe fn whole(steps: &[u8], to: *mut u8) {
     }
 }
 
-/// Unpacks int4 steps of any levels and ratios to two int8 tiles each, `[2 strips][steps][high, low]`:
+/// Half a tile of each digit, to be unpacked.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Part {
+    ratios: *const u8,
+    codes: *const u8,
+    to: *mut u8,
+}
+
+/// The parts that unpack int4 steps of any levels and ratios to two int8 tiles each, `[2 strips][steps][high, low]`:
 /// `ratio * level = 256 * high + low`, with low digits in -128..=127. The product has 14 bits, so high ones are in
-/// -32..=32.
+/// -32..=32. `to` has room for the steps and is aligned to 64.
+pub(super) fn parts(steps: &[u8], to: *mut u8) -> impl Iterator<Item = Part> {
+    let steps = steps.chunks_exact(WeightClass::Int4.step_bytes());
+    let strip = steps.len() * 2 * TILE;
+    steps.enumerate().flat_map(move |(step, from)| {
+        // Strip `part / 2`, group `part % 2`. A step is 64 ratios and two tiles of 512 bytes.
+        (0..4).map(move |part| Part {
+            ratios: from[part * 16..].as_ptr(),
+            codes: from[INT4_RATIOS + part * (INT4_TILE / 2)..].as_ptr(),
+            to: to.wrapping_add(part / 2 * strip + step * 2 * TILE + part % 2 * (TILE / 2)),
+        })
+    })
+}
+
+/// Unpacks a part.
 ///
 /// # Safety
-/// `to` has room for the steps, aligned to 64; the CPU has AVX-512.
+/// It is of [`parts`], whose memory is there; the CPU has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn digits(steps: &[u8], levels: &[i8; 16], to: *mut u8) {
+pub(super) unsafe fn digits(Part { ratios: from, codes, to }: Part, levels: &[i8; 16]) {
     // SAFETY: 16 bytes.
     let levels = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(levels.as_ptr().cast()) });
     let nibble = _mm512_set1_epi8(15);
-    let steps = steps.chunks_exact(WeightClass::Int4.step_bytes());
-    let strip = steps.len() * 2 * TILE;
-    for (step, from) in steps.enumerate() {
-        for part in 0..4 {
-            // Strip `part / 2`, group `part % 2`: half a tile of each digit.
-            // SAFETY: a step is 64 ratios and two tiles of 512 bytes, and becomes four of 1024.
-            unsafe {
-                let ratios = ratios(from.as_ptr().add(part * 16));
-                let from = from.as_ptr().add(INT4_RATIOS + part * (INT4_TILE / 2));
-                let to = to.add(part / 2 * strip + step * 2 * TILE + part % 2 * (TILE / 2));
-                for line in 0..4 {
-                    let packed = _mm512_loadu_si512(from.add(line * 64).cast());
-                    for (quad, codes) in [packed, _mm512_srli_epi16::<4>(packed)].into_iter().enumerate() {
-                        let level = _mm512_shuffle_epi8(levels, _mm512_and_si512(codes, nibble));
-                        let (high, low) = two_digits(level, ratios);
-                        let to = to.add((line * 2 + quad) * 64);
-                        _mm512_store_si512(to.cast(), high);
-                        _mm512_store_si512(to.add(TILE).cast(), low);
-                    }
-                }
+    // SAFETY: the caller's promise: 16 ratios, four lines, and eight of each digit.
+    unsafe {
+        let ratios = ratios(from);
+        for line in 0..4 {
+            let packed = _mm512_loadu_si512(codes.add(line * 64).cast());
+            for (quad, codes) in [packed, _mm512_srli_epi16::<4>(packed)].into_iter().enumerate() {
+                let level = _mm512_shuffle_epi8(levels, _mm512_and_si512(codes, nibble));
+                let (high, low) = two_digits(level, ratios);
+                let to = to.add((line * 2 + quad) * 64);
+                _mm512_store_si512(to.cast(), high);
+                _mm512_store_si512(to.add(TILE).cast(), low);
             }
         }
     }
+}
+
+/// Bytes from codes to those whose prefetch they make: a K block.
+const AHEAD: usize = 8 * WeightClass::Int4.step_bytes();
+
+/// The instructions of [`digits`] for a line: `$codes` become levels, these two digits.
+#[rustfmt::skip]
+macro_rules! quad {
+    ($codes:literal, $at:literal) => {
+        concat!(
+            "vpandq {", $codes, "}, {", $codes, "}, {nibble}\nvpshufb {", $codes, "}, {levels}, {", $codes, "}\n",
+            "vpsllw {even}, {", $codes, "}, 8\nvpsraw {even}, {even}, 8\nvpmullw {even}, {even}, {ratios}\n",
+            "vpsraw {", $codes, "}, {", $codes, "}, 8\nvpmullw {", $codes, "}, {", $codes, "}, {ratios}\n",
+            "vpsllw {low}, {", $codes, "}, 8\nvpblendmb {low}{{{odd_bytes}}}, {even}, {low}\n",
+            "vmovdqa64 zmmword ptr [{q} + 128*\\i + ", $at, " + 1024], {low}\n",
+            "vpaddw {even}, {even}, {half}\nvpsrlw {even}, {even}, 8\nvpaddw {", $codes, "}, {", $codes, "}, {half}\n",
+            "vpblendmb {even}{{{odd_bytes}}}, {even}, {", $codes, "}\n",
+            "vmovdqa64 zmmword ptr [{q} + 128*\\i + ", $at, "], {even}\n",
+        )
+    };
+}
+
+/// [`int8_two`](super::multiply::int8_two) for two digits, with [`digits`] of a part beside the products of each step, as
+/// long as there are parts; returns how many it unpacked.
+///
+/// # Safety
+/// As for both; `block.to` is `[32][32]`.
+#[rustfmt::skip]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn multiply_beside(block: TileBlock, parts: &[Part], levels: &[i8; 16]) -> usize {
+    let parts = &parts[..parts.len().min(block.steps)];
+    // SAFETY: the caller's promise; every register used is declared; prefetching past the end is harmless.
+    unsafe {
+        asm!(
+            "test {c}, {c}", "jnz 3f",
+            "tilezero tmm4", "tilezero tmm5", "tilezero tmm6", "tilezero tmm7", "jmp 2f",
+            "3:",
+            "tileloadd tmm4, [{c} + {line}*2]", "tileloadd tmm5, [{c} + {line}*2 + 64]",
+            "tileloadd tmm6, [{c} + {line}*2 + 2048]", "tileloadd tmm7, [{c} + {line}*2 + 2112]",
+            "2:",
+            "tileloadd tmm0, [{x0} + {x_stride}*1]", "tileloadd tmm2, [{w} + {line}*1]", "tdpbssd tmm4, tmm0, tmm2",
+            "tileloadd tmm3, [{w} + {line}*1 + 1024]", "tdpbssd tmm5, tmm0, tmm3",
+            "tileloadd tmm1, [{x1} + {x_stride}*1]", "tdpbssd tmm6, tmm1, tmm2", "tdpbssd tmm7, tmm1, tmm3",
+            "cmp {part}, {end}", "je 4f",
+            "mov {c}, [{part}]", "vpmovsxbd {ratios}, xmmword ptr [{c}]", "vpslld {even}, {ratios}, 16",
+            "vpblendmw {ratios}{{{odd_words}}}, {ratios}, {even}",
+            "mov {c}, [{part} + 8]", "mov {q}, [{part} + 16]", "add {part}, {part_bytes}",
+            ".irp i, 0, 1, 2, 3",
+            "prefetcht1 [{c} + 64*\\i + {ahead}]",
+            "vmovdqu64 {codes}, zmmword ptr [{c} + 64*\\i]", "vpsrlw {more}, {codes}, 4",
+            quad!("codes", "0"), quad!("more", "64"),
+            ".endr",
+            "4:",
+            "add {x0}, 64", "add {x1}, 64", "add {w}, 2048", "dec {steps}", "jnz 2b",
+            "tilestored [{to} + {line}*2], tmm4", "tilestored [{to} + {line}*2 + 64], tmm5",
+            "tilestored [{to} + {line}*2 + 2048], tmm6", "tilestored [{to} + {line}*2 + 2112], tmm7",
+            x0 = inout(reg) block.x => _, x1 = inout(reg) block.x.add(16 * block.x_stride) => _,
+            x_stride = in(reg) block.x_stride, w = inout(reg) block.tiles => _, line = in(reg) 64usize,
+            c = inout(reg) block.before => _, to = in(reg) block.to, steps = inout(reg) block.steps => _,
+            part = inout(reg) parts.as_ptr() => _, end = in(reg) parts.as_ptr_range().end, q = out(reg) _,
+            part_bytes = const size_of::<Part>(), ahead = const AHEAD,
+            levels = in(zmm_reg) _mm512_broadcast_i32x4(_mm_loadu_si128(levels.as_ptr().cast())),
+            nibble = in(zmm_reg) _mm512_set1_epi8(15), half = in(zmm_reg) _mm512_set1_epi16(128),
+            odd_words = in(kreg) ODD_WORDS, odd_bytes = in(kreg) ODD_BYTES,
+            ratios = out(zmm_reg) _, codes = out(zmm_reg) _, more = out(zmm_reg) _, even = out(zmm_reg) _,
+            low = out(zmm_reg) _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        );
+    }
+    parts.len()
 }
 
 const ODD_WORDS: __mmask32 = 0xaaaa_aaaa;
