@@ -58,7 +58,8 @@ fn figures() -> Result<Vec<Figure>, String> {
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
         // AArch64 (1,800) and tiles that reach the peak (1,500) are what 235,000 had no room for.
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 240_000 },
+        // 240,000 until attention had kernels for tiles and a lost device a standby.
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 241_000 },
         // A device that is lost while requests are open (150) is what 8,750 had no room for.
         Figure { name: "code of engine", value: code("engine")?, limit: 8_900 },
         Figure { name: "code of server", value: code("server")?, limit: 12_900 },
