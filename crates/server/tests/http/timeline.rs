@@ -224,7 +224,7 @@ fn every_second_of_waiting_has_an_owner_in_the_metrics() {
     let page = host.get("/metrics").text().to_owned();
     for (owned, histogram, owners) in [
         ("twostroke_ttft_seconds_total", "twostroke_time_to_first_token_seconds_sum", 16),
-        ("twostroke_itl_seconds_total", "twostroke_inter_token_latency_seconds_sum", 12),
+        ("twostroke_itl_seconds_total", "twostroke_inter_token_latency_seconds_sum", 13),
     ] {
         let parts = page.lines().filter(|line| line.starts_with(&format!("{owned}{{owner=\"")));
         let parts: Vec<f64> = parts.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
