@@ -3,20 +3,20 @@
 use crate::forward::Forward;
 use checkpoint::LoadError;
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// What goes on where the device is lost: the same model from the same weights, with as many rows, blocks, slots of states and
 /// places for logits, and with the same adapters in their slots. Loaded when it is asked for, once for each device that
 /// is lost, on a thread of its own: the thread that computes is pinned to a core, and so would be what it begins.
 pub struct Standby {
-    ask: Sender<()>,
+    ask: SyncSender<()>,
     loaded: Receiver<Result<Box<dyn Forward>, LoadError>>,
 }
 
 impl Standby {
     /// Starts the thread, which sleeps. Called where no thread is pinned.
     pub fn new(mut load: impl FnMut() -> Result<Box<dyn Forward>, LoadError> + Send + 'static) -> io::Result<Standby> {
-        let ((ask, asked), (give, loaded)) = (channel(), channel());
+        let ((ask, asked), (give, loaded)) = (sync_channel(1), sync_channel(1));
         let run = move || asked.into_iter().take_while(|()| give.send(load()).is_ok()).for_each(drop);
         std::thread::Builder::new().name("standby".into()).spawn(run)?;
         Ok(Standby { ask, loaded })
