@@ -3,8 +3,8 @@
 //!
 //! A step that fails costs no other request anything. Rows that panic are computed again in halves, which changes no
 //! bit of any other row, until the one sequence is found that fails alone; its request ends. A failure around the rows
-//! abandons the plan. Only where the scheduler itself may be inconsistent is everything reset. A lost device fails every
-//! pass: all that is open goes on with another (moving.rs), or ends.
+//! abandons the plan. Only where the scheduler itself may be inconsistent is everything reset. A lost device fails
+//! every pass: all that is open goes on with another (moving.rs), or ends.
 
 mod compute;
 mod deliver;

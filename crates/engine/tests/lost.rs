@@ -1,5 +1,5 @@
-//! A lost device costs no answer: all that was open goes on with the standby, with the same bits. Without one it ends with
-//! one clear error.
+//! A lost device costs no answer: all that was open goes on with the standby, with the same bits. Without one it ends
+//! with one clear error.
 
 use crate::common;
 use crate::sick::{Illness, Sick};

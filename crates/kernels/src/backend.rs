@@ -7,8 +7,8 @@
 //!         submit                    the host has enqueued everything
 //!         wait, read                the blocking calls; `read` copies f32 rows to the host, `write` copies them back
 //! ```
-//! The calls of the last two lines, and [`Device::read_block`] and [`Device::read_state`], are the doors: only they return
-//! a [`DeviceError`], and on a lost device each does, from then on. An operation on a lost device does nothing.
+//! The calls of the last two lines, and [`Device::read_block`] and [`Device::read_state`], are the doors: only they
+//! return a [`DeviceError`], and on a lost device each does, from then on. An operation on a lost device does nothing.
 //!
 //! Operations take device rows and a row count, never host memory, and take effect in the order of the calls. A device
 //! may queue them and compute later; a CPU computes each immediately, and `wait` is a no-op.
@@ -292,8 +292,8 @@ pub trait Backend: Device {
     /// is that of [`Routing`](crate::Routing).
     fn route(&self, logits: &Self::Rows, bias: Option<&Self::Vector>, rows: usize, routes: &mut Self::Routes);
 
-    /// Number of rows routed to an expert; 0 on a lost device, which the next door reports. A device synchronizes here: once
-    /// a layer, for all experts together.
+    /// Number of rows routed to an expert; 0 on a lost device, which the next door reports. A device synchronizes here:
+    /// once a layer, for all experts together.
     fn num_routed(&self, routes: &Self::Routes, expert: usize) -> usize;
 
     /// Copies the rows of `from` routed to an expert, in rising order, to the first rows of `out`; `width` elements each.

@@ -1,13 +1,14 @@
 //! How a thread computes with floats, as every bit presumes it: to nearest, denormals kept, exceptions masked.
 //!
 //! It is a register of the thread that new threads inherit. A host process may have another: a library built with
-//! `-ffast-math` makes the thread that loads it flush denormals, and some programs round up or down. So this crate's own
-//! threads set it when they start, and what a host calls enters it and restores the host's on return.
+//! `-ffast-math` makes the thread that loads it flush denormals, and some programs round up or down. So this crate's
+//! own threads set it when they start, and what a host calls enters it and restores the host's on return.
 
 use crate::arch::native;
 use std::marker::PhantomData;
 
-/// The calling thread computes as presumed until this is dropped; then as before. Costs a few cycles where it did so anyway.
+/// The calling thread computes as presumed until this is dropped; then as before. Costs a few cycles where it did so
+/// anyway.
 #[must_use = "the state lasts as long as this"]
 pub struct DefaultFloats {
     before: u64,

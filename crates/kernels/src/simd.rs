@@ -208,8 +208,8 @@ pub(crate) trait Simd: Copy {
     /// 64 readable bytes.
     unsafe fn load_values(self, from: *const u8) -> Self::Values;
     /// Per lane: `sums` plus four products, of the bytes of `digits`, each at most 127, and the lane's signed bytes of
-    /// values. Correct only once digits are joined, and if the weights since [`Simd::values_start`] sum to the value given
-    /// there.
+    /// values. Correct only once digits are joined, and if the weights since [`Simd::values_start`] sum to the value
+    /// given there.
     fn dot_values(self, sums: Self::I, digits: u32, values: Self::Values) -> Self::I;
     /// `a + b`, modulo 2^32.
     fn add_ints(self, a: Self::I, b: Self::I) -> Self::I;

@@ -162,8 +162,8 @@ impl Pool {
     }
 
     /// Pins the calling thread to the core reserved for thread 0, and starts counting its lost time. For a thread that
-    /// only calls [`Pool::run`], which computes with [`DefaultFloats`] from now on; not automatic, because threads that it
-    /// starts later would inherit the mask.
+    /// only calls [`Pool::run`], which computes with [`DefaultFloats`] from now on; not automatic, because threads that
+    /// it starts later would inherit the mask.
     pub fn pin_caller(&self) {
         DefaultFloats::keep();
         if let Some(&cpu) = self.cpus.first() {

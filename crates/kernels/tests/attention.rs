@@ -346,7 +346,8 @@ mod tiles_of_attention {
         assert!(Amx::detect().is_some() || products > 0, "no product was executed: this was not the tile path");
     }
 
-    /// Of one token to four tiles and one row more, of chunks that begin anywhere, after rows full of NaN in the same memory.
+    /// Of one token to four tiles and one row more, of chunks that begin anywhere, after rows full of NaN in the same
+    /// memory.
     #[test]
     fn every_row_count_has_the_bits_of_the_definition() {
         let Some(amx) = tiles() else { return };

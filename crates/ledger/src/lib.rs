@@ -329,8 +329,8 @@ impl Ledger {
         self.waits.begin(account, lead);
     }
 
-    /// Everything goes on with another device, which began to take over at `since` and has nothing of what was computed:
-    /// all requests are back in the queue, and the time is [`Owner::Transfer`]'s.
+    /// Everything goes on with another device, which began to take over at `since` and has nothing of what was
+    /// computed: all requests are back in the queue, and the time is [`Owner::Transfer`]'s.
     pub fn moved(&mut self, since: Nanos, now: Nanos) {
         self.advance(since);
         self.clocks.moving += now.since(self.now).0;

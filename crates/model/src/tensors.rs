@@ -1429,8 +1429,8 @@ impl<'c> Tensors<'c> {
     }
 }
 
-/// Int8 instead of int4. The class of [`WideParts`], and of matrices of single heads: with 4 bits their few inputs would be
-/// a group or two.
+/// Int8 instead of int4. The class of [`WideParts`], and of matrices of single heads: with 4 bits their few inputs
+/// would be a group or two.
 pub(crate) fn wider_than_int4(class: WeightClass) -> WeightClass {
     if class == WeightClass::Int4 { WeightClass::Int8 } else { class }
 }

@@ -31,7 +31,8 @@ fn a_pass_reads_the_experts_that_its_rows_go_to() {
 #[test]
 fn what_an_int4_model_holds_in_int8() {
     let (hidden, mlp) = (64, 96);
-    // Of three layers: keys and values that queries share, o of narrow models, the first layer's down, the last one's MLP.
+    // Of three layers: keys and values that queries share, o of narrow models, the first layer's down, the last one's
+    // MLP.
     for (family, hidden, kv_heads, wanted) in [
         ("llama", hidden, 2, 3 * (2 * 32 * hidden + 64 * hidden) + 4 * mlp * hidden),
         ("llama", hidden, 4, 3 * 64 * hidden + 4 * mlp * hidden),

@@ -109,7 +109,8 @@ impl Views {
         self.recent.step(record)
     }
 
-    /// Everything goes on with another device. What was known of the rates and the steps of the first is not true of it.
+    /// Everything goes on with another device. What was known of the rates and the steps of the first is not true of
+    /// it.
     pub fn moved(&mut self, since: Nanos, now: Nanos) {
         self.accounts.moved(since, now);
         (self.peaks, self.calibration) = (None, None);

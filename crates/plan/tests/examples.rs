@@ -66,8 +66,8 @@ fn a_known_model_is_counted_by_its_shape() {
     assert_eq!(demands.kv_bytes_per_token, 2 * 32 * 8 * 128 * 2);
     // int8 has two scales of 4 bytes for each head besides.
     assert_eq!(shape.demands(WeightClass::Int8, KvDtype::Int8).kv_bytes_per_token, 32 * 8 * (2 * 128 + 8));
-    // int4: 4 bits and a ratio of 8 for 32 weights; int8 stay the head, keys and values of all layers, the first layer's
-    // down and the last one's MLP.
+    // int4: 4 bits and a ratio of 8 for 32 weights; int8 stay the head, keys and values of all layers, the first
+    // layer's down and the last one's MLP.
     let int4 = shape.demands(WeightClass::Int4, KvDtype::Bf16).weight_bytes;
     let wide = 32 * 4096 * 2048 + 4 * 4096 * 14336;
     assert_eq!(int4 as u64, (shape.layer_parameters - wide) * 17 / 32 + wide + 128_256 * 4096);

@@ -146,9 +146,9 @@ pub fn embedding_class(weights: WeightClass) -> WeightClass {
 }
 
 /// The matrices of a layer that an int4 model holds in int8, where they are not stored as int4. The rule looks at no
-/// weight; it was chosen by the KL divergence of two models for the bytes that each kind of matrix costs. A key or a value
-/// is read by several heads and by every later token. The last layer writes to the stream what the head reads, and
-/// nothing behind it makes its errors small; the first one's MLP makes the large numbers that stay in the stream.
+/// weight; it was chosen by the KL divergence of two models for the bytes that each kind of matrix costs. A key or a
+/// value is read by several heads and by every later token. The last layer writes to the stream what the head reads,
+/// and nothing behind it makes its errors small; the first one's MLP makes the large numbers that stay in the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WideParts {
     /// Keys and values, if heads share them.
@@ -165,7 +165,8 @@ impl WideParts {
     /// Narrower models hold more in int8: their errors cost more, and their bytes less.
     const NARROW: usize = 2048;
 
-    /// Those of layer `index` of `layers`, in a model `hidden` wide whose layer has `heads` query and `kv_heads` KV heads.
+    /// Those of layer `index` of `layers`, in a model `hidden` wide whose layer has `heads` query and `kv_heads` KV
+    /// heads.
     pub fn of_layer((index, layers): (usize, usize), hidden: usize, (heads, kv_heads): (usize, usize)) -> WideParts {
         let is_last = index + 1 == layers;
         WideParts {

@@ -222,8 +222,8 @@ impl EngineCore {
         Ok(())
     }
 
-    /// In a new scheduler: blocks of prompts that are read for others are kept again. Of those that were read nothing is
-    /// left, and a peer that waits for more learns that none comes.
+    /// In a new scheduler: blocks of prompts that are read for others are kept again. Of those that were read nothing
+    /// is left, and a peer that waits for more learns that none comes.
     pub(super) fn keep_serving(&mut self) {
         let EngineCore { handoffs, scheduler, active, .. } = self;
         handoffs.served.retain(|id, _| active.contains_key(id));

@@ -9,8 +9,8 @@
 //! ```
 //! A machine gives its proofs ([`crate::isa`]), `has` and `has_lanes` of an instruction set, `dispatch` of what is
 //! written over [`crate::simd::Simd`], `path` for matrix products, `narrow` (products of bf16 as stored) and `tiles` (a
-//! matrix unit) for attention and low-rank products, `prefetch`, the control of floats ([`crate::float_state`]), and the
-//! `loops` that measure its peak rates.
+//! matrix unit) for attention and low-rank products, `prefetch`, the control of floats ([`crate::float_state`]), and
+//! the `loops` that measure its peak rates.
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64;

@@ -1,5 +1,5 @@
-//! A tile of rows against one split of an int8 cache, with vectors, or the products on a matrix unit: these are exact sums of
-//! integers.
+//! A tile of rows against one split of an int8 cache, with vectors, or the products on a matrix unit: these are exact
+//! sums of integers.
 //!
 //! ```text
 //! scores   i32 [rows, 16 tokens] += q [rows, 4 d]       x K [4 d of 16 tokens]      times the scales of row and token
@@ -184,8 +184,8 @@ impl<S: Simd> Work<'_, S> {
         split.max[row] = s.max_lane(max);
     }
 
-    /// Turns the scores of a row into weights times the scales of values, and stores the sum of the weights and the largest
-    /// product.
+    /// Turns the scores of a row into weights times the scales of values, and stores the sum of the weights and the
+    /// largest product.
     #[inline(always)]
     fn int8_weights(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, at: &[Page]) {
         let s = self.simd;
@@ -232,8 +232,8 @@ impl<S: Simd> Work<'_, S> {
         ints.weight_sums[row] = s.sum_ints(weight_sums);
     }
 
-    /// `n v` of a split, as i32 in place of the values. A tile of one pack of rows reads the pages in memory order, as decode
-    /// needs them from there; one of more packs keeps the sums of 16 columns in registers over all pages.
+    /// `n v` of a split, as i32 in place of the values. A tile of one pack of rows reads the pages in memory order, as
+    /// decode needs them from there; one of more packs keeps the sums of 16 columns in registers over all pages.
     #[inline(always)]
     fn int8_values(&self, scratch: &mut Scratch, pages: &Range<usize>, at: &Pages) {
         let width = self.call.args.layout.value_dim();

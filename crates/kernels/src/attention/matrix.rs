@@ -80,8 +80,8 @@ impl<S: Simd> Work<'_, S> {
         self.values_of_keys::<2>(scratch, pages, at);
         let weights = scratch.operands.weights.as_ptr().cast::<u16>().wrapping_add(pages.start * VALUE_PAGE);
         let (to, width) = (scratch.split.values.as_mut_ptr().cast(), self.call.args.layout.value_dim());
-        // SAFETY: rows are as far apart as said, and hold weights of these pages; there is a page, and the unit is used for
-        // values of whole steps.
+        // SAFETY: rows are as far apart as said, and hold weights of these pages; there is a page, and the unit is used
+        // for values of whole steps.
         unsafe { tiles.values(weights, &at[pages.clone()], width, to) };
     }
 
@@ -90,8 +90,8 @@ impl<S: Simd> Work<'_, S> {
     fn dots(&self, tiles: &AttentionTiles, scratch: &mut Scratch, at: &[Page], page: usize) {
         let queries = scratch.operands.queries.as_ptr().cast();
         let to = scratch.scores.as_mut_ptr().cast::<f32>().wrapping_add(page * VALUE_PAGE);
-        // SAFETY: a page of keys is two groups of `head_dim / 2` lines; rows are as far apart as said, and hold `head_dim`
-        // queries and this page's 32 scores; the unit is used for heads of whole steps.
+        // SAFETY: a page of keys is two groups of `head_dim / 2` lines; rows are as far apart as said, and hold
+        // `head_dim` queries and this page's 32 scores; the unit is used for heads of whole steps.
         unsafe { tiles.scores(queries, at[page].keys, self.call.args.layout.head_dim / 32, to) };
     }
 
@@ -151,8 +151,8 @@ impl<S: Simd> Work<'_, S> {
     pub(super) fn int8_dots(&self, tiles: &AttentionTiles, scratch: &mut Scratch, page: usize, at: Page) {
         let queries = scratch.ints.queries.as_ptr().cast();
         let to = scratch.scores.as_mut_ptr().cast::<i32>().wrapping_add(page * VALUE_PAGE);
-        // SAFETY: a page of keys is two groups of `head_dim / 4` lines; rows are as far apart as said, and there is memory
-        // for those of whole row tiles.
+        // SAFETY: a page of keys is two groups of `head_dim / 4` lines; rows are as far apart as said, and there is
+        // memory for those of whole row tiles.
         unsafe { tiles.int8_scores(queries, at.keys, self.call.args.layout.head_dim, to) };
     }
 

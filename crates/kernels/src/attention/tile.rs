@@ -361,8 +361,8 @@ impl<S: Simd> Work<'_, S> {
         s.max_lane(max)
     }
 
-    /// Replaces the scores of a row in `columns` by weights, zero outside of `seen`; returns their sum. `columns` begin and
-    /// end at page boundaries.
+    /// Replaces the scores of a row in `columns` by weights, zero outside of `seen`; returns their sum. `columns` begin
+    /// and end at page boundaries.
     #[inline(always)]
     fn softmax(&self, scores: &mut [f32; STRIDE], max: f32, seen: Range<usize>, columns: Range<usize>) -> f32 {
         let s = self.simd;

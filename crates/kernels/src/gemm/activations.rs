@@ -206,7 +206,8 @@ impl Scratch {
             for row in rows {
                 let (at, exponents) = (if scaled_rows > 0 { row } else { 0 }, exponents(row));
                 let x = &x[row * width..][columns.clone()];
-                // SAFETY: the buffers hold `rows` rows, each part covers numbers of its own, and has scratch of its own.
+                // SAFETY: the buffers hold `rows` rows, each part covers numbers of its own, and has scratch of its
+                // own.
                 unsafe {
                     let (bytes, scales) = (to.0.add(row * stride + skipped), to.1.add(at));
                     let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));

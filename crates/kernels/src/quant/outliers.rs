@@ -194,10 +194,11 @@ fn nth_largest(loops: impl QuantLoops, values: &[[u16; LANES]], n: usize, larges
     found
 }
 
-/// The loops over a row. (The speed of compiled ones differs by up to a factor of ten, so instruction sets have their own.)
+/// The loops over a row. (The speed of compiled ones differs by up to a factor of ten, so instruction sets have their
+/// own.)
 pub(crate) trait QuantLoops: Copy {
-    /// Stores the largest magnitude of each quad of `x`, rounded up to bf16: 16 bits that compare like the numbers. Returns
-    /// that of all, as f32 bits: NaN and infinity are above every number.
+    /// Stores the largest magnitude of each quad of `x`, rounded up to bf16: 16 bits that compare like the numbers.
+    /// Returns that of all, as f32 bits: NaN and infinity are above every number.
     #[inline(always)]
     fn peaks(self, x: &[f32], peaks: &mut [u16]) -> u32 {
         let (quads, rest) = x.as_chunks::<QUAD>();
@@ -222,8 +223,8 @@ pub(crate) trait QuantLoops: Copy {
         peaks.iter().map(|peaks| self.at_least(peaks, bound).count_ones() as usize).sum()
     }
 
-    /// `low = round(x * inverse)` to nearest even, where that is within -127..=127; unspecified elsewhere, so that the quads
-    /// of outliers are written again.
+    /// `low = round(x * inverse)` to nearest even, where that is within -127..=127; unspecified elsewhere, so that the
+    /// quads of outliers are written again.
     #[inline(always)]
     fn low_digits(self, x: &[f32], inverse: f32, low: &mut [i8]) {
         for (low, &x) in low.iter_mut().zip(x) {

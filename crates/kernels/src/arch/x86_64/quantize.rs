@@ -55,7 +55,8 @@ impl QuantLoops for Loops {
         let (turns, rest) = x.as_chunks::<TURN>();
         let (low, last) = low.split_at_mut(turns.len() * TURN);
         for (x, low) in turns.iter().zip(low.as_chunks_mut::<TURN>().0) {
-            // SAFETY: holding the loops proves that the CPU has the instructions; a turn is 64 numbers, and as many digits.
+            // SAFETY: holding the loops proves that the CPU has the instructions; a turn is 64 numbers, and as many
+            // digits.
             unsafe {
                 let (mut integers, inverse) = ([_mm512_setzero_si512(); 4], _mm512_set1_ps(inverse));
                 for (i, integers) in integers.iter_mut().enumerate() {

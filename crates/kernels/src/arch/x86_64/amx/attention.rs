@@ -7,9 +7,9 @@
 //! ```
 //! The cache stores keys and values as tiles, so nothing is rearranged. The configuration omits missing rows of bf16.
 //!
-//! With an int8 cache queries, keys, digits and values have other shapes, and a register each, so that one configuration
-//! serves both products; what a register had is then loaded again. A step is an equal part of the head, of 64 numbers at
-//! most. Two row tiles are whole: sums of rows that are not there are not used.
+//! With an int8 cache queries, keys, digits and values have other shapes, and a register each, so that one
+//! configuration serves both products; what a register had is then loaded again. A step is an equal part of the head,
+//! of 64 numbers at most. Two row tiles are whole: sums of rows that are not there are not used.
 
 use super::super::proofs::Amx;
 use crate::attention::int8::INT_STRIDE;
@@ -143,8 +143,9 @@ impl Tiles {
     /// `values = p v` over all `pages`.
     ///
     /// # Safety
-    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows WEIGHT_STRIDE apart; the pages' values are `width` wide, a multiple
-    /// of 32; `to`: f32 `[rows, width]`, rows STRIDE apart; for the rows of the configuration. `pages` is not empty.
+    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows WEIGHT_STRIDE apart; the pages' values are `width` wide, a
+    /// multiple of 32; `to`: f32 `[rows, width]`, rows STRIDE apart; for the rows of the configuration. `pages` is not
+    /// empty.
     pub(crate) unsafe fn values(&self, weights: *const u16, pages: &[Page], width: usize, to: *mut f32) {
         for first in (0..width).step_by(if self.two { 32 } else { 64 }) {
             let inside = first * VALUE_PAGE * size_of::<u16>();
@@ -211,8 +212,8 @@ impl Tiles {
     /// `sums = q k^T` of one page of an int8 cache.
     ///
     /// # Safety
-    /// `queries`: `[rows, head_dim]`, rows INT_STRIDE apart; `keys`: `[2][head_dim / 4]` lines; `to`: i32 `[rows, 32]`, rows
-    /// STRIDE apart; for whole row tiles, and heads of the configuration, which is of [`Tiles::configure_int8`].
+    /// `queries`: `[rows, head_dim]`, rows INT_STRIDE apart; `keys`: `[2][head_dim / 4]` lines; `to`: i32 `[rows, 32]`,
+    /// rows STRIDE apart; for whole row tiles, and heads of the configuration, which is of [`Tiles::configure_int8`].
     pub(crate) unsafe fn int8_scores(&self, queries: *const i8, keys: *const u8, head_dim: usize, to: *mut i32) {
         let steps = head_dim / (4 * self.lines);
         // SAFETY: the caller's promise; every tile register used is declared.
@@ -225,9 +226,9 @@ impl Tiles {
     /// `sums = n v` over all `pages` of an int8 cache, of each digit of the weights.
     ///
     /// # Safety
-    /// `digits`: high and low ones, `[2][32 rows][32 * pages.len()]`, rows INT_STRIDE apart; the pages' values are `width`
-    /// wide, a multiple of 16; `to`: i32 `[rows, width]`, rows STRIDE apart, for whole row tiles, of high digits and of low
-    /// ones. `pages` is not empty, and the configuration is of [`Tiles::configure_int8`].
+    /// `digits`: high and low ones, `[2][32 rows][32 * pages.len()]`, rows INT_STRIDE apart; the pages' values are
+    /// `width` wide, a multiple of 16; `to`: i32 `[rows, width]`, rows STRIDE apart, for whole row tiles, of high
+    /// digits and of low ones. `pages` is not empty, and the configuration is of [`Tiles::configure_int8`].
     pub(crate) unsafe fn int8_values(&self, digits: *const u8, pages: &[Page], width: usize, [high, low]: [*mut i32; 2]) {
         let columns = width.div_ceil(32);
         for part in 0..columns * (1 + usize::from(self.two)) {

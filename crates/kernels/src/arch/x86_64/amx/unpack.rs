@@ -1,5 +1,5 @@
-//! Int4 weights as int8 tiles, a K block at a time: `ratio * level` where that fits int8, else two digits of it. These take
-//! some 280 cycles a step of a pair, so they are made in [`Part`]s beside the products of the K block before.
+//! Int4 weights as int8 tiles, a K block at a time: `ratio * level` where that fits int8, else two digits of it. These
+//! take some 280 cycles a step of a pair, so they are made in [`Part`]s beside the products of the K block before.
 
 use super::multiply::TileBlock;
 use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
@@ -114,8 +114,8 @@ macro_rules! quad {
     };
 }
 
-/// [`int8_two`](super::multiply::int8_two) for two digits, with [`digits`] of a part beside the products of each step, as
-/// long as there are parts; returns how many it unpacked.
+/// [`int8_two`](super::multiply::int8_two) for two digits, with [`digits`] of a part beside the products of each step,
+/// as long as there are parts; returns how many it unpacked.
 ///
 /// # Safety
 /// As for both; `block.to` is `[32][32]`.
