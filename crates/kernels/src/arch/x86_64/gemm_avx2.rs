@@ -78,6 +78,20 @@ impl QuantLoops for Loops {
             _mm256_movemask_epi8(_mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(low, high))) as u32
         }
     }
+
+    #[inline(always)]
+    fn reached(self, peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
+        let mut count = 0;
+        for half in peaks.as_flattened().as_chunks::<16>().0 {
+            // SAFETY: as above.
+            unsafe {
+                let half = _mm256_loadu_si256(half.as_ptr().cast());
+                let reached = _mm256_cmpeq_epi16(_mm256_max_epu16(half, _mm256_set1_epi16(bound as i16)), half);
+                count += _mm256_movemask_epi8(reached).count_ones() / 2; // two bits each
+            }
+        }
+        count as usize
+    }
 }
 
 #[target_feature(enable = "avx2,fma")]
