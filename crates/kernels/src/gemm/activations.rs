@@ -276,7 +276,7 @@ fn odd_lines(bytes: usize) -> usize {
     ((bytes / 64) | 1) * 64
 }
 
-/// The conversion, inlined into a function of each instruction set; with its loops.
+/// The conversion, inlined into a function of each instruction set, with its loops.
 ///
 /// # Safety
 /// The pointers cover the rows of `x`, and no other thread accesses them.
