@@ -51,7 +51,8 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
 pub(crate) fn submit_crowd(engine: &Engine) -> Vec<engine::Stream> {
     assert!(now(engine.pause()));
     let submit = |seed: i64| {
-        let raw = RawRequest { seed: Some(seed), logprobs: Some(1), ..greedy("The tower is", 290) };
+        let prompt = Prompt::Tokens(vec![5, 6, 7]); // of any vocabulary
+        let raw = RawRequest { prompt, seed: Some(seed), logprobs: Some(1), ..greedy("", 290) };
         engine.submit(engine.validate(raw).expect("valid")).expect("there is room")
     };
     let streams = (0..8).map(submit).collect();
