@@ -14,9 +14,9 @@
 use super::super::proofs::Amx;
 use super::Tiles;
 use super::finish::finish;
-use super::groups::{Folds, Last, Waiting, add_by_ratio};
+use super::groups::{Folded, Folds, Group, Last, Waiting, add_by_ratio};
 use super::heavy::Heavy;
-use super::multiply::{SUMS_STRIDE, TileBlock, bf16_one, bf16_two, int8_one, int8_two};
+use super::multiply::{Beside, Held, SUMS_STRIDE, TileBlock, bf16_one, bf16_two, int8_one, int8_two};
 use super::plan::{BLOCK_ROWS, BLOCK_SUMS, Cut, GROUP_STEPS, SUMS_BYTES, UNPACKED_BYTES, Visit};
 use super::unpack::{self, Part};
 use crate::gemm::{Lists, Product, Sums};
@@ -79,7 +79,8 @@ pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
     let cut = Cut::of(product.w.class(), product.w.shape().in_features, way == Way::Digits);
     let mut unpacked = MaybeUninit::<Unpacked>::uninit();
     let mut ungated = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
-    let ungated = ungated.as_mut_ptr().cast();
+    let mut heavy_sums = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
+    let (ungated, heavy_sums) = (ungated.as_mut_ptr().cast(), heavy_sums.as_mut_ptr().cast());
     MEMORY.with_borrow_mut(|Memory { sums, heavy, parts }| {
         sums.reserve(SUMS_BYTES / size_of::<u32>()).expect("memory for the sums of a panel");
         let (sums, unpacked) = (sums.as_mut_ptr(), unpacked.as_mut_ptr().cast());
@@ -97,6 +98,12 @@ pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
                 sums,
                 unpacked,
                 ungated,
+                heavy_sums,
+                held: None,
+                next: None,
+                after: None,
+                unasked: (0..0, 0),
+                asked_pair: 0,
                 folds: Folds::new(proof.avx512()),
             }
             .run(cut, pairs.clone());
@@ -110,6 +117,8 @@ struct Panel<'a> {
     heavy: &'a mut Heavy,
     /// `[32][32]`: gate and up, before they become results.
     ungated: *mut f32,
+    /// `[32][32]`: sums of heavy digits of the block that is being finished.
+    heavy_sums: *mut u32,
     product: &'a Product<'a>,
     way: Way,
     rows: Range<usize>,
@@ -120,6 +129,14 @@ struct Panel<'a> {
     /// What there is to unpack for the next visit, and how much of it is.
     parts: &'a mut Vec<Part>,
     next_part: usize,
+    /// Sums that are still in the registers, and what follows when they are stored; not of groups, of which `folds` knows.
+    held: Option<Held>,
+    next: Option<After>,
+    /// What is done beside products.
+    after: Option<After>,
+    /// Rows whose result lines are still to be prefetched, and how many at a time.
+    unasked: (Range<usize>, usize),
+    asked_pair: usize,
     folds: Folds<'a>,
 }
 
@@ -129,6 +146,48 @@ struct Rows {
     count: usize,
     sums: *mut u32,
     block: TileBlock,
+}
+
+/// What is left to do for a block and pair whose sums are complete, some rows at a time.
+#[derive(Clone, Copy)]
+struct After {
+    first: usize,
+    count: usize,
+    done: usize,
+    pair: usize,
+    what: What,
+    /// Of [`What::Gate`] these results, else sums.
+    sums: *const u32,
+    /// Sums of heavy digits, `[rows][32]`; null: there are none.
+    heavy: *const u32,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    /// Sums `[rows][32]` become results.
+    Finish,
+    /// The same of two digits, `[2 strips][32 rows][high, low]`.
+    Join,
+    /// `[rows][32]` of gate and up become results.
+    Gate,
+}
+
+/// Rows that are finished beside the products of a step: about as long as these take, if they are gated.
+const AFTER_ROWS: usize = 4;
+
+impl Beside for Panel<'_> {
+    fn part(&mut self) {
+        if let Some(next) = self.next.take() {
+            self.after = Some(next);
+        }
+        self.finish_some();
+        self.ask_some();
+        if let (Way::Digits, Some(&part)) = (self.way, self.parts.get(self.next_part)) {
+            // SAFETY: `unpack_for` made the part; the proof of tiles is one of vectors.
+            unsafe { unpack::digits(part, self.product.w.levels().table()) };
+            self.next_part += 1;
+        }
+    }
 }
 
 impl<'a> Panel<'a> {
@@ -142,22 +201,39 @@ impl<'a> Panel<'a> {
             self.unpack_for(visits.peek());
             for first in self.rows.clone().step_by(BLOCK_ROWS) {
                 let rows = self.rows_at(&visit, first, tiles, &mut ahead);
-                if visit.last {
-                    self.product.each_result_line(rows.first, rows.count, visit.pair, ask_to_write);
-                }
                 match self.way {
+                    _ if rows.count <= 16 => self.few(&visit, &rows),
                     Way::Groups => self.groups(&visit, &rows),
                     Way::Digits => self.digits(&visit, &rows),
                     Way::Stored | Way::Whole => self.plain(&visit, &rows),
                 }
             }
         }
+        self.flush();
+    }
+
+    /// Stores and finishes all that is held or waits.
+    fn flush(&mut self) {
+        self.release();
+        self.finish_all();
         // SAFETY: totals and results of what waits are the panel's.
         while let Some(folded) = unsafe { self.folds.fold_next() } {
-            if let Some((last, total)) = folded {
-                self.finish(total, last.row, last.rows, last.pair);
-            }
+            folded.into_iter().for_each(|folded| self.folded(folded));
+            self.finish_all();
         }
+    }
+
+    /// Stores what the registers hold, where what is finished may have its sums.
+    fn release(&mut self) {
+        self.finish_all();
+        // SAFETY: sums are held where there is room for them, and groups are not held beside others.
+        unsafe {
+            if let Some(held) = self.held.take() {
+                held.store();
+            }
+            self.folds.store();
+        }
+        self.after = self.next.take();
     }
 
     fn steps(&self, visit: &Visit) -> &'a [u8] {
@@ -206,128 +282,215 @@ impl<'a> Panel<'a> {
             tiles,
             steps,
             before: if visit.first { null() } else { sums },
-            to: sums,
-            to_stride: SUMS_STRIDE,
             ahead: ahead.next(2 * steps),
             lines: ahead.lines,
         };
         Rows { first, count: BLOCK_ROWS.min(self.rows.end - first), sums, block }
     }
 
+    /// Begins to prefetch the result lines of a block for writing: a few beside each of `calls` products, since all at once would hold
+    /// up the loads of tiles.
+    fn ask_for_results(&mut self, visit: &Visit, rows: &Rows, calls: usize) {
+        if visit.last {
+            self.unasked = (rows.first..rows.first + rows.count, rows.count.div_ceil(calls));
+            self.asked_pair = visit.pair;
+        }
+    }
+
+    fn ask_some(&mut self) {
+        let (rows, count) = &mut self.unasked;
+        let count = (*count).min(rows.len());
+        if count > 0 {
+            self.product.each_result_line(rows.start, count, self.asked_pair, ask_to_write);
+            rows.start += count;
+        }
+    }
+
     fn plain(&mut self, visit: &Visit, rows: &Rows) {
-        let mut block = rows.block;
+        let w = self.product.w;
         let to = self.product.destination(rows.first, visit.pair, self.ungated);
         // Sums that are results go where these belong.
         let direct = visit.last
-            && (self.product.w.class(), to.add, to.bias) == (WeightClass::Bf16, false, None)
+            && (w.class(), to.add, to.bias) == (WeightClass::Bf16, false, None)
             && (rows.count, to.columns) == (BLOCK_ROWS, PAIR);
-        if direct {
-            (block.to, block.to_stride) = (to.out.cast(), to.width * size_of::<f32>());
-        }
+        self.ask_for_results(visit, rows, visit.steps.len());
+        self.finish_all();
+        let held = self.held.take();
         // SAFETY: rows, padded, and steps are within the activations and the matrix, whose formats `linear` chose for tiles;
-        // sums of earlier K blocks were written; the tiles are configured.
+        // sums of earlier K blocks were written, or are held; the tiles are configured.
         unsafe {
-            match (self.product.w.class(), rows.count > 16) {
-                (WeightClass::Int8 | WeightClass::Int4, true) => int8_two(block),
-                (WeightClass::Int8 | WeightClass::Int4, false) => int8_one(block),
-                (WeightClass::Bf16, true) => bf16_two(block),
-                (WeightClass::Bf16, false) => bf16_one(block),
-            }
-            if direct {
-                self.product.gate(self.ungated, PAIR, rows.first, rows.count, visit.pair);
+            match w.class() {
+                WeightClass::Int8 | WeightClass::Int4 => int8_two(&rows.block, held, self),
+                WeightClass::Bf16 => bf16_two(&rows.block, held, self),
             }
         }
-        if visit.last && !direct {
-            self.finish(rows.sums, rows.first, rows.count, visit.pair);
+        if direct {
+            self.held = Some(Held { to: to.out.cast(), stride: to.width * size_of::<f32>() });
+            if to.out == self.ungated {
+                self.finish_next(rows.first, rows.count, visit.pair, (What::Gate, to.out.cast()));
+            }
+        } else {
+            self.held = Some(Held { to: rows.sums, stride: SUMS_STRIDE });
+            if visit.last {
+                self.finish_next(rows.first, rows.count, visit.pair, (What::Finish, rows.sums));
+            }
         }
     }
 
     fn digits(&mut self, visit: &Visit, rows: &Rows) {
+        self.ask_for_results(visit, rows, 2 * visit.steps.len());
         for strip in 0..2 {
-            let at = strip * BLOCK_SUMS;
+            self.finish_all();
+            let held = self.held.take();
             // SAFETY: as in `plain`; sums and unpacked tiles are those of two strips.
-            unsafe {
-                let before = if visit.first { null() } else { rows.block.before.add(at) };
-                let tiles = rows.block.tiles.add(strip * visit.steps.len() * 2 * TILE);
-                let block = TileBlock { before, to: rows.sums.add(at), tiles, ..rows.block };
-                if rows.count > 16 {
-                    let (parts, levels) = (&self.parts[self.next_part..], self.product.w.levels().table());
-                    self.next_part += unpack::multiply_beside(block, parts, levels);
-                } else {
-                    int8_one(block);
+            unsafe { int8_two(&self.strip(visit, rows, strip), held, self) };
+            self.held = Some(Held { to: rows.sums.wrapping_add(strip * BLOCK_SUMS), stride: SUMS_STRIDE });
+        }
+        if visit.last {
+            self.finish_next(rows.first, rows.count, visit.pair, (What::Join, rows.sums));
+        }
+    }
+
+    /// The block of two digits of a strip.
+    fn strip(&self, visit: &Visit, rows: &Rows, strip: usize) -> TileBlock {
+        let before = if visit.first { null() } else { rows.sums.wrapping_add(strip * BLOCK_SUMS).cast_const() };
+        let tiles = rows.block.tiles.wrapping_add(strip * visit.steps.len() * 2 * TILE);
+        TileBlock { before, tiles, ..rows.block }
+    }
+
+    fn groups(&mut self, visit: &Visit, rows: &Rows) {
+        let TileBlock { x, x_stride, tiles, ahead, lines, .. } = rows.block;
+        self.ask_for_results(visit, rows, visit.steps.len().div_ceil(GROUP_STEPS));
+        for (skipped, steps, ratios) in self.each_group(visit) {
+            let last = visit.last && skipped + steps == visit.steps.len();
+            let waits = Waiting { ratios, total: rows.sums, first: visit.first && skipped == 0, last };
+            // What the fold writes must not be what is being finished.
+            let sums = self.after.map(|after| after.sums);
+            if self.folds.next_fold().is_some_and(|fold| fold.last || sums == Some(fold.total)) {
+                self.finish_all();
+            }
+            // SAFETY: as in `plain`; a proof of tiles is one of vectors.
+            let folded = unsafe {
+                let (x, tiles) = (x.add(skipped * 64), tiles.add(skipped * 2 * TILE));
+                let ahead = ahead.wrapping_add(skipped * 2 * lines * 64);
+                let group = Group { x, x_stride, tiles, steps, ahead, lines };
+                let (product, ungated) = (self.product, self.ungated);
+                self.folds.group(&group, waits, || last_of(product, rows, visit.pair, ungated))
+            };
+            if let Some(folded) = folded {
+                self.folded(folded);
+            }
+            (0..steps).for_each(|_| self.finish_some());
+            self.ask_some();
+        }
+    }
+
+    /// The groups of a visit: steps before them, their steps and their ratios.
+    fn each_group(&self, visit: &Visit) -> impl Iterator<Item = (usize, usize, *const u8)> + use<'a> {
+        let (ratios, steps) = (self.product.w.pair(visit.pair).0, visit.steps.clone());
+        steps.clone().step_by(GROUP_STEPS).map(move |first| {
+            let ratios = ratios[first * 64 / INT8_GROUP * PAIR..][..PAIR].as_ptr();
+            (first - steps.start, GROUP_STEPS.min(steps.end - first), ratios)
+        })
+    }
+
+    /// Up to 16 rows: bound by memory, so nothing is done beside their products.
+    fn few(&mut self, visit: &Visit, rows: &Rows) {
+        self.flush();
+        // SAFETY: as in `plain`, `digits` and `groups`; no sums are held.
+        unsafe {
+            match (self.way, self.product.w.class()) {
+                (Way::Stored, WeightClass::Bf16) => bf16_one(rows.block, rows.sums),
+                (Way::Stored | Way::Whole, _) => int8_one(rows.block, rows.sums),
+                (Way::Digits, _) => (0..2).for_each(|strip| {
+                    int8_one(self.strip(visit, rows, strip), rows.sums.wrapping_add(strip * BLOCK_SUMS));
+                }),
+                (Way::Groups, _) => {
+                    let mut sums = MaybeUninit::<Sums<16>>::uninit();
+                    let to = sums.as_mut_ptr().cast();
+                    for (skipped, steps, ratios) in self.each_group(visit) {
+                        let (x, tiles) = (rows.block.x.add(skipped * 64), rows.block.tiles.add(skipped * 2 * TILE));
+                        int8_one(TileBlock { x, tiles, steps, before: null(), ..rows.block }, to);
+                        add_by_ratio(to, ratios, rows.count, rows.sums, !visit.first || skipped > 0);
+                    }
                 }
             }
         }
         if visit.last {
-            let mut joined = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
-            let to = joined.as_mut_ptr().cast();
-            // SAFETY: room for a block; of rows that no product has written only numbers are read, and not used.
-            unsafe { unpack::join(rows.sums, to) };
-            self.finish(to, rows.first, rows.count, visit.pair);
+            let what = if self.way == Way::Digits { What::Join } else { What::Finish };
+            self.finish_next(rows.first, rows.count, visit.pair, (what, rows.sums));
+            self.flush();
         }
     }
 
-    fn groups(&mut self, visit: &Visit, rows: &Rows) {
-        let ratios = self.product.w.pair(visit.pair).0;
-        for (index, first) in visit.steps.clone().step_by(GROUP_STEPS).enumerate() {
-            let (skipped, steps) = (index * GROUP_STEPS, GROUP_STEPS.min(visit.steps.end - first));
-            let ratios = ratios[first * 64 / INT8_GROUP * PAIR..][..PAIR].as_ptr();
-            let last = visit.last && first + steps == visit.steps.end;
-            // SAFETY: as in `plain`; a proof of tiles is one of vectors.
-            unsafe {
-                let (x, tiles) = (rows.block.x.add(skipped * 64), rows.block.tiles.add(skipped * 2 * TILE));
-                let block = TileBlock { x, tiles, steps, lines: 0, ..rows.block };
-                let starts = visit.first && index == 0;
-                if rows.count > 16 {
-                    let ahead = rows.block.ahead.wrapping_add(skipped * 2 * rows.block.lines * 64);
-                    (0..steps * 2 * rows.block.lines).for_each(|line| ask(ahead.wrapping_add(line * 64)));
-                    let last = last.then(|| self.last(rows, visit.pair));
-                    let waits = Waiting { ratios, total: rows.sums, first: starts, last };
-                    match self.folds.group(block, waits) {
-                        Some((last, _, true)) => self.product.gate(self.ungated, PAIR, last.row, last.rows, last.pair),
-                        Some((last, total, false)) => self.finish(total, last.row, last.rows, last.pair),
-                        None => {}
-                    }
-                } else {
-                    let mut sums = MaybeUninit::<Sums<16>>::uninit();
-                    let to = sums.as_mut_ptr().cast();
-                    int8_one(TileBlock { before: null(), to, ..block });
-                    add_by_ratio(to, ratios, rows.count, rows.sums, !starts);
-                    if last {
-                        self.finish(rows.sums, rows.first, rows.count, visit.pair);
-                    }
-                }
+    /// What follows a block's last fold.
+    fn folded(&mut self, (Last { row, rows, pair, direct }, total, written): Folded<'a>) {
+        match direct {
+            Some((to, _)) if written && to.out == self.ungated => {
+                self.finish_next(row, rows, pair, (What::Gate, to.out.cast()));
             }
+            _ if written => return,
+            _ => self.finish_next(row, rows, pair, (What::Finish, total)),
+        }
+        self.finish_all();
+        self.after = self.next.take();
+    }
+
+    /// Finishes a block, whose sums are there when what is held is stored.
+    fn finish_next(&mut self, first: usize, count: usize, pair: usize, (what, sums): (What, *mut u32)) {
+        let mut heavy = null();
+        if what != What::Gate && !self.heavy.is_empty() {
+            self.release();
+            self.finish_all();
+            heavy = self.heavy_sums.cast_const();
+            // SAFETY: the registers are free and configured, and the sums have room for a block.
+            unsafe { self.heavy.multiply(self.product, first, pair, self.heavy_sums) };
+        }
+        self.next = Some(After { first, count, done: 0, pair, what, sums, heavy });
+    }
+
+    fn finish_all(&mut self) {
+        while self.after.is_some() {
+            self.finish_some();
         }
     }
 
-    /// What follows the last group of a block of rows.
-    fn last(&self, rows: &Rows, pair: usize) -> Last<'a> {
-        let product = self.product;
-        let whole = rows.count == BLOCK_ROWS && product.activations.lists(rows.first, rows.count).is_empty();
-        let destination = product.destination(rows.first, pair, self.ungated);
-        let direct = (whole && destination.columns == PAIR)
-            .then(|| (destination, product.activations.scales(rows.first, rows.count).as_ptr()));
-        Last { row: rows.first, rows: rows.count, pair, direct }
-    }
-
-    /// Sums of a block become results.
-    fn finish(&mut self, sums: *const u32, first: usize, count: usize, pair: usize) {
-        let product = self.product;
-        // SAFETY: the sums of these rows were written; the proof is that of `finish`; each row and pair is in one panel.
+    /// Finishes a few rows of what is to be done.
+    fn finish_some(&mut self) {
+        let Some(After { first, count, done, pair, what, sums, heavy }) = self.after else { return };
+        let rows = AFTER_ROWS.min(count - done);
+        self.after =
+            (done + rows < count).then_some(After { first, count, done: done + rows, pair, what, sums, heavy });
+        let (product, first) = (self.product, first + done);
+        let mut joined = MaybeUninit::<Sums<AFTER_ROWS>>::uninit();
+        // SAFETY: the sums of these rows were written; the proof is that of the functions; each row and pair is in one panel.
         unsafe {
-            let sums = std::slice::from_raw_parts(sums.cast::<[u32; PAIR]>(), count);
-            if self.heavy.is_empty() {
-                let lists = product.activations.lists(first, count);
-                let lists = if lists.is_empty() { Lists::NONE } else { lists };
-                return product.finish_with::<BLOCK_ROWS>(finish, (lists, null()), sums, first, pair);
-            }
-            let mut heavy = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
-            self.heavy.multiply(product, first, pair, heavy.as_mut_ptr().cast());
-            let digits = (self.heavy.rest(first, count), heavy.as_ptr().cast());
-            product.finish_with::<BLOCK_ROWS>(finish, digits, sums, first, pair);
+            let sums = match what {
+                What::Gate => return product.gate(sums.add(done * PAIR).cast(), PAIR, first, rows, pair),
+                What::Finish => sums.add(done * PAIR),
+                What::Join => {
+                    unpack::join(sums, done..done + rows, joined.as_mut_ptr().cast());
+                    joined.as_ptr().cast()
+                }
+            };
+            let sums = std::slice::from_raw_parts(sums.cast::<[u32; PAIR]>(), rows);
+            let (lists, heavy): (_, *const [u32; PAIR]) = match heavy.is_null() {
+                true => (product.activations.lists(first, rows), null()),
+                false => (self.heavy.rest(first, rows), heavy.add(done * PAIR).cast()),
+            };
+            let lists = if heavy.is_null() && lists.is_empty() { Lists::NONE } else { lists };
+            product.finish_with::<AFTER_ROWS>(finish, (lists, heavy), sums, first, pair);
         }
     }
+}
+
+/// What follows the last group of a block of rows.
+fn last_of<'a>(product: &'a Product<'_>, rows: &Rows, pair: usize, ungated: *mut f32) -> Last<'a> {
+    let whole = rows.count == BLOCK_ROWS && product.activations.lists(rows.first, rows.count).is_empty();
+    let destination = product.destination(rows.first, pair, ungated);
+    let direct = (whole && destination.columns == PAIR)
+        .then(|| (destination, product.activations.scales(rows.first, rows.count).as_ptr()));
+    Last { row: rows.first, rows: rows.count, pair, direct }
 }
 
 /// The weights of the next visit, of which each step of each block of rows asks for a few lines.
@@ -352,16 +515,9 @@ impl Ahead {
     }
 }
 
-/// Prefetches a line to L2.
-#[inline(always)]
-fn ask(line: *const u8) {
-    // SAFETY: a prefetch is a hint, never a fault.
-    unsafe { asm!("prefetcht1 [{}]", in(reg) line, options(nostack, readonly, preserves_flags)) };
-}
-
 /// Prefetches a line that will be written.
 #[inline(always)]
 fn ask_to_write(line: *const u8) {
-    // SAFETY: as above; a CPU with tiles has the instruction.
+    // SAFETY: a prefetch is a hint, never a fault; a CPU with tiles has the instruction.
     unsafe { asm!("prefetchw [{}]", in(reg) line, options(nostack, readonly, preserves_flags)) };
 }

@@ -8,7 +8,7 @@
 //! ```
 //! All are exact integers modulo 2^32, and the total fits.
 
-use super::multiply::{SUMS_STRIDE, TileBlock, int8_two};
+use super::multiply::{Held, SUMS_STRIDE, TileBlock, int8_two};
 use super::plan::{BLOCK_ROWS, BLOCK_SUMS};
 use super::unpack;
 use crate::gemm::activations::ActivationsId;
@@ -120,7 +120,7 @@ impl Heavy {
     /// Sums of the heavy middle digits of 32 rows and a pair to `to`, `[32][32]`.
     ///
     /// # Safety
-    /// Tiles are configured for 16 rows; there are heavy quads; the block is of the panel; `to` has room and is aligned to
+    /// Tiles are configured for 16 rows and hold nothing; there are heavy quads; the block is of the panel; `to` has room and is aligned to
     /// 64.
     pub(super) unsafe fn multiply(&mut self, product: &Product<'_>, first: usize, pair: usize, to: *mut u32) {
         let x = self.x[first - self.of.1.start..].as_ptr();
@@ -134,21 +134,21 @@ impl Heavy {
         for strip in 0..2 {
             // SAFETY: 32 rows of one step, two tiles, and sums of each strip.
             unsafe {
-                int8_two(TileBlock {
+                let block = TileBlock {
                     x: x.cast(),
                     x_stride: size_of::<Step>(),
                     tiles: tiles.0.as_ptr().add(strip * 2 * TILE),
                     steps: 1,
                     before: null(),
-                    to: sums.as_mut_ptr().cast::<u32>().add(strip * BLOCK_SUMS),
-                    to_stride: SUMS_STRIDE,
                     ahead: null(),
                     lines: 0,
-                });
+                };
+                int8_two(&block, None, &mut ());
+                Held { to: sums.as_mut_ptr().cast::<u32>().add(strip * BLOCK_SUMS), stride: SUMS_STRIDE }.store();
             }
         }
         // SAFETY: the sums of both strips were written.
-        unsafe { unpack::join(sums.as_ptr().cast(), to) };
+        unsafe { unpack::join(sums.as_ptr().cast(), 0..BLOCK_ROWS, to) };
     }
 }
 

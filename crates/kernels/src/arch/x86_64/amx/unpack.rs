@@ -1,10 +1,9 @@
 //! Int4 weights as int8 tiles, a K block at a time: `ratio * level` where that fits int8, else two digits of it. These
 //! take some 280 cycles a step of a pair, so they are made in [`Part`]s beside the products of the K block before.
 
-use super::multiply::TileBlock;
 use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
-use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Unpacks int4 steps of even levels and ratios up to 15 to int8 tiles of `ratio * q`, `[steps][2]`.
 ///
@@ -94,78 +93,6 @@ pub(super) unsafe fn digits(Part { ratios: from, codes, to }: Part, levels: &[i8
     }
 }
 
-/// Bytes from codes to those whose prefetch they make: a K block.
-const AHEAD: usize = 8 * WeightClass::Int4.step_bytes();
-
-/// The instructions of [`digits`] for a line: `$codes` become levels, these two digits.
-#[rustfmt::skip]
-macro_rules! quad {
-    ($codes:literal, $at:literal) => {
-        concat!(
-            "vpandq {", $codes, "}, {", $codes, "}, {nibble}\nvpshufb {", $codes, "}, {levels}, {", $codes, "}\n",
-            "vpsllw {even}, {", $codes, "}, 8\nvpsraw {even}, {even}, 8\nvpmullw {even}, {even}, {ratios}\n",
-            "vpsraw {", $codes, "}, {", $codes, "}, 8\nvpmullw {", $codes, "}, {", $codes, "}, {ratios}\n",
-            "vpsllw {low}, {", $codes, "}, 8\nvpblendmb {low}{{{odd_bytes}}}, {even}, {low}\n",
-            "vmovdqa64 zmmword ptr [{q} + 128*\\i + ", $at, " + 1024], {low}\n",
-            "vpaddw {even}, {even}, {half}\nvpsrlw {even}, {even}, 8\nvpaddw {", $codes, "}, {", $codes, "}, {half}\n",
-            "vpblendmb {even}{{{odd_bytes}}}, {even}, {", $codes, "}\n",
-            "vmovdqa64 zmmword ptr [{q} + 128*\\i + ", $at, "], {even}\n",
-        )
-    };
-}
-
-/// [`int8_two`](super::multiply::int8_two) for two digits, with [`digits`] of a part beside the products of each step,
-/// as long as there are parts; returns how many it unpacked.
-///
-/// # Safety
-/// As for both; `block.to` is `[32][32]`.
-#[rustfmt::skip]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn multiply_beside(block: TileBlock, parts: &[Part], levels: &[i8; 16]) -> usize {
-    let parts = &parts[..parts.len().min(block.steps)];
-    // SAFETY: the caller's promise; every register used is declared; prefetching past the end is harmless.
-    unsafe {
-        asm!(
-            "test {c}, {c}", "jnz 3f",
-            "tilezero tmm4", "tilezero tmm5", "tilezero tmm6", "tilezero tmm7", "jmp 2f",
-            "3:",
-            "tileloadd tmm4, [{c} + {line}*2]", "tileloadd tmm5, [{c} + {line}*2 + 64]",
-            "tileloadd tmm6, [{c} + {line}*2 + 2048]", "tileloadd tmm7, [{c} + {line}*2 + 2112]",
-            "2:",
-            "tileloadd tmm0, [{x0} + {x_stride}*1]", "tileloadd tmm2, [{w} + {line}*1]", "tdpbssd tmm4, tmm0, tmm2",
-            "tileloadd tmm3, [{w} + {line}*1 + 1024]", "tdpbssd tmm5, tmm0, tmm3",
-            "tileloadd tmm1, [{x1} + {x_stride}*1]", "tdpbssd tmm6, tmm1, tmm2", "tdpbssd tmm7, tmm1, tmm3",
-            "cmp {part}, {end}", "je 4f",
-            "mov {c}, [{part}]", "vpmovsxbd {ratios}, xmmword ptr [{c}]", "vpslld {even}, {ratios}, 16",
-            "vpblendmw {ratios}{{{odd_words}}}, {ratios}, {even}",
-            "mov {c}, [{part} + 8]", "mov {q}, [{part} + 16]", "add {part}, {part_bytes}",
-            ".irp i, 0, 1, 2, 3",
-            "prefetcht1 [{c} + 64*\\i + {ahead}]",
-            "vmovdqu64 {codes}, zmmword ptr [{c} + 64*\\i]", "vpsrlw {more}, {codes}, 4",
-            quad!("codes", "0"), quad!("more", "64"),
-            ".endr",
-            "4:",
-            "add {x0}, 64", "add {x1}, 64", "add {w}, 2048", "dec {steps}", "jnz 2b",
-            "tilestored [{to} + {line}*2], tmm4", "tilestored [{to} + {line}*2 + 64], tmm5",
-            "tilestored [{to} + {line}*2 + 2048], tmm6", "tilestored [{to} + {line}*2 + 2112], tmm7",
-            x0 = inout(reg) block.x => _, x1 = inout(reg) block.x.add(16 * block.x_stride) => _,
-            x_stride = in(reg) block.x_stride, w = inout(reg) block.tiles => _, line = in(reg) 64usize,
-            c = inout(reg) block.before => _, to = in(reg) block.to, steps = inout(reg) block.steps => _,
-            part = inout(reg) parts.as_ptr() => _, end = in(reg) parts.as_ptr_range().end, q = out(reg) _,
-            part_bytes = const size_of::<Part>(), ahead = const AHEAD,
-            levels = in(zmm_reg) _mm512_broadcast_i32x4(_mm_loadu_si128(levels.as_ptr().cast())),
-            nibble = in(zmm_reg) _mm512_set1_epi8(15), half = in(zmm_reg) _mm512_set1_epi16(128),
-            odd_words = in(kreg) ODD_WORDS, odd_bytes = in(kreg) ODD_BYTES,
-            ratios = out(zmm_reg) _, codes = out(zmm_reg) _, more = out(zmm_reg) _, even = out(zmm_reg) _,
-            low = out(zmm_reg) _,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack)
-        );
-    }
-    parts.len()
-}
-
 const ODD_WORDS: __mmask32 = 0xaaaa_aaaa;
 const ODD_BYTES: __mmask64 = 0xaaaa_aaaa_aaaa_aaaa;
 
@@ -192,20 +119,20 @@ pub(super) fn two_digits(bytes: __m512i, ratios: __m512i) -> (__m512i, __m512i) 
     (_mm512_mask_blend_epi8(ODD_BYTES, high, _mm512_add_epi16(odd, half)), low)
 }
 
-/// `[32][32]` sums of 256 times the high digits and the low ones, from `[2 strips][32][high, low]` of them.
+/// `[rows][32]` sums of 256 times the high digits and the low ones, from `[2 strips][32][high, low]` of them.
 ///
 /// # Safety
 /// Both have room and are aligned to 64; the CPU has AVX-512.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn join(from: *const u32, to: *mut u32) {
+pub(super) unsafe fn join(from: *const u32, rows: Range<usize>, to: *mut u32) {
     for strip in 0..2 {
-        for row in 0..32 {
+        for (to_row, row) in rows.clone().enumerate() {
             // SAFETY: the caller's promise.
             unsafe {
                 let from = from.add((strip * 32 + row) * 32);
                 let high = _mm512_slli_epi32::<8>(_mm512_load_si512(from.cast()));
                 let sum = _mm512_add_epi32(high, _mm512_load_si512(from.add(16).cast()));
-                _mm512_store_si512(to.add(row * 32 + strip * 16).cast(), sum);
+                _mm512_store_si512(to.add(to_row * 32 + strip * 16).cast(), sum);
             }
         }
     }
