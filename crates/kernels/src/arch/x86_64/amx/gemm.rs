@@ -273,7 +273,9 @@ impl<'a> Panel<'a> {
         let (x, steps) = (&self.product.activations, visit.steps.len());
         let blocks = self.rows.len().div_ceil(BLOCK_ROWS);
         let sums = if self.way == Way::Digits { 2 * BLOCK_SUMS } else { BLOCK_SUMS };
-        let at = (visit.slot * blocks + (first - self.rows.start) / BLOCK_ROWS) * sums;
+        let block = (first - self.rows.start) / BLOCK_ROWS;
+        // What no other visit continues is needed only until the next block is complete, and stays in L1.
+        let at = if visit.first && visit.last { block % 2 } else { visit.slot * blocks + block } * sums;
         // SAFETY: `plan` chooses panels and groups of pairs whose sums fit; the steps are of the row.
         let (sums, x_at) = unsafe { (self.sums.add(at), x.row(first).add(visit.steps.start * 64)) };
         let block = TileBlock {

@@ -1,6 +1,7 @@
 //! Int4 weights as int8 tiles, a K block at a time: `ratio * level` where that fits int8, else two digits of it. These
 //! take some 280 cycles a step of a pair, so they are made in [`Part`]s beside the products of the K block before.
 
+use super::multiply::ask;
 use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -68,6 +69,10 @@ pub(super) fn parts(steps: &[u8], to: *mut u8) -> impl Iterator<Item = Part> {
     })
 }
 
+/// Bytes from codes to those whose prefetch they make: a K block. The next visit's are unpacked in this one, so they have to
+/// be there already.
+const AHEAD: usize = 8 * WeightClass::Int4.step_bytes();
+
 /// Unpacks a part.
 ///
 /// # Safety
@@ -81,6 +86,7 @@ pub(super) unsafe fn digits(Part { ratios: from, codes, to }: Part, levels: &[i8
     unsafe {
         let ratios = ratios(from);
         for line in 0..4 {
+            ask(codes.wrapping_add(line * 64 + AHEAD));
             let packed = _mm512_loadu_si512(codes.add(line * 64).cast());
             for (quad, codes) in [packed, _mm512_srli_epi16::<4>(packed)].into_iter().enumerate() {
                 let level = _mm512_shuffle_epi8(levels, _mm512_and_si512(codes, nibble));
