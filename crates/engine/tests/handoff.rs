@@ -13,10 +13,9 @@ use std::time::Duration;
 use common::{Outcome, ask, gather, options, start, submit_crowd, wait, wait_until_quiet};
 use engine::ledger::Owner;
 use engine::{
-    ClusterKey, Engine, EngineOptions, HandoffOptions, HandoffOutcome, Handoffs, Isa, Prompt, RawRequest, Role, Rule,
+    ClusterKey, Engine, EngineOptions, HandoffOptions, HandoffOutcome, Handoffs, Isa, Prompt, RawRequest, Role,
     SamplingParams, Speculation, WeightClass,
 };
-use serde_json::json;
 
 fn key() -> ClusterKey {
     ClusterKey::of(b"a key of these tests")
