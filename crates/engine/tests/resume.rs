@@ -2,20 +2,54 @@
 //! bits.
 
 use crate::common;
-use crate::speculation::kinds_of_requests;
 
 use common::{Answer, Outcome, ask, gather, now, options, start, wait_until_quiet};
-use engine::{Engine, EngineOptions, FinishReason, Prompt, RawRequest};
+use engine::{Engine, EngineOptions, FinishReason, Prompt, RawRequest, Rule, SamplingParams};
+use serde_json::json;
 
-/// Some of every kind of request.
-fn workload(round: usize) -> Vec<RawRequest> {
-    let some = kinds_of_requests(round + 1).into_iter().step_by(3).enumerate();
-    let short = |(index, raw): (usize, RawRequest)| RawRequest {
-        max_tokens: Some(20 + 6 * (index as i64 % 4)),
-        min_tokens: raw.min_tokens.map(|_| 9),
-        ..raw
-    };
-    some.map(short).collect()
+/// Every kind of request, each with a seed.
+fn workload(round: i64) -> Vec<RawRequest> {
+    let prompts = [
+        "Once upon a time there was a fox who".to_owned(),
+        "The fox sat by the door. The owl sang of gold.\n".repeat(3),
+        "1 2 3 4 5 1 2 3 4 5 1 2 3 4".to_owned(),
+    ];
+    let kinds: [fn(&mut RawRequest); 9] = [
+        |raw| raw.sampling.temperature = Some(0.0),
+        |raw| (raw.sampling.top_p, raw.sampling.top_k) = (Some(0.9), Some(40)),
+        |raw| (raw.sampling.presence_penalty, raw.sampling.frequency_penalty) = (Some(0.6), Some(0.3)),
+        |raw| raw.sampling.repetition_penalty = Some(1.2),
+        |raw| raw.n = Some(3),
+        |raw| (raw.stop, raw.min_tokens) = (vec![" the".to_owned(), "\n".to_owned()], Some(9)),
+        |raw| (raw.ignore_eos, raw.min_tokens) = (false, Some(12)),
+        |raw| raw.logit_bias = vec![(17, 3.0), (40, -2.0)],
+        |raw| (raw.rule, raw.ignore_eos) = (Some(fox()), false),
+    ];
+    let mut requests = Vec::new();
+    for (kind, change) in kinds.iter().enumerate() {
+        for (index, prompt) in prompts.iter().enumerate() {
+            let mut raw = RawRequest {
+                max_tokens: Some(20 + 6 * ((kind + index) % 4) as i64),
+                sampling: SamplingParams::at(0.9),
+                ignore_eos: true,
+                seed: Some(round * 1000 + (kind * 10 + index) as i64),
+                logprobs: Some(0),
+                ..RawRequest::new(Prompt::Text(prompt.clone()))
+            };
+            change(&mut raw);
+            requests.push(raw);
+        }
+    }
+    requests
+}
+
+fn fox() -> Rule {
+    Rule::JsonSchema(json!({
+        "type": "object",
+        "properties": {"animal": {"enum": ["fox", "owl"]}, "tale": {"type": "string", "maxLength": 30}},
+        "required": ["animal", "tale"],
+        "additionalProperties": false,
+    }))
 }
 
 /// The rest of each answer after `generated` tokens; none of one that is over by then.
@@ -74,7 +108,7 @@ fn an_answer_resumes_at_every_position_with_the_same_bits() {
         threads: Some(1),
         max_prefill_chunk: Some(7),
         max_num_seqs: 12,
-        kv_cache_bytes: Some(12 * 32 * from.model().kv_bytes_per_token as u64),
+        kv_cache_bytes: Some(7 * 32 * from.model().kv_bytes_per_token as u64),
         max_model_len: Some(192),
         ..options()
     });
