@@ -19,7 +19,7 @@ fn first_words_of_other_programs() {
         (&["ls"], 0, "lantern"),
         (&["list", "--json"], 0, "\"models\":[]"),
         (&["show"], 0, "parameters"),
-        (&["show", "lantern"], 0, "KV cache"),
+        (&["show", "lantern"], 0, "2.5 KiB a token"),
         (&["show", "qwen3-8b"], 0, "no files"),
         (&["completions", "bash"], 0, "-F _twostroke"),
         (&["completion", "zsh"], 0, "#compdef twostroke"),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use checkpoint::LoadError;
-use model::{Adapter, AdapterPacker, AdapterRoom, ModelConfig, PackedAdapter};
+use model::{Adapter, AdapterPacker, AdapterRoom, Forward, ModelConfig};
 
 /// Longest name in bytes.
 const MAX_NAME_BYTES: usize = 256;
@@ -145,13 +145,15 @@ struct Shelf {
     /// Names of adapters being loaded or unloaded.
     busy: BTreeSet<String>,
     free: Vec<u32>,
+    /// For the device that computes, and how many there were before it.
+    packer: Option<AdapterPacker>,
+    lost_devices: u64,
 }
 
 /// The adapters of an engine.
 #[derive(Debug, Default)]
 pub struct Adapters {
     room: AdapterRoom,
-    packer: Option<AdapterPacker>,
     shelf: Mutex<Shelf>,
 }
 
@@ -159,12 +161,13 @@ pub struct Adapters {
 pub(crate) struct Reserved {
     pub(crate) slot: u32,
     name: String,
+    lost_devices: u64,
 }
 
 impl Adapters {
     pub(crate) fn new(room: AdapterRoom, packer: Option<AdapterPacker>) -> Adapters {
         let free = (0..room.slots as u32).rev().collect();
-        Adapters { room, packer, shelf: Mutex::new(Shelf { free, ..Shelf::default() }) }
+        Adapters { room, shelf: Mutex::new(Shelf { free, packer, ..Shelf::default() }) }
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
@@ -210,7 +213,7 @@ impl Adapters {
         }
         let slot = shelf.free.pop().ok_or(AdapterError::Full { most: self.room.slots })?;
         shelf.busy.insert(name.to_owned());
-        Ok(Reserved { slot, name: name.to_owned() })
+        Ok(Reserved { slot, name: name.to_owned(), lost_devices: shelf.lost_devices })
     }
 
     /// Reads the files for a slot that was taken.
@@ -218,19 +221,47 @@ impl Adapters {
         Adapter::load(path, config, self.room.max_rank).map_err(|error| failed(name, path, error))
     }
 
-    /// Brings it into the backend's layout.
-    pub(crate) fn pack(&self, name: &str, path: &Path, adapter: &Adapter) -> Result<PackedAdapter, AdapterError> {
-        let packer = self.packer.as_ref().ok_or(AdapterError::NoRoom)?;
-        packer.pack(adapter).map_err(|error| failed(name, path, error))
+    /// What brings one into the layout of the device that computes, to be kept until it is in its slot: the device is
+    /// known by its address.
+    pub(crate) fn packer(&self) -> Result<AdapterPacker, AdapterError> {
+        self.shelf().packer.clone().ok_or(AdapterError::NoRoom)
     }
 
-    /// The adapter is in its slot: requests may ask for it.
-    pub(crate) fn fill(&self, reserved: Reserved, path: &Path, rank: usize, digest: [u8; 32]) {
-        let Reserved { slot, name } = reserved;
+    /// The adapter is in its slot: requests may ask for it. Fails, and gives the slot back, where that device was lost
+    /// since.
+    pub(crate) fn fill(&self, reserved: Reserved, path: &Path, rank: usize, digest: [u8; 32]) -> Result<(), LoadError> {
+        let Reserved { slot, name, lost_devices } = reserved;
         let lease = Arc::new(Lease { slot, digest, users: Users::default() });
         let mut shelf = self.shelf();
         shelf.busy.remove(&name);
+        if shelf.lost_devices != lost_devices {
+            shelf.free.push(slot);
+            return Err(LoadError::Option { option: "adapters", problem: "its device was lost: load it again".into() });
+        }
         shelf.loaded.insert(name, Entry { path: path.to_owned(), rank, lease });
+        Ok(())
+    }
+
+    /// Reads all that are loaded again, for a device that takes the place of a lost one. Those of other weights by now
+    /// lose their names, and their slots, which are returned: requests may have them still.
+    pub(crate) fn move_to(&self, forward: &mut dyn Forward) -> BTreeSet<u32> {
+        let mut shelf = self.shelf();
+        (shelf.packer, shelf.lost_devices) = (forward.adapter_packer(), shelf.lost_devices + 1);
+        let of = |(name, entry): (&String, &Entry)| (name.clone(), entry.path.clone(), entry.lease.clone());
+        let loaded: Vec<_> = shelf.loaded.iter().map(of).collect();
+        // What takes time holds nobody up.
+        drop(shelf);
+        let is_lost = |(_, path, lease): &(String, PathBuf, Arc<Lease>)| {
+            let adapter = Adapter::load(path, forward.config(), self.room.max_rank).ok();
+            let same = adapter.filter(|adapter| digest(adapter) == lease.digest);
+            !same.is_some_and(|adapter| forward.set_adapter(lease.slot as usize, Some(&adapter)).is_ok())
+        };
+        let lost = loaded.into_iter().filter(is_lost).map(|(name, path, lease)| {
+            tracing::error!(name, path = %path.display(), "the adapter is lost with its device");
+            self.shelf().loaded.remove(&name);
+            lease.slot
+        });
+        lost.collect()
     }
 
     /// There is nothing in the slot.
@@ -253,7 +284,7 @@ impl Adapters {
         let slot = entry.lease.slot;
         shelf.loaded.remove(name);
         shelf.busy.insert(name.to_owned());
-        Ok(Reserved { slot, name: name.to_owned() })
+        Ok(Reserved { slot, name: name.to_owned(), lost_devices: shelf.lost_devices })
     }
 }
 

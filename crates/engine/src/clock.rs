@@ -95,12 +95,6 @@ impl Clock {
         Clock(Arc::new(Inner { source, holds: Mutex::default(), wall: Mutex::new(WallClock::anchored(machine, unix)) }))
     }
 
-    /// A clock over what `nanos` holds.
-    #[cfg(test)]
-    pub(crate) fn scripted(nanos: Arc<std::sync::atomic::AtomicU64>) -> Clock {
-        Clock::of(Source::Scripted(nanos))
-    }
-
     pub(crate) fn now(&self) -> Nanos {
         let holds = self.holds();
         Nanos(holds.since.unwrap_or_else(|| self.0.source.now()) - holds.held)
@@ -170,6 +164,14 @@ impl Clock {
 
     fn holds(&self) -> MutexGuard<'_, Holds> {
         self.0.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl Clock {
+    /// A clock over what `nanos` holds.
+    pub(crate) fn scripted(nanos: Arc<std::sync::atomic::AtomicU64>) -> Clock {
+        Clock::of(Source::Scripted(nanos))
     }
 }
 

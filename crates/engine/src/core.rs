@@ -583,6 +583,7 @@ impl EngineCore {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
         }
+        self.scheduler.count_on(&before);
         if self.features.want_cache_events() {
             self.scheduler.record_cache_events();
         }
@@ -608,8 +609,14 @@ impl EngineCore {
         self.forward.set_compute_thread();
     }
 
+    pub(crate) fn cost_model(&self) -> Option<CostModel> {
+        self.scheduler.cost_model().cloned()
+    }
+}
+
+#[cfg(test)]
+impl EngineCore {
     /// A step until its results are delivered: planned, lowered, computed, sampled.
-    #[cfg(test)]
     pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
         assert!(self.launch(now, &mut || now).expect("a device that is there"), "there is something to compute");
         self.finish_pass().expect("a device that is there");
@@ -617,28 +624,20 @@ impl EngineCore {
     }
 
     /// The rest of it.
-    #[cfg(test)]
     pub(crate) fn end_step(&mut self, now: Nanos) {
         self.complete(now);
     }
 
-    #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         self.scheduler.check_invariants();
     }
 
-    #[cfg(test)]
     pub(crate) fn drafting_computes(&self) -> bool {
         self.drafts.drafters.computes()
     }
 
-    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
-    }
-
-    pub(crate) fn cost_model(&self) -> Option<CostModel> {
-        self.scheduler.cost_model().cloned()
     }
 }
 

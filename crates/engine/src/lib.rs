@@ -601,7 +601,7 @@ impl Engine {
         Health {
             dead: status.dead.load(Ordering::Relaxed),
             draining: status.draining.load(Ordering::Relaxed),
-            stuck_for: Duration::from_nanos(stuck),
+            stuck_for: Duration::from_nanos(stuck.saturating_sub(status.patience.load(Ordering::Relaxed))),
             open_requests: status.requests.open(),
         }
     }

@@ -289,15 +289,16 @@ impl Observe for Engine {
     fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {
         let model = &self.0.model;
         let reserved = model.adapters.reserve(name)?;
+        let failed = |error| adapters::failed(name, path, error);
         let put = || {
             let adapter = model.adapters.read(name, path, &model.config)?;
-            let packed = model.adapters.pack(name, path, &adapter)?;
-            let placed = self.put_adapter(reserved.slot, Some(packed))?;
-            placed.map_err(|error| adapters::failed(name, path, error))?;
+            let packer = model.adapters.packer()?;
+            let packed = packer.pack(&adapter).map_err(failed)?;
+            self.put_adapter(reserved.slot, Some(packed))?.map_err(failed)?;
             Ok((adapter.rank(), adapters::digest(&adapter)))
         };
         match put() {
-            Ok((rank, digest)) => model.adapters.fill(reserved, path, rank, digest),
+            Ok((rank, digest)) => model.adapters.fill(reserved, path, rank, digest).map_err(failed)?,
             Err(error) => {
                 model.adapters.give_back(reserved);
                 return Err(error);

@@ -261,7 +261,7 @@ impl Engine {
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, views.clone());
         let (sink, recorder) = sink.unzip();
         core.record_to(sink);
-        core.set_standby(standby);
+        core.set_standby(standby, model.clone());
         core.look_ahead(clock.now(), &status.forecast);
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
@@ -347,11 +347,11 @@ fn load_adapters(
 ) -> Result<Adapters, AdapterError> {
     let adapters = Adapters::new(options.adapter_room, forward.adapter_packer());
     for (name, path) in &options.adapters {
+        let failed = |error| adapters::failed(name, path, error);
         let reserved = adapters.reserve(name)?;
         let adapter = adapters.read(name, path, config)?;
-        let placed = forward.put_adapter(reserved.slot as usize, Some(adapters.pack(name, path, &adapter)?));
-        placed.map_err(|error| adapters::failed(name, path, error))?;
-        adapters.fill(reserved, path, adapter.rank(), adapters::digest(&adapter));
+        forward.set_adapter(reserved.slot as usize, Some(&adapter)).map_err(failed)?;
+        adapters.fill(reserved, path, adapter.rank(), adapters::digest(&adapter)).map_err(failed)?;
     }
     Ok(adapters)
 }
@@ -853,8 +853,8 @@ fn limits(options: &EngineOptions, model: &ModelInfo) -> Limits {
         max_num_batched_tokens: options.max_num_batched_tokens,
         max_prefill_chunk: options.max_prefill_chunk.unwrap_or(options.max_num_batched_tokens),
         max_prefill_seqs: options.max_prefill_seqs,
-        // The handle's counters refuse first; these are the same limits with room for what is between the two.
-        max_queued_requests: options.max_queued_requests + options.max_num_seqs + 1,
+        // The handle's counters refuse. Those that run, are preempted and go on with another device are queued too.
+        max_queued_requests: usize::MAX,
         max_queued_tokens: usize::MAX,
         enable_prefix_caching: options.enable_prefix_caching,
         states: model.states,

@@ -21,6 +21,8 @@ use crate::turns::{Seat, Turn};
 
 /// What a step may take however late the others on its cores are: their prompts go on too.
 const LEAST_STEP: Duration = Duration::from_millis(10);
+/// Nanoseconds that a standby may load. Weights on a disk that hangs never come.
+const LONGEST_MOVE: u64 = 600_000_000_000;
 
 /// Whether steps are made.
 #[derive(Debug, Default)]
@@ -52,6 +54,8 @@ pub(crate) struct EngineStatus {
     pub(crate) dead: AtomicBool,
     /// It has, because its device is lost.
     pub(crate) lost: AtomicBool,
+    /// Nanoseconds that it may stand still: its device is lost, and a standby is loaded.
+    pub(crate) patience: AtomicU64,
     /// Requests that were submitted, and those of them that wait.
     pub(crate) requests: Arc<QueueCounts>,
     /// The prefill queue, renewed before each step.
@@ -76,6 +80,7 @@ impl EngineStatus {
             held: AtomicBool::default(),
             dead: AtomicBool::default(),
             lost: AtomicBool::default(),
+            patience: AtomicU64::default(),
             requests,
             forecast: Mutex::default(),
             watchers: AtomicUsize::default(),
@@ -309,7 +314,10 @@ impl Driver {
     /// The device is lost: the standby goes on, or nothing does.
     fn lose(&mut self, error: &DeviceError) {
         let clock = self.clock.clone();
+        self.status.patience.store(LONGEST_MOVE, Ordering::Relaxed);
         let moved = catch_unwind(AssertUnwindSafe(|| self.core.move_to_standby(error, &mut || clock.now())));
+        self.beat();
+        self.status.patience.store(0, Ordering::Relaxed);
         if !moved.unwrap_or(false) {
             tracing::error!(%error, "every request ends with an error");
             self.status.lost.store(true, Ordering::Relaxed);
@@ -380,26 +388,25 @@ impl Driver {
         self.clock.let_go();
         self.core.set_paused_time(self.clock.held());
     }
+}
 
+#[cfg(test)]
+impl Driver {
     /// Times that it had to start over, and times that a plan was abandoned.
-    #[cfg(test)]
     pub(crate) fn failures(&self) -> (u64, u64) {
         self.failures
     }
 
     /// Panics where the scheduler's books disagree.
-    #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         self.core.check_invariants();
     }
 
     /// Whether there is a draft model.
-    #[cfg(test)]
     pub(crate) fn drafting_computes(&self) -> bool {
         self.core.drafting_computes()
     }
 
-    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.core.in_flight()
     }

@@ -75,13 +75,17 @@ impl Seat {
         state.next_ticket += 1;
         let own = (now + due.unwrap_or_default().min(FAR), state.next_ticket);
         state.waiting.push(own);
+        let mut waits = false;
         while state.is_taken || state.waiting.iter().min() != Some(&own) {
+            waits = true;
             state = self.shared.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.waiting.retain(|other| *other != own);
         state.is_taken = true;
         drop(state);
-        Turn { shared: self.shared.clone(), waited: now.elapsed() }
+        // What the machine took of this thread is no other engine's.
+        let waited = if waits { now.elapsed() } else { Duration::ZERO };
+        Turn { shared: self.shared.clone(), waited }
     }
 
     /// The cores, if no other engine has them or waits for them.
@@ -150,6 +154,7 @@ mod tests {
         let turns = Turns::shared();
         let holder = turns.seat().unwrap();
         let turn = holder.take(None);
+        assert_eq!(turn.waited, Duration::ZERO, "nobody had them");
         let (told, order) = channel();
         let far = [700, 300, 500, 300].map(Duration::from_millis);
         let asked = far.into_iter().enumerate().map(|(at, due)| {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grammar::{Grammar, Rule, TokenRule};
+use kernels::DefaultFloats;
 use model::{GenerationDefaults, Head, ModelConfig};
 use protocol::sampling::Sampling;
 use protocol::{Nanos, Priority, RequestId, ServiceClass, StopRules, Targets, TokenId};
@@ -328,6 +329,8 @@ pub(crate) fn validate(
     default_targets: Targets,
     salt_key: &[u8; 32],
 ) -> Result<ValidatedRequest, Rejection> {
+    // A host's thread narrows numbers as its process pleases.
+    let _floats = DefaultFloats::enter();
     let num_answers = answers(raw.n, model)?;
     let sampling = sampling(&raw, &model.config, &model.generation_defaults)?;
     let stop_strings = stop_strings(&raw.stop)?;

@@ -3,7 +3,7 @@
 
 use crate::common;
 #[path = "../../model/tests/common/adapters.rs"]
-mod files;
+pub(crate) mod files;
 
 use std::path::{Path, PathBuf};
 
@@ -22,15 +22,15 @@ fn config() -> ModelConfig {
 }
 
 /// Loud ones: their answers differ from the first token on.
-fn some(seed: u64) -> Files {
+pub(crate) fn some(seed: u64) -> Files {
     adapter(&config(), seed, 8, 24.0, &[])
 }
 
-fn with_room(slots: usize, adapters: Vec<(String, PathBuf)>) -> EngineOptions {
+pub(crate) fn with_room(slots: usize, adapters: Vec<(String, PathBuf)>) -> EngineOptions {
     EngineOptions { adapters, adapter_room: AdapterRoom { slots, max_rank: 16 }, ..options() }
 }
 
-fn through(adapter: Option<&str>, raw: RawRequest) -> RawRequest {
+pub(crate) fn through(adapter: Option<&str>, raw: RawRequest) -> RawRequest {
     RawRequest { adapter: adapter.map(str::to_owned), ..raw }
 }
 
@@ -145,13 +145,10 @@ fn adapters_come_and_go_while_others_are_served() {
 
 /// A request that has ended for its client lets go of its adapter soon after.
 fn unload_when_unused(engine: &Engine, name: &str) {
-    for _ in 0..2000 {
-        match engine.unload_adapter(name) {
-            Err(AdapterError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(5)),
-            other => return other.unwrap(),
-        }
-    }
-    panic!("{name} stays in use");
+    wait("the adapter to be unused", || match engine.unload_adapter(name) {
+        Err(AdapterError::InUse { .. }) => false,
+        other => other.map(|()| true).unwrap(),
+    });
 }
 
 #[test]
@@ -250,12 +247,7 @@ fn receipts_are_the_models_alone() {
     for adapter in WHO {
         ask(&engine, through(adapter, greedy(PROMPT, 6)));
     }
-    for _ in 0..2000 {
-        if engine.stats().spot_checks.equal > 0 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait("the check", || engine.stats().spot_checks.equal > 0);
     let checks = engine.stats().spot_checks;
     assert_eq!((checks.equal, checks.different), (1, 0), "{checks:?}");
 }

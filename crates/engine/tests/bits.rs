@@ -162,3 +162,18 @@ fn the_shipped_model_gives_the_bits_that_are_committed() {
     }
     golden.close(testing::is_long());
 }
+
+/// A host that rounds up makes another number of 0.7 as it narrows it, and one that flushes denormals nothing of 1e-40.
+#[test]
+fn what_is_asked_for_is_read_the_same_in_any_host() {
+    let engine = start(&options());
+    let read = || {
+        let (_, mut raw) = request(3);
+        raw.sampling.temperature = Some(0.7);
+        raw.sampling.min_p = Some(1e-40);
+        raw.logit_bias = vec![(17, 0.1), (40, -0.3)];
+        engine.validate(raw).expect("valid")
+    };
+    let odd = kernels::float_state::in_an_odd_host(read);
+    assert_eq!(format!("{odd:?}"), format!("{:?}", read()));
+}

@@ -1,6 +1,7 @@
 //! Prompts that one engine reads and another answers: over a real connection, with everything that can go wrong on it.
 
 use crate::common;
+use crate::speculation::kinds_of_requests;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,16 +13,15 @@ use std::time::Duration;
 use common::{Outcome, ask, gather, options, start, submit_crowd, wait, wait_until_quiet};
 use engine::ledger::Owner;
 use engine::{
-    ClusterKey, Engine, EngineOptions, HandoffOptions, HandoffOutcome, Handoffs, Isa, Prompt, RawRequest, Role, Rule,
+    ClusterKey, Engine, EngineOptions, HandoffOptions, HandoffOutcome, Handoffs, Isa, Prompt, RawRequest, Role,
     SamplingParams, Speculation, WeightClass,
 };
-use serde_json::json;
 
 fn key() -> ClusterKey {
     ClusterKey::of(b"a key of these tests")
 }
 
-fn handoff(listen: Option<SocketAddr>, workers: &[String]) -> HandoffOptions {
+pub(crate) fn handoff(listen: Option<SocketAddr>, workers: &[String]) -> HandoffOptions {
     let role = Role::Both;
     HandoffOptions {
         role,
@@ -38,7 +38,7 @@ fn reader(options: EngineOptions) -> Engine {
     start(&EngineOptions { handoff: Some(handoff(listen, &[])), ..options })
 }
 
-fn address(engine: &Engine) -> String {
+pub(crate) fn address(engine: &Engine) -> String {
     engine.handoff_address().expect("it listens").to_string()
 }
 
@@ -67,30 +67,20 @@ fn raw(prompt: &str, seed: i64) -> RawRequest {
 }
 
 /// Requests of every kind. Some prompts begin with what others have asked, one is too short to leave.
-fn workload(round: usize) -> Vec<RawRequest> {
-    let mut kinds: [fn(&mut RawRequest); 10] = [
-        |raw| raw.sampling.temperature = Some(0.0),
-        |raw| (raw.sampling.top_p, raw.sampling.top_k) = (Some(0.9), Some(40)),
-        |raw| (raw.sampling.presence_penalty, raw.sampling.frequency_penalty) = (Some(0.6), Some(0.3)),
-        |raw| raw.sampling.repetition_penalty = Some(1.2),
-        |raw| raw.n = Some(3),
-        |raw| (raw.stop, raw.min_tokens) = (vec![" the".to_owned(), "\n".to_owned()], Some(5)),
-        |raw| (raw.ignore_eos, raw.min_tokens) = (false, Some(9)),
-        |raw| raw.logit_bias = vec![(17, 3.0), (40, -2.0)],
-        |raw| {
-            let schema = json!({"type": "object", "properties": {"key": {"type": "integer"}}, "required": ["key"]});
-            (raw.rule, raw.ignore_eos) = (Some(Rule::JsonSchema(schema)), false);
-        },
-        |raw| raw.receipt = true,
-    ];
+pub(crate) fn workload(round: usize) -> Vec<RawRequest> {
     let mut requests = Vec::new();
-    // A quick run has half of them, in the next round the others.
-    kinds.rotate_left(round % 2);
-    for (at, kind) in testing::part_of(kinds, 2).enumerate() {
+    // A quick run has a third of the kinds, in the next rounds the others.
+    for (at, kind) in testing::part_of(kinds_of_requests(4).into_iter().step_by(4).skip(round % 3), 3).enumerate() {
         let number = round * 100 + at;
         // Lengths that end a block, and that do not.
-        let mut of_text = raw(&text(number, 28 + at), number as i64);
-        kind(&mut of_text);
+        let of_text = RawRequest {
+            prompt: Prompt::Text(text(number, 28 + at)),
+            max_tokens: Some(40),
+            min_tokens: kind.min_tokens.map(|_| 9),
+            seed: Some(number as i64),
+            receipt: at == 0,
+            ..kind
+        };
         requests.push(of_text.clone());
         let tokens: Vec<i64> =
             (0..[289, 320, 321, 352][at % 4]).map(|i| 40 + (i * 31 + number as i64 * 7) % 900).collect();
@@ -132,7 +122,7 @@ fn taken(handoffs: &Handoffs, way: HandoffOutcome) -> u64 {
 }
 
 /// Waits until nothing is open on either side, and looks that nothing stays.
-fn assert_quiet(engines: &[&Engine]) {
+pub(crate) fn assert_quiet(engines: &[&Engine]) {
     for engine in engines {
         wait_until_quiet(engine);
         wait("nothing to be kept", || engine.handoffs().kept_blocks == 0);

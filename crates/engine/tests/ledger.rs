@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Outcome, ask, gather, greedy, options, start};
+use common::{Outcome, ask, gather, greedy, now, options, start};
 use engine::ledger::{Gap, Owner, Shares};
 use engine::{Ending, Engine, EngineOptions, Event, Observe, RawRequest};
 
@@ -15,8 +15,9 @@ fn assert_close(what: &str, parts: f64, whole: f64) {
     assert!((parts / whole - 1.0).abs() < 0.01, "{what}: parts {parts} ms, whole {whole} ms");
 }
 
-/// Streams first, then a long prompt beside them, then a crowd. All at once, gathered in order.
+/// Streams, a long prompt beside them and a crowd, all there before the first step, however slow the machine is.
 fn load(engine: &Engine, sentences: usize, tokens: i64) -> Vec<(engine::RequestId, Outcome)> {
+    assert!(now(engine.pause()));
     let mut streams = Vec::new();
     let mut submit = |raw: RawRequest| {
         let request = engine.validate(raw).expect("valid");
@@ -30,6 +31,7 @@ fn load(engine: &Engine, sentences: usize, tokens: i64) -> Vec<(engine::RequestI
         let prompt = format!("Number {index}: ") + &"a quiet river. ".repeat(index as usize);
         submit(RawRequest { n: Some(1 + index % 3), seed: Some(index), ..greedy(&prompt, 12 + index + tokens) });
     }
+    now(engine.resume());
     let gather = |(answers, stream): (usize, engine::Stream)| (stream.id(), gather(stream, answers));
     streams.into_iter().map(gather).collect()
 }

@@ -7,6 +7,8 @@ mod calibration;
 mod common;
 mod handoff;
 mod ledger;
+#[path = "../../server/tests/http/losses.rs"]
+mod losses;
 mod lost;
 mod pair;
 mod pressure;

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Outcome, ask, assert_same, greedy, options, start, together, wait_until_quiet};
+use common::{Outcome, ask, assert_same, at_once, greedy, options, start, wait_until_quiet};
 use engine::{EngineOptions, Prompt, RawRequest, SamplingParams, Stats, Store, SwapDisk};
 
 const BLOCK: u64 = 32;
@@ -143,10 +143,10 @@ fn three_times_more_than_the_cache_holds_fails_no_request_and_changes_no_answer(
     ];
     for (what, (options, store)) in testing::part_of(cases, 3) {
         let engine = start(&options);
-        assert_same(what, &together(&engine, workload()), &want);
+        assert_same(what, &at_once(&engine, workload()), &want);
         if store.is_none() {
             // Again: the prefix cache holds more than the KV cache now.
-            assert_same(what, &together(&engine, workload()), &want);
+            assert_same(what, &at_once(&engine, workload()), &want);
         }
         wait_until_quiet(&engine);
         let stats = engine.stats();
@@ -157,7 +157,7 @@ fn three_times_more_than_the_cache_holds_fails_no_request_and_changes_no_answer(
             stats.prefill_tokens,
             stats.swap
         );
-        // How often depends on when requests arrive; a case that presses nothing would mean nothing.
+        // How often depends on what moving and computing cost; a case that presses nothing would mean nothing.
         assert!(stats.preemptions >= 1, "{what}: the case must press the cache to mean anything");
         match what {
             "no tiers" => assert!(stats.swap.saved == 0 && waste(&stats) > 0.05, "{what}"),

@@ -90,7 +90,7 @@ fn alone(engine: &Engine, round: usize) -> Vec<Outcome> {
 
 /// All at once, as far as there are places.
 fn together(engine: &Engine, round: usize) -> Vec<Outcome> {
-    workload(round).chunks(12).flat_map(|some| common::together(engine, some.to_vec())).collect()
+    workload(round).chunks(12).flat_map(|some| common::at_once(engine, some.to_vec())).collect()
 }
 
 /// Over one round, in a long run over 100,000 tokens; over as many as `TWOSTROKE_CHAOS_TOKENS` says, which

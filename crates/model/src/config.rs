@@ -224,11 +224,6 @@ impl ModelConfig {
         cache::shape(&self.layers, (dtype, blocks, block_size))
     }
 
-    /// Layers with keys and values.
-    pub fn num_attention_layers(&self) -> usize {
-        self.layers.iter().filter(|layer| layer.mixer.has_keys()).count()
-    }
-
     /// Numbers of a layer's rows between the first and the last product of each of its mixers.
     pub fn mixer_widths(&self, layer: usize) -> impl Iterator<Item = MixerWidths> {
         let LayerConfig { heads, mixer, .. } = self.layers[layer];

@@ -6,9 +6,8 @@ use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// What goes on where the device is lost: the same model from the same weights, with as many rows, blocks, slots of
-/// states and places for logits, and with the same adapters in their slots. Loaded when it is asked for, once for each
-/// device that is lost, on a thread of its own: the thread that computes is pinned to a core, and so would be what it
-/// begins.
+/// states and of adapters, which are empty, and places for logits. Loaded when it is asked for, once for each device
+/// that is lost, on a thread of its own: the thread that computes is pinned to a core, and so would be what it begins.
 pub struct Standby {
     ask: SyncSender<()>,
     loaded: Receiver<Result<Box<dyn Forward>, LoadError>>,

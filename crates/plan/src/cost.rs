@@ -35,7 +35,7 @@ pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
     CostModel::new(rows.into_iter().map(at).collect(), terms)
 }
 
-/// A model in the simulator, with any bytes per weight and per key and value element.
+/// A model in the simulator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulated {
     /// Its step costs.
@@ -47,19 +47,19 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// With `weight_bytes` per weight and `kv_bytes` per key and value element. Passes of a mixture are taken to read every
-    /// expert, as a batch soon does.
-    pub fn of(shape: &ModelShape, weight_bytes: f64, kv_bytes: f64) -> Simulated {
-        let (layers, head) = (shape.layer_parameters as f64, shape.head_parameters as f64);
+    /// With these precisions, counted as everywhere. Passes of a mixture are taken to read every expert, as a batch soon
+    /// does.
+    pub fn of(shape: &ModelShape, weights: WeightClass, kv_dtype: KvDtype) -> Simulated {
+        let Demands { weight_bytes, kv_bytes_per_token, .. } = shape.demands(weights, kv_dtype);
         Simulated {
             cost: ModelCost {
-                weight_bytes: (layers + head) * weight_bytes,
+                weight_bytes: weight_bytes as f64,
                 row_flops: shape.flops_per_token(),
                 logit_flops: shape.flops_per_logit_row(),
                 pair_flops: shape.pair_flops as f64,
-                kv_bytes: shape.kv_values as f64 * kv_bytes,
+                kv_bytes: kv_bytes_per_token as f64,
             },
-            resident_bytes: (layers + shape.tables as f64 * head) * weight_bytes,
+            resident_bytes: (weight_bytes as u64 + shape.unread_bytes(weights)) as f64,
             max_model_len: shape.context_limit,
         }
     }

@@ -2,7 +2,7 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Cap, Deployment, DivisionVerdict, NamedModel, SpeculationModel, SpeculationPlan, Users};
+use plan::{Ask, Cap, Deployment, DivisionVerdict, NamedModel, Simulated, SpeculationModel, SpeculationPlan, Users};
 use roofline::{Basis, Bound, Machine, ModelShape};
 use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
@@ -71,6 +71,11 @@ fn a_known_model_is_counted_by_its_shape() {
     let int4 = shape.demands(WeightClass::Int4, KvDtype::Bf16).weight_bytes;
     let wide = 32 * 4096 * 2048 + 4 * 4096 * 14336;
     assert_eq!(int4 as u64, (shape.layer_parameters - wide) * 17 / 32 + wide + 128_256 * 4096);
+    // The simulator has the same figures, and the table of embeddings beside what a pass reads.
+    let simulated = Simulated::of(&shape, WeightClass::Int4, KvDtype::Int8);
+    assert_eq!(simulated.cost.weight_bytes, int4 as f64);
+    assert_eq!(simulated.resident_bytes, int4 as f64 + 128_256.0 * 4096.0);
+    assert_eq!(simulated.cost.kv_bytes, (32 * 8 * (2 * 128 + 8)) as f64);
 }
 
 #[test]

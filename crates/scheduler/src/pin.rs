@@ -73,11 +73,6 @@ impl Scheduler {
         self.state.pool.num_pinned()
     }
 
-    /// When the next lease ends; the next plan after that reports it.
-    pub fn next_lease_end(&self) -> Option<Nanos> {
-        self.state.pinned.iter().map(|pinned| pinned.until).min()
-    }
-
     /// The full, computed blocks of a running or pinned answer: block `i` starts at token `i * block_size`. Empty while
     /// it waits or loads blocks. Of several answers the first has the prompt's.
     pub fn full_blocks(&self, request: RequestId, answer: usize) -> &[BlockId] {

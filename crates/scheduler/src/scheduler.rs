@@ -202,6 +202,12 @@ impl Scheduler {
         self.state.pool.set_tiers(sizes);
     }
 
+    /// Counts on from where a scheduler has stopped of which nothing else is left. After [`Scheduler::set_tiers`].
+    pub fn count_on(&mut self, before: &Scheduler) {
+        self.state.prefix_stats = before.state.prefix_stats;
+        self.state.pool.count_on(&before.state.pool);
+    }
+
     /// Sets how many steps may be in flight at once; default 1.
     pub fn set_steps_in_flight(&mut self, most: usize) {
         assert!(most > 0 && self.plan.in_flight.is_empty(), "while nothing is in flight");
@@ -649,11 +655,6 @@ impl Scheduler {
     /// The oldest step in flight, which completes next.
     pub fn in_flight(&self) -> Option<StepId> {
         self.plan.in_flight.front().map(|step| step.id)
-    }
-
-    /// Number of steps in flight.
-    pub fn num_in_flight(&self) -> usize {
-        self.plan.in_flight.len()
     }
 
     /// Blocks held by sequences or being read.

@@ -118,7 +118,7 @@ fn workload(setting: &Setting, load: &str, rate: f64, seed: u64) -> Workload {
 fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
     let machine = Machine::named(setting.machine).expect("a preset");
     let shape = ModelShape::named(setting.model).expect("a preset");
-    let size = Simulated::of(&shape, 2.0, 2.0);
+    let size = Simulated::of(&shape, WeightClass::Bf16, KvDtype::Bf16);
     let cost = size.on(&machine, WeightClass::Bf16, KvDtype::Bf16);
     let rows = chunk.unwrap_or(2048).max(64);
     let limits = Limits {

@@ -9,6 +9,7 @@ use plan::units::{bytes, rate, rounded};
 use roofline::ModelShape;
 use serde_json::json;
 
+use crate::commands::serve::exact_bytes;
 use crate::console::{put, put_line};
 use crate::failure::Failure;
 use crate::flags::{ListFlags, PullFlags, RmFlags, ShowFlags};
@@ -123,11 +124,11 @@ pub(crate) fn show(flags: &ShowFlags) -> Result<(), Failure> {
         (None, None) => rows.push(("stored", "a shape known by name, no files".to_owned())),
     }
     if shape.state_numbers > 0 {
-        rows.push(("states", format!("{} a sequence", bytes(4 * shape.state_numbers))));
+        rows.push(("states", format!("{} a sequence", exact_bytes(4 * shape.state_numbers))));
     }
     match found.as_ref().is_some_and(|found| found.config.encoder.is_some()) {
         true => rows.push(("kind", "an encoder: vectors of texts, and no cache".to_owned())),
-        false => rows.push(("KV cache", format!("{} a token in bf16", bytes(kv_bytes)))),
+        false => rows.push(("KV cache", format!("{} a token in bf16", exact_bytes(kv_bytes)))),
     }
     for (what, value) in rows {
         put_line(&format!("{what:<12}{value}"))?;

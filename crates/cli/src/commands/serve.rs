@@ -436,7 +436,7 @@ fn states_line(model: &ModelInfo, states: StateSizes) -> String {
 }
 
 /// As [`bytes`], to the tenth below 100: `2.5 KiB` is no 2 KiB where there are hundreds of thousands of them.
-fn exact_bytes(count: u64) -> String {
+pub(crate) fn exact_bytes(count: u64) -> String {
     let (value, unit) = match count {
         0..1024 => return format!("{count} B"),
         1024..1_048_576 => (count as f64 / 1024.0, "KiB"),

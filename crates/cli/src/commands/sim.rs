@@ -22,7 +22,7 @@ use sim::{Acceptance, Curve, Disaggregation, Fleet, Instance, Link, Observer, Re
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
-use crate::flags::{KvPrecision, Reject, SimFlags, Weights, Workload as Kind};
+use crate::flags::{Reject, SimFlags, Workload as Kind};
 use crate::{environment, figures, outputs, shapes};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
@@ -174,9 +174,8 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
 
 /// An instance, and the bytes of a token's keys and values.
 fn instance(flags: &SimFlags) -> Result<(Instance, f64), Failure> {
-    let (weights, kv) = widths(flags);
     let class = flags.weights.class().unwrap_or(WeightClass::Bf16);
-    let model = Simulated::of(&shapes::shape("--model", &flags.model)?, weights, kv);
+    let model = Simulated::of(&shapes::shape("--model", &flags.model)?, class, flags.kv_dtype.dtype());
     let machine = named_machine(&flags.hardware)?.times(flags.machines_per_instance);
     let cost = model.on(&machine, class, flags.kv_dtype.dtype());
     let memory = machine.memory.expect("a known machine has some");
@@ -223,20 +222,6 @@ fn instance(flags: &SimFlags) -> Result<(Instance, f64), Failure> {
     let believes = heeds_targets || flags.acceptance.is_some();
     let instance = Instance { limits, belief: believes.then(|| cost.clone()), machine: cost.into() };
     Ok((instance, model.cost.kv_bytes))
-}
-
-/// Bytes of a weight and of a key or value.
-fn widths(flags: &SimFlags) -> (f64, f64) {
-    let weights = match flags.weights {
-        Weights::Auto | Weights::Bf16 => 2.0,
-        Weights::Int8 => 1.0,
-        Weights::Int4 => 4.25 / 8.0,
-    };
-    let kv = match flags.kv_dtype {
-        KvPrecision::Bf16 => 2.0,
-        KvPrecision::Int8 => 1.0,
-    };
-    (weights, kv)
 }
 
 fn named_machine(name: &str) -> Result<Machine, Failure> {

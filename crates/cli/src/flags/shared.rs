@@ -20,7 +20,7 @@ pub(crate) struct ModelFlags {
     #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID", add = ArgValueCompleter::new(models))]
     pub(crate) model: Option<String>,
     /// Precision of the weights in memory: bf16, int8 with a scale per 128 weights, or int4 with a scale per 32
-    /// weights (the embedding and the head stay int8). auto takes what the checkpoint is stored in, and int8 where
+    /// weights (what would lose the most stays int8). auto takes what the checkpoint is stored in, and int8 where
     /// bf16 would not fit into the free memory.
     #[arg(long, value_enum, default_value_t = Weights::Auto)]
     pub(crate) weights: Weights,

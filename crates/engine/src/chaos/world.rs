@@ -450,7 +450,7 @@ impl World {
             let fake = Fake::new(cells, block_size, lost_with.clone(), its_clock.clone());
             Ok(Box::new(fake.with_passes(passes)))
         });
-        core.set_standby(Some(standby.expect("a thread")));
+        core.set_standby(Some(standby.expect("a thread")), model.clone());
         let (sink, recording) = match recording {
             Some((sink, path, recorder)) => (Some(sink), Some((path, recorder))),
             None => (None, None),

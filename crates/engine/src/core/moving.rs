@@ -1,11 +1,14 @@
 //! The device is lost: everything goes on with another.
 //!
 //! ```text
-//! lost      weights, cache, rows, states, adapters of that device; what a step in flight was to compute
+//! lost      weights, cache, rows, states of that device; what a step in flight was to compute
+//! again     adapters, from their files; one that is another by now ends with its requests
 //! kept      of each open request: its prompt, its tokens, its seed, the state of its rule, what its client has
 //! moved     a new scheduler ── prompt and tokens are one prefill ──> the next token, with the bits that it would have had
 //! ```
 //! Clients see a gap. Drafters that compute end with their device; those that look texts up go on.
+
+use std::sync::Arc;
 
 use kernels::DeviceError;
 use model::Standby;
@@ -14,27 +17,30 @@ use rates::StealMeter;
 use scheduler::{Request, Scheduler};
 
 use super::EngineCore;
+use crate::ModelInfo;
 use crate::journal::Fact;
 use crate::output::RequestError;
 
 /// What belongs to the device that computes, beside the model.
 pub(super) struct ComputeDevice {
     pub(super) steal_meter: StealMeter,
-    pub(super) standby: Option<Standby>,
+    /// What goes on where it is lost, and whose adapters then are read again.
+    pub(super) standby: Option<(Standby, Arc<ModelInfo>)>,
 }
 
 impl EngineCore {
-    pub(crate) fn set_standby(&mut self, standby: Option<Standby>) {
-        self.device.standby = standby;
+    pub(crate) fn set_standby(&mut self, standby: Option<Standby>, model: Arc<ModelInfo>) {
+        self.device.standby = standby.map(|standby| (standby, model));
     }
 
     /// The device is lost. False: no other goes on, and nothing has changed.
     pub(crate) fn move_to_standby(&mut self, error: &DeviceError, clock: &mut dyn FnMut() -> Nanos) -> bool {
-        let Some(standby) = &self.device.standby else { return false };
+        let Some((standby, model)) = &self.device.standby else { return false };
         let since = clock();
         tracing::error!(%error, open = self.active.len(), "the device is lost; the standby is loaded");
         let loaded = standby.load().inspect_err(|error| tracing::error!(%error, "the standby cannot be loaded"));
-        let Ok(forward) = loaded else { return false };
+        let Ok(mut forward) = loaded else { return false };
+        let lost_adapters = model.adapters.move_to(&mut *forward);
         let now = clock();
         tracing::warn!(model = forward.describe(), took = ?now.since(since), "the standby goes on");
         if self.is_in_flight() {
@@ -48,7 +54,10 @@ impl EngineCore {
         let before = self.renew_scheduler(None);
         self.journal.take(Fact::Moved { since, now });
         for id in self.active.keys().copied().collect::<Vec<_>>() {
-            self.take_over(id, &before, now);
+            match self.active[&id].request.adapter_slot().is_some_and(|slot| lost_adapters.contains(&slot)) {
+                true => self.fail_request(id, RequestError::DeviceLost, now),
+                false => self.take_over(id, &before, now),
+            }
         }
         self.keep_serving();
         self.write();

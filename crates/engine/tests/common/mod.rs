@@ -79,17 +79,13 @@ pub(crate) struct Outcome {
     pub(crate) embedding: Vec<f32>,
 }
 
-/// Submits all of them, and reads them to their ends.
-pub(crate) fn together(engine: &Engine, requests: Vec<RawRequest>) -> Vec<Outcome> {
-    gather_all(submit_all(engine, requests))
-}
-
-/// The same, where the first step finds all of them.
+/// Submits all of them and reads them to their ends. The first step finds all: which of them meet does not depend on
+/// the machine.
 pub(crate) fn at_once(engine: &Engine, requests: Vec<RawRequest>) -> Vec<Outcome> {
     assert!(now(engine.pause()));
     let streams = submit_all(engine, requests);
     now(engine.resume());
-    gather_all(streams)
+    streams.into_iter().map(|(answers, stream)| gather(stream, answers)).collect()
 }
 
 pub(crate) fn submit_all(engine: &Engine, requests: Vec<RawRequest>) -> Vec<(usize, engine::Stream)> {
@@ -98,10 +94,6 @@ pub(crate) fn submit_all(engine: &Engine, requests: Vec<RawRequest>) -> Vec<(usi
         (request.num_answers(), engine.submit(request).expect("room"))
     };
     requests.into_iter().map(submit).collect()
-}
-
-fn gather_all(streams: Vec<(usize, engine::Stream)>) -> Vec<Outcome> {
-    streams.into_iter().map(|(answers, stream)| gather(stream, answers)).collect()
 }
 
 /// Bits of the log probabilities, not only tokens: equal tokens could hide a drift. Returns how many tokens were compared.

@@ -115,11 +115,6 @@ impl Adapter {
         self.rank
     }
 
-    /// Weights in all.
-    pub fn num_weights(&self) -> usize {
-        self.pairs().map(|(_, pair)| pair.a.len() + pair.b.len()).sum()
-    }
-
     /// What it computes, as bytes: adapters that differ in any number differ here.
     pub fn each_byte(&self, mut take: impl FnMut(&[u8])) {
         for (place, pair) in self.pairs() {

@@ -96,13 +96,13 @@ impl PackedAdapter {
         PackedAdapter { packed: Box::new(packed), backend: Arc::as_ptr(backend).addr() }
     }
 
-    /// Fails where it lies on another device: the one before this was lost.
+    /// Fails where it lies on another device, which was lost since.
     pub(crate) fn into_packed<B: Backend>(self, backend: &Arc<B>) -> Result<Packed<B>, LoadError> {
         let is_here = self.backend == Arc::as_ptr(backend).addr();
         let packed = self.packed.downcast().ok().filter(|_| is_here);
         packed.map(|packed| *packed).ok_or_else(|| LoadError::Option {
             option: "adapters",
-            problem: "this one is packed for a device that is lost; restart the server to load more".to_owned(),
+            problem: "this one was packed for a device that is lost now: load it again".to_owned(),
         })
     }
 }

@@ -822,6 +822,11 @@ impl BlockPool {
     }
 
     /// Counters of the tiers.
+    /// The counters of another pool are where these begin.
+    pub(crate) fn count_on(&mut self, before: &BlockPool) {
+        self.tiers.stats = SwapStats { disk_given_up: false, ..before.tiers.stats };
+    }
+
     pub(crate) fn swap_stats(&self) -> SwapStats {
         self.tiers.stats()
     }

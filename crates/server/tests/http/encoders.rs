@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use engine::{EngineOptions, StartError};
 use serde_json::{Value, json};
-use server::ServerOptions;
 
 use crate::host::{Host, local_server, small_engine};
 
@@ -61,7 +60,7 @@ fn options() -> EngineOptions {
 }
 
 fn host(name: &str) -> Host {
-    Host::of(with_tokenizer(name), options(), local_server(), |forward| forward)
+    Host::of(with_tokenizer(name), options(), local_server(), |forward| (forward, None))
 }
 
 fn numbers(list: &Value) -> Vec<f64> {
@@ -251,7 +250,7 @@ fn what_concerns_answers_is_refused_at_the_start() {
 
 #[test]
 fn a_client_that_goes_away_leaves_nothing_behind() {
-    let host = Host::of(with_tokenizer("bert"), options(), ServerOptions { ..local_server() }, |forward| forward);
+    let host = Host::of(with_tokenizer("bert"), options(), local_server(), |forward| (forward, None));
     host.pause();
     let texts = vec![TEXTS[1]; 20];
     let gone = host.begin("", "POST", "/v1/embeddings", &json!({"input": texts}).to_string());

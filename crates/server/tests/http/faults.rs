@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kernels::DeviceError;
 use model::{Batch, Forward};
 use serde_json::{Value, json};
 
 use crate::client::Connection;
 use crate::host::{Host, local_server, small_engine, wait};
+use crate::losses::{Losses, OnDevice};
 use crate::sick::{Illness, Sick};
 
 /// A pass with this token panics.
@@ -45,22 +45,6 @@ fn sick() -> (Host, Arc<AtomicBool>) {
         Box::new(Sick { inner, illness }) as Box<dyn Forward>
     };
     (Host::around(small_engine(), local_server(), around), hiccup)
-}
-
-/// A device that is lost when a test says so.
-struct OnDevice(Arc<AtomicBool>);
-
-impl Illness for OnDevice {
-    fn pass(&mut self, _: &'static str) -> Result<(), DeviceError> {
-        match self.0.load(Ordering::Relaxed) {
-            true => Err(DeviceError::Lost { device: "GPU 0".to_owned(), what: "a test".to_owned() }),
-            false => Ok(()),
-        }
-    }
-
-    fn before(&mut self, _: &Batch) {}
-
-    fn logits(&mut self, _: usize, _: &mut [f32]) {}
 }
 
 fn greedy(prompt: &Value, max_tokens: usize) -> Value {
@@ -109,9 +93,8 @@ fn a_request_that_fails_fails_alone() {
 
 #[test]
 fn a_lost_device_ends_what_is_open_and_the_server_says_why() {
-    let is_lost = Arc::new(AtomicBool::new(false));
-    let own = is_lost.clone();
-    let around = move |inner| Box::new(Sick { inner, illness: OnDevice(own) }) as Box<dyn Forward>;
+    let losses = Arc::new(Losses::default());
+    let around = |inner| OnDevice::around(inner, &losses);
     let host = Host::around(small_engine(), local_server(), around);
     host.ask("/v1/completions", &greedy(&json!("The fox"), 3));
     host.pause();
@@ -122,7 +105,7 @@ fn a_lost_device_ends_what_is_open_and_the_server_says_why() {
     });
     wait("both to be there", || host.engine.health().open_requests == 2);
     host.step_into(3);
-    is_lost.store(true, Ordering::Relaxed);
+    *losses.next.lock().unwrap() = Some(("", 1));
     host.resume();
     let [whole, streamed] = streams.map(|mut stream| stream.answer());
     assert_eq!((whole.status, &whole.json()["error"]["code"]), (503, &json!("device_lost")), "{}", whole.text());

@@ -2,7 +2,7 @@
 //! themselves, and "no block is in use" is a statement about all requests.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
 use engine::{Engine, EngineOptions};
-use model::Forward;
+use model::{Forward, Standby};
 use serde_json::{Value, json};
 use server::{Server, ServerOptions, Stop, StopHandle};
 pub(crate) use testing::wait;
@@ -79,18 +79,18 @@ impl Host {
         server: ServerOptions,
         around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
     ) -> Host {
-        Host::of(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern"), engine, server, around)
+        Host::of(testing::lantern(), engine, server, |inner| (around(inner), None))
     }
 
     pub(crate) fn of(
         directory: PathBuf,
         engine: EngineOptions,
         server: ServerOptions,
-        around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
+        around: impl FnOnce(Box<dyn Forward>) -> (Box<dyn Forward>, Option<Standby>),
     ) -> Host {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("a model");
-        let engine = Engine::start_around(&checkpoint, &engine, &mut |_| {}, |inner| (around(inner), None));
+        let engine = Engine::start_around(&checkpoint, &engine, &mut |_| {}, around);
         let engine = engine.expect("the engine starts");
         let (handle, stop) = Stop::by_hand();
         let (sender, receiver) = mpsc::channel();

@@ -555,7 +555,7 @@ fn no_error_shows_what_is_inside() {
 fn a_broken_template_refuses_conversations_and_nothing_else() {
     let copy = Scratch::copy_of(&testing::lantern(), "server-broken-template");
     std::fs::write(copy.join("chat_template.jinja"), "\n{% if %}").expect("written");
-    let host = Host::of(copy.to_path_buf(), small_engine(), local_server(), |forward| forward);
+    let host = Host::of(copy.to_path_buf(), small_engine(), local_server(), |forward| (forward, None));
     assert!(host.engine.model().notices.iter().any(|notice| notice.contains("chat_template line 2")), "it is told");
     let text = json!({"prompt": "Once upon a time", "max_tokens": 2});
     assert_eq!(host.ask("/v1/completions", &text)["usage"]["completion_tokens"], 2);

@@ -1,12 +1,16 @@
 //! The real model with something wrong in it.
 
+use std::ops::Range;
+
+use checkpoint::LoadError;
 use kernels::limits::MeasureError;
 use kernels::{DeviceError, DeviceInfo, DeviceLimits};
-use model::{Batch, Forward, Logits, ModelConfig, Ticket};
+use model::{AdapterPacker, Batch, Forward, Logits, ModelConfig, PackedAdapter, Ticket};
 
 pub(crate) trait Illness: Send {
-    /// Whether the device is there, at each of the calls `launch`, `wait` and `read_logits`.
-    fn pass(&mut self, _door: &'static str) -> Result<(), DeviceError> {
+    /// Whether the device is there, at each of the calls `launch`, `wait`, `read_logits`, `read_hidden` and
+    /// `read_block`.
+    fn pass(&self, _door: &'static str) -> Result<(), DeviceError> {
         Ok(())
     }
     /// Before a pass.
@@ -48,7 +52,18 @@ impl<I: Illness> Forward for Sick<I> {
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         self.inner.copy_blocks(copies);
     }
+    fn read_hidden(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError> {
+        self.illness.pass("read_hidden")?;
+        self.inner.read_hidden(pass, rows, out)
+    }
+    fn adapter_packer(&self) -> Option<AdapterPacker> {
+        self.inner.adapter_packer()
+    }
+    fn put_adapter(&mut self, slot: usize, adapter: Option<PackedAdapter>) -> Result<Option<PackedAdapter>, LoadError> {
+        self.inner.put_adapter(slot, adapter)
+    }
     fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.illness.pass("read_block")?;
         self.inner.read_block(block, out)
     }
     fn write_block(&mut self, block: u32, bytes: &[u8]) {
