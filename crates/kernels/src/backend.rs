@@ -7,7 +7,7 @@
 //!         submit                    the host has enqueued everything
 //!         wait, read                the blocking calls; `read` copies f32 rows to the host, `write` copies them back
 //! ```
-//! The calls of the last two lines, and [`Device::read_block`] and [`Device::read_state`], are the doors: only they
+//! The calls of the last two lines, and [`HostBuffer::bytes`](crate::HostBuffer::bytes), are the doors: only they
 //! return a [`DeviceError`], and on a lost device each does, from then on. An operation on a lost device does nothing.
 //!
 //! Operations take device rows and a row count, never host memory, and take effect in the order of the calls. A device

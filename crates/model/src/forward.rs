@@ -13,7 +13,7 @@ use crate::batch::Batch;
 use crate::config::{CacheShape, ModelConfig};
 use crate::expert_cache::{ExpertMemory, ExpertReadTotals, ReadCounts};
 use crate::experts::ExpertReader;
-use crate::kv::Caches;
+use crate::kv::{self, Caches};
 use crate::mixers::Memory;
 use crate::tensors::Tensors;
 use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, out_of_memory};
@@ -22,7 +22,8 @@ use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
 use kernels::{
-    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, KvDtype, RopeTable, StateShape, WeightClass,
+    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, HostBuffer, KvDtype, RopeTable, StateShape,
+    WeightClass,
 };
 use std::ops::Range;
 use std::path::PathBuf;
@@ -184,11 +185,19 @@ pub trait Forward: Send {
     /// Copies whole cache blocks `(src, dst)` (copy-on-write).
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
 
-    /// Copies a cache block out: the bytes of every layer, [`block_bytes`](Self::block_bytes) of them.
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError>;
+    /// Takes bytes over into host memory that the device reaches.
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer>;
 
-    /// Copies bytes that [`read_block`](Self::read_block) gave into a cache block, the same one or another.
-    fn write_block(&mut self, block: u32, bytes: &[u8]);
+    /// Asks for a cache block in host memory of [`block_bytes`](Self::block_bytes), those of every layer, after all that
+    /// was launched before; the block may be written to by what is launched later. Who reads the memory blocks, behind
+    /// a [`submit`](Self::submit), and not who asks.
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer);
+
+    /// Asks for the reverse, before all that is launched later: the same block or another.
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32);
+
+    /// What was asked for may begin, without a launch. Does not block.
+    fn submit(&self) -> Result<(), DeviceError>;
 
     /// Bytes of a cache block in every layer.
     fn block_bytes(&self) -> usize;
@@ -198,17 +207,17 @@ pub trait Forward: Send {
         4 * self.config().state_numbers()
     }
 
-    /// Copies a slot of states out: [`state_bytes`](Self::state_bytes) of them.
+    /// As [`save_block`](Self::save_block), for a slot of states: [`state_bytes`](Self::state_bytes) of them.
     ///
     /// Panics if there is no such slot.
-    fn read_state(&self, slot: u32, _out: &mut [u8]) -> Result<(), DeviceError> {
+    fn save_state(&self, slot: u32, _to: &mut dyn HostBuffer) {
         panic!("slot {slot} of a model without states");
     }
 
-    /// Copies bytes that [`read_state`](Self::read_state) gave into a slot, the same one or another.
+    /// The reverse.
     ///
     /// Panics if there is no such slot.
-    fn write_state(&mut self, slot: u32, _bytes: &[u8]) {
+    fn load_state(&mut self, _from: &dyn HostBuffer, slot: u32) {
         panic!("slot {slot} of a model without states");
     }
 
@@ -715,24 +724,32 @@ impl<B: Backend> Forward for Runner<B> {
         self.kv.copy_blocks(&self.backend, copies);
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.kv.read_block(&self.backend, block, out)
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        Arc::new(self.backend.host_buffer(bytes))
     }
 
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.kv.write_block(&self.backend, block, bytes);
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.kv.save_block(&self.backend, block, to);
+    }
+
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.kv.load_block(&self.backend, from, block);
+    }
+
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.backend.submit()
     }
 
     fn block_bytes(&self) -> usize {
         self.kv.block_bytes(&self.backend)
     }
 
-    fn read_state(&self, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.backend.read_state(&self.states, slot, out)
+    fn save_state(&self, slot: u32, to: &mut dyn HostBuffer) {
+        self.backend.save_state(&self.states, slot, kv::own_mut::<B>(to));
     }
 
-    fn write_state(&mut self, slot: u32, bytes: &[u8]) {
-        self.backend.write_state(&mut self.states, slot, bytes);
+    fn load_state(&mut self, from: &dyn HostBuffer, slot: u32) {
+        self.backend.load_state(kv::own::<B>(from), &mut self.states, slot);
     }
 
     fn weight_bytes(&self) -> usize {

@@ -1,6 +1,7 @@
 //! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing
 //! else.
 
+use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{DeviceError, DeviceInfo, DeviceLimits, Isa};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits, HostBuffer, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
 /// Tokens of the vocabulary. The last ones are letters that break things.
@@ -22,7 +23,7 @@ pub(super) const EOS: u32 = 0;
 pub(super) const PLANNED: &str = "planned:";
 
 /// The calls at which a device can be found lost.
-pub(super) const DOORS: [&str; 4] = ["launch", "wait", "read_logits", "read_block"];
+pub(super) const DOORS: [&str; 4] = ["launch", "wait", "read_logits", "submit"];
 
 /// What goes wrong, and when: by the number of the call.
 #[derive(Debug, Default)]
@@ -159,8 +160,8 @@ impl Fake {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         if faults.lose_at.take_if(|at| *at == door).is_some() {
             faults.devices_lost += 1;
-            // Blocks are read behind a step whose tokens clients have, and they look at their clocks later.
-            faults.move_takes = if door == "read_block" { 0 } else { 3_000_000 };
+            // Blocks are saved behind a step whose tokens clients have, and they look at their clocks later.
+            faults.move_takes = if door == "submit" { 0 } else { 3_000_000 };
             self.is_lost.store(true, Ordering::Relaxed);
         }
         match self.is_lost.load(Ordering::Relaxed) {
@@ -296,17 +297,25 @@ impl Forward for Fake {
         }
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.pass_door("read_block")?;
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        Arc::new(bytes)
+    }
+
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        let out = (to as &mut dyn Any).downcast_mut::<Vec<u8>>().expect("a buffer of ours");
         let first = block as usize * self.block_size;
         for (cell, out) in self.cells[first..first + self.block_size].iter().zip(out.chunks_mut(12)) {
             out[..4].copy_from_slice(&cell.token.to_le_bytes());
             out[4..].copy_from_slice(&cell.hash.to_le_bytes());
         }
-        Ok(())
     }
 
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.pass_door("submit")
+    }
+
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        let bytes = from.bytes().expect("what is here is not lost");
         let first = block as usize * self.block_size;
         for (cell, bytes) in self.cells[first..first + self.block_size].iter_mut().zip(bytes.chunks(12)) {
             cell.token = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));

@@ -1,8 +1,9 @@
 //! The real model with something wrong in it.
 
 use kernels::limits::MeasureError;
-use kernels::{DeviceError, DeviceInfo, DeviceLimits};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits, HostBuffer};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
+use std::sync::Arc;
 
 pub(crate) trait Illness: Send {
     /// Whether the device is there, at each of the calls `launch`, `wait` and `read_logits`.
@@ -48,11 +49,17 @@ impl<I: Illness> Forward for Sick<I> {
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         self.inner.copy_blocks(copies);
     }
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read_block(block, out)
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        self.inner.host_buffer(bytes)
     }
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.inner.write_block(block, bytes);
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.inner.save_block(block, to);
+    }
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.inner.load_block(from, block);
+    }
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.inner.submit()
     }
     fn block_bytes(&self) -> usize {
         self.inner.block_bytes()
