@@ -8,6 +8,7 @@ use crate::common::device;
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use device::Remote;
+use kernels::sampling::find_best;
 use kernels::{DeviceError, HostBuffer, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, Runner};
 use std::sync::Arc;
@@ -115,6 +116,18 @@ fn more_rows_than_are_held_come_in_any_order() {
         model.read_logits(&logits, index, &mut row).unwrap();
         assert!(row == expected[index], "row {index}");
     }
+    // The same of their best, selected on the device: of some rows none, of some more than there are.
+    let counts = (0..20).map(|row| [1, 0, 5, 128][row % 4]).collect::<Vec<_>>();
+    batch.best.clone_from(&counts);
+    let ticket = model.launch(&batch).unwrap();
+    let logits = model.wait(ticket).unwrap();
+    for index in (0..20).chain([19, 0, 2, 10, 9, 19, 0]) {
+        let (mut found, mut best) = (vec![(f32::NAN, 7)], Vec::new());
+        let is_selected = model.read_best(&logits, index, &mut found).unwrap();
+        assert_eq!(is_selected, counts[index] > 0, "row {index}");
+        find_best(&expected[index], counts[index] as usize, &mut best);
+        assert!(!is_selected || found == best, "row {index}: {found:?}, {best:?}");
+    }
 }
 
 /// A block, a pass and its logits, in the order of the doors that they go through.
@@ -123,6 +136,7 @@ fn through_doors(model: &mut dyn Forward, batch: &Batch) -> Result<(), DeviceErr
     let ticket = model.launch(batch)?;
     let logits = model.wait(ticket)?;
     model.read_logits(&logits, 0, &mut vec![0.0; model.config().vocab_size])?;
+    assert!(model.read_best(&logits, 0, &mut Vec::new())?, "the batch asked for them");
     saved.bytes().map(drop)
 }
 
@@ -176,13 +190,14 @@ fn only_who_reads_a_saved_block_waits_and_it_is_as_it_was_when_it_was_saved() {
 fn a_lost_device_is_told_at_every_door_and_panics_at_none() {
     for name in ["llama3", "olmoe", "falcon-h1"] {
         let checkpoint = committed(name);
-        for door in ["submit", "wait", "read", "bytes"] {
+        for door in ["submit", "wait", "read", "read_best", "bytes"] {
             for after in 0..2 {
                 let mut model = on_device(&checkpoint, PRECISIONS[0]);
                 let tokens = random_tokens(6, 8, model.config().vocab_size);
                 let mut batch = Batch::default();
                 push(&mut batch, &tokens, 0..8, &[0], Wanted::Last);
                 leave_where_kept(&mut batch, &model, None, &[(7, 1)]);
+                batch.best = vec![1];
                 *model.backend().loss.at.lock().unwrap() = Some((door, after));
                 let turns = [(); 3].map(|()| through_doors(&mut model, &batch).err().map(|error| error.to_string()));
                 let lost = turns.iter().position(Option::is_some);

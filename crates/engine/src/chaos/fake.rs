@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kernels::limits::MeasureError;
+use kernels::sampling::{Candidate, find_best};
 use kernels::threads::LostCpuTime;
 use kernels::{DeviceError, DeviceInfo, DeviceLimits, HostBuffer, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
@@ -84,7 +85,7 @@ pub(super) struct Fake {
     /// Kept for its memory: the rows of a pass.
     rows: Vec<Cell>,
     /// Of the newest passes, the oldest first: hashes of their rows of logits, and their tokens.
-    hidden: VecDeque<(u64, Vec<Cell>)>,
+    hidden: VecDeque<(u64, Vec<Cell>, Vec<u32>)>,
     /// How many of them.
     passes: usize,
     faults: Arc<Mutex<Faults>>,
@@ -127,7 +128,7 @@ pub(super) fn logits(hash: u64, token: u32, out: &mut [f32]) {
 impl Fake {
     pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
         let cells = vec![Cell::default(); blocks * block_size];
-        let (rows, hidden) = (Vec::new(), VecDeque::from([(0, Vec::new())]));
+        let (rows, hidden) = (Vec::new(), VecDeque::from([(0, Vec::new(), Vec::new())]));
         Fake {
             config: config(),
             drafts: None,
@@ -151,7 +152,7 @@ impl Fake {
     /// Passes that are launched before the first is waited for.
     pub(super) fn with_passes(mut self, passes: usize) -> Fake {
         self.passes = passes;
-        self.hidden = (0..passes).map(|_| (0, Vec::new())).collect();
+        self.hidden = (0..passes).map(|_| (0, Vec::new(), Vec::new())).collect();
         self
     }
 
@@ -240,12 +241,13 @@ impl Forward for Fake {
         if let Some(prefixes) = &mut self.faults.lock().unwrap_or_else(PoisonError::into_inner).prefixes {
             prefixes.extend(rows.iter().map(|cell| cell.hash));
         }
-        let (_, mut hidden) = self.hidden.pop_front().expect("at least one is kept");
+        let (_, mut hidden, mut best) = self.hidden.pop_front().expect("at least one is kept");
         hidden.clear();
         hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
         self.rows = rows;
         let ticket = Ticket::new(pass, hidden.len());
-        self.hidden.push_back((pass, hidden));
+        best.clone_from(&batch.best);
+        self.hidden.push_back((pass, hidden, best));
         Ok(ticket)
     }
 
@@ -258,7 +260,7 @@ impl Forward for Fake {
         self.pass_door("read_logits")?;
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let computes = faults.computes;
-        let kept = self.hidden.iter().find(|(kept, _)| *kept == pass.pass());
+        let kept = self.hidden.iter().find(|(kept, ..)| *kept == pass.pass());
         faults.lost_logits |= kept.is_none();
         let planned = faults.panic_in_logits_at.take_if(|at| *at <= computes).is_some();
         faults.came |= planned;
@@ -273,6 +275,17 @@ impl Forward for Fake {
             _ => logits(cell.hash, cell.token, out),
         }
         Ok(())
+    }
+
+    fn read_best(&mut self, pass: &Logits, row: usize, out: &mut Vec<Candidate>) -> Result<bool, DeviceError> {
+        let kept = self.hidden.iter().find(|(kept, ..)| *kept == pass.pass());
+        let count = kept.and_then(|(.., best)| best.get(row)).copied().unwrap_or(0);
+        let mut logits = [0.0; VOCAB];
+        if count > 0 {
+            self.read_logits(pass, row, &mut logits)?;
+            find_best(&logits, count as usize, out);
+        }
+        Ok(count > 0)
     }
 
     fn set_compute_thread(&self) {}

@@ -12,6 +12,7 @@
 //! changed its arrays too early, would see what was there before.
 
 use kernels::limits::MeasureError;
+use kernels::sampling::Candidate;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
     DeltaRows, DeltaRule, Device, DeviceError, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadColumns,
@@ -36,6 +37,7 @@ struct Arena {
     routes: HashMap<usize, Routes>,
     states: HashMap<usize, States>,
     buffers: HashMap<usize, Vec<u8>>,
+    best: HashMap<usize, (usize, Vec<u32>)>,
     steps: HashMap<usize, OwnedStep>,
 }
 
@@ -366,6 +368,7 @@ impl Backend for Remote {
     type Vector = Place;
     type Step<'a> = Place;
     type Routes = Place;
+    type Best = Place;
 
     fn rows(&self, max_rows: usize, width: usize) -> Result<Place, OutOfMemory> {
         let (place, rows) = (self.place(), self.reference.rows(max_rows, width)?);
@@ -787,6 +790,30 @@ impl Backend for Remote {
                 reference.scatter_routed(&arena.routes[&routes], expert, &arena.rows[&y], width, x);
             });
         });
+    }
+
+    fn best(&self, max_rows: usize, count: usize) -> Result<Place, OutOfMemory> {
+        let (place, best) = (self.place(), self.reference.best(max_rows, count)?);
+        self.ask(move |_, arena| drop(arena.best.insert(place, best)));
+        Ok(Place(place))
+    }
+
+    fn find_best(&self, logits: &Place, width: usize, counts: &[u32], out: &mut Place) {
+        let (logits, counts, out) = (logits.0, counts.to_vec(), out.0);
+        self.ask(move |reference, arena| {
+            reference.find_best(&arena.rows[&logits], width, &counts, arena.best.get_mut(&out).unwrap());
+        });
+    }
+
+    fn read_best(&self, from: &Place, logits: &Place, row: usize, out: &mut Vec<Candidate>) -> Result<(), DeviceError> {
+        self.loss.pass("read_best")?;
+        let (from, logits) = (from.0, logits.0);
+        *out = self.answer(move |reference, arena| {
+            let mut found = Vec::new();
+            reference.read_best(&arena.best[&from], &arena.rows[&logits], row, &mut found).unwrap();
+            found
+        });
+        Ok(())
     }
 
     fn submit(&self) -> Result<(), DeviceError> {
