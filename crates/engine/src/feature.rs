@@ -21,9 +21,8 @@ use crate::validate::ValidatedRequest;
 pub(crate) enum CoreEvent<'a> {
     /// A request was admitted. `seed`: resolved.
     Admitted { id: RequestId, request: &'a ValidatedRequest, seed: u64 },
-    /// A token is about to be drawn from these logits for each of `answers`, if a feature wants them. `ahead`: tokens of
-    /// the same answer that were drawn in this step and are not delivered yet. A step that is computed again tells it
-    /// again.
+    /// A token is about to be drawn from these logits for each of `answers`, and a feature wants them. `ahead`: tokens
+    /// of the same answer that were drawn in this step and are not delivered yet. A step computed again tells it again.
     Sampling { id: RequestId, answers: Range<usize>, ahead: usize, logits: &'a [f32] },
     /// A token is part of an answer.
     Delivered { id: RequestId, answer: usize, token: TokenId },

@@ -332,8 +332,8 @@ pub trait Backend: Device {
     /// Copies some rows of `width` elements to the host: `out` is `[rows.len(), width]`. Blocks until they are computed.
     fn read(&self, from: &Self::Rows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError>;
 
-    /// Copies what was selected of a row to the host, in place of what `out` holds. Blocks until it is there. `logits` are
-    /// as they were: where they are in host memory, nothing is selected before it is asked for.
+    /// Copies what was selected of a row to the host, in place of what `out` holds. Blocks until it is there. `logits`
+    /// are as they were: where they are in host memory, nothing is selected before it is asked for.
     fn read_best(
         &self,
         from: &Self::Best,

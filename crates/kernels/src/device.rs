@@ -230,8 +230,8 @@ pub trait Device: Send + Sync + 'static {
     /// Takes bytes over into host memory of its own.
     fn host_buffer(&self, bytes: Vec<u8>) -> Self::HostBuffer;
 
-    /// Copies one block's bytes of every layer, [`Device::block_bytes`] of them, to a place in host memory. An operation:
-    /// what comes later may write to the block.
+    /// Copies one block's bytes of every layer, [`Device::block_bytes`] of them, to a place in host memory. This is an
+    /// operation: what comes later may write to the block.
     fn save_block(&self, kv: &Self::KvCache, block: u32, to: &mut Self::HostBuffer, at: usize);
 
     /// The reverse: what [`Device::save_block`] gave of any block becomes this block's, before all that comes later.

@@ -108,8 +108,8 @@ pub trait Forward: Send {
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError>;
 
     /// As many of a row's largest logits as [`Batch::best`] asked for, best first, in place of what `out` holds: see
-    /// [`find_best`](kernels::sampling::find_best). They are selected where the logits are. False: it asked for none, or
-    /// this model selects none, and there is the row.
+    /// [`find_best`](kernels::sampling::find_best). They are selected where the logits are. False: it asked for none,
+    /// or this model selects none, and there is the row.
     ///
     /// Panics as [`read_logits`](Self::read_logits) does.
     fn read_best(&mut self, _: &Logits, _row: usize, _out: &mut Vec<Candidate>) -> Result<bool, DeviceError> {
@@ -199,9 +199,9 @@ pub trait Forward: Send {
     /// Takes bytes over into host memory that the device reaches.
     fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer>;
 
-    /// Asks for a cache block in host memory of [`block_bytes`](Self::block_bytes), those of every layer, after all that
-    /// was launched before; the block may be written to by what is launched later. Who reads the memory blocks, behind
-    /// a [`submit`](Self::submit), and not who asks.
+    /// Asks for a cache block in host memory of [`block_bytes`](Self::block_bytes), those of every layer, after all
+    /// that was launched before; what is launched later may write to the block. This does not block: who reads the
+    /// memory does, behind a [`submit`](Self::submit).
     fn save_block(&self, block: u32, to: &mut dyn HostBuffer);
 
     /// Asks for the reverse, before all that is launched later: the same block or another.

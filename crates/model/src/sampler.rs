@@ -220,7 +220,7 @@ impl Sampler {
         Ok(Sampled { token, logprob, top })
     }
 
-    /// Where [`Forward::read_best`](crate::Forward::read_best) puts the best of a row, for [`sample_best`](Self::sample_best).
+    /// For [`Forward::read_best`](crate::Forward::read_best): the row that [`sample_best`](Self::sample_best) draws from.
     pub fn best_mut(&mut self) -> &mut Vec<Candidate> {
         &mut self.candidates
     }
