@@ -4,12 +4,13 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 use checkpoint::LoadError;
+use kernels::HostBuffer;
 use model::PackedAdapter;
 use observe::Views;
 use protocol::{Nanos, RequestId, TokenId};
 use tokio::sync::oneshot;
 
-use crate::handoff::{BudgetedBytes, HandoffEvent};
+use crate::handoff::{Budgeted, HandoffEvent};
 use crate::output::EventSender;
 use crate::queue_permit::QueuePermit;
 use crate::validate::ValidatedRequest;
@@ -66,12 +67,12 @@ pub(crate) struct ArrivalInfo {
 pub(crate) enum BlockMessage {
     Block {
         index: usize,
-        bytes: BudgetedBytes,
+        bytes: Budgeted<Arc<dyn HostBuffer>>,
     },
     /// The states behind this many blocks.
     State {
         blocks: usize,
-        bytes: BudgetedBytes,
+        bytes: Budgeted<Arc<dyn HostBuffer>>,
     },
     /// All blocks up to here were sent, and the token behind the prompt is this, if it came to that.
     End {

@@ -21,8 +21,8 @@ use crate::validate::ValidatedRequest;
 pub(crate) enum CoreEvent<'a> {
     /// A request was admitted. `seed`: resolved.
     Admitted { id: RequestId, request: &'a ValidatedRequest, seed: u64 },
-    /// A token is about to be drawn from these logits for each of `answers`. `ahead`: tokens of the same answer that
-    /// were drawn in this step and are not delivered yet. A step that is computed again tells it again.
+    /// A token is about to be drawn from these logits for each of `answers`, and a feature wants them. `ahead`: tokens
+    /// of the same answer that were drawn in this step and are not delivered yet. A step computed again tells it again.
     Sampling { id: RequestId, answers: Range<usize>, ahead: usize, logits: &'a [f32] },
     /// A token is part of an answer.
     Delivered { id: RequestId, answer: usize, token: TokenId },
@@ -52,6 +52,11 @@ pub(crate) trait Feature: Send {
         false
     }
 
+    /// Whether it is told of the logits that a request's tokens are drawn from. Otherwise they may not be known.
+    fn wants_logits(&self, _: RequestId) -> bool {
+        false
+    }
+
     /// What the client of an answer gets before its end.
     fn attach(&mut self, _ended: &EndedAnswer<'_>) -> Option<Event> {
         None
@@ -78,6 +83,13 @@ impl Features {
 
     pub(crate) fn want_cache_events(&self) -> bool {
         self.0.iter().any(|feature| feature.wants_cache_events())
+    }
+
+    /// How many logits of a row decide a request's token; 0: the row is wanted.
+    pub(crate) fn decided_by(&self, id: RequestId, request: &ValidatedRequest) -> u32 {
+        let is_wanted = request.rule.is_some() || request.stop.min_tokens > 0;
+        let is_wanted = is_wanted || self.0.iter().any(|feature| feature.wants_logits(id));
+        if is_wanted { 0 } else { request.sampling.decided_by() }
     }
 
     pub(crate) fn attachments(&mut self, ended: &EndedAnswer<'_>) -> impl Iterator<Item = Event> {

@@ -31,12 +31,16 @@ pub(crate) struct LogitRow {
 }
 
 /// Fills `batch` and `logit_rows` (one entry per row of `batch.logit_rows`) from `step`. Both are cleared first and
-/// keep their memory. `of_prompt` says what is wanted of a request's prompt, `adapter` which slot a request's rows go
-/// through, `drafts` which tokens the drafts are.
+/// keep their memory. `of_prompt` says what is wanted of a request's prompt, `best` how many logits decide its tokens,
+/// `adapter` which slot its rows go through, `drafts` which tokens the drafts are.
 pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,
-    (of_prompt, adapter): (impl Fn(&Sequence) -> OfPrompt, impl Fn(&Sequence) -> Option<u32>),
+    (of_prompt, best, adapter): (
+        impl Fn(&Sequence) -> OfPrompt,
+        impl Fn(&Sequence) -> u32,
+        impl Fn(&Sequence) -> Option<u32>,
+    ),
     drafts: &DraftTokens,
     batch: &mut Batch,
     logit_rows: &mut Vec<LogitRow>,
@@ -75,6 +79,7 @@ pub(crate) fn lower(
                 let ahead = (row + drafts + 1).saturating_sub(len);
                 let draft = ahead.checked_sub(1).map(|index| tokens[index]);
                 batch.logit_rows.push((first_row + row) as u32);
+                batch.best.push(if of_prompt == OfPrompt::Nothing { best(sequence) } else { 0 });
                 logit_rows.push(LogitRow { seq, position: start + row, samples, of_prompt, draft, ahead });
             }
         }

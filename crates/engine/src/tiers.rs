@@ -7,9 +7,10 @@
 //! ```
 //!
 //! The scheduler says what moves ([`scheduler::Step`]); this moves it and says when that has ended. A save and a load
-//! from host memory are copies inside the step. The disk never holds a step up: its reads and writes end when they end,
-//! and until then the scheduler keeps both ends pinned. The writer shares a slot's buffer by `Arc`, so a buffer that is
-//! still being written cannot be overwritten even by mistake: there the save takes a new one.
+//! from host memory are operations of the step: nothing waits for them but the writer, before it reads. The disk never
+//! holds a step up: its reads and writes end when they end, and until then the scheduler keeps both ends pinned. The
+//! writer shares a slot's buffer by `Arc`, so a buffer that is still being written cannot be overwritten even by
+//! mistake: there the save takes a new one.
 //!
 //! A record is a block's bytes. Its checksum (blake3) stays in memory, so what comes back from the disk is what this
 //! process wrote to that slot last, or an error. Errors are not an exception: a read that fails is a prefix miss, a
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use kernels::DeviceError;
+use kernels::{DeviceError, HostBuffer};
 use model::Forward;
 use protocol::Nanos;
 use scheduler::{BlockLoad, Scheduler, SlotSpill, Step, Tier, TierSizes, TierSlot, Transfer};
@@ -80,7 +81,7 @@ pub(crate) fn open_unnamed(directory: &Path) -> io::Result<File> {
 }
 
 enum Job {
-    Write { life: u64, spill: SlotSpill, bytes: Arc<Vec<u8>> },
+    Write { life: u64, spill: SlotSpill, from: Arc<dyn HostBuffer> },
     Read { life: u64, load: BlockLoad, sum: blake3::Hash },
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct Tiers {
     block_bytes: usize,
     clock: Clock,
     /// Each is allocated when it is first used.
-    host: Vec<Arc<Vec<u8>>>,
+    host: Vec<Option<Arc<dyn HostBuffer>>>,
     disk: Option<Disk>,
     /// Counts schedulers: what was asked for by an earlier one is of no interest when it comes.
     life: u64,
@@ -133,7 +134,7 @@ impl Tiers {
         clock: Clock,
     ) -> io::Result<Tiers> {
         let disk = store.map(|store| Disk::start(store, sizes.disk_slots, block_bytes, clock.clone())).transpose()?;
-        let host = (0..sizes.host_slots).map(|_| Arc::new(Vec::new())).collect();
+        let host = vec![None; sizes.host_slots];
         Ok(Tiers { sizes, block_bytes, clock, host, disk, life: 0, has_complained: false, has_given_up: false })
     }
 
@@ -142,9 +143,10 @@ impl Tiers {
         self.sizes
     }
 
-    /// A new scheduler takes over, and knows of nothing.
+    /// A new scheduler takes over, and knows of nothing; the device may be another.
     pub(crate) fn start_over(&mut self) {
         self.life += 1;
+        self.host.fill(None);
     }
 
     /// Does what a step asks for before it computes: saves and loads from host memory at once, the disk's in the
@@ -158,16 +160,18 @@ impl Tiers {
         let begun = self.clock.now();
         for save in &step.saves {
             let slot = &mut self.host[save.slot.index as usize];
-            if Arc::get_mut(slot).is_none_or(|bytes| bytes.is_empty()) {
-                *slot = Arc::new(vec![0; self.block_bytes]);
-            }
-            forward.read_block(save.block.0, Arc::get_mut(slot).expect("it is new, or was found unshared"))?;
+            slot.take_if(|buffer| Arc::get_mut(buffer).is_none());
+            let buffer = slot.get_or_insert_with(|| forward.host_buffer(vec![0; self.block_bytes]));
+            forward.save_block(save.block.0, Arc::get_mut(buffer).expect("it is new, or was found unshared"));
+        }
+        if !step.spills.is_empty() {
+            forward.submit()?;
         }
         let saved = self.clock.now();
         scheduler.add_transfer_time(Transfer::Save, step.saves.len(), saved.since(begun));
         for &spill in &step.spills {
-            let bytes = self.host[spill.host.index as usize].clone();
-            let job = Job::Write { life: self.life, spill, bytes };
+            let from = self.host[spill.host.index as usize].clone().expect("a block was saved to it, or landed");
+            let job = Job::Write { life: self.life, spill, from };
             if self.disk.as_ref().is_none_or(|disk| disk.writes.send(job).is_err()) {
                 scheduler.spill_ended(spill, false, Nanos(0));
             }
@@ -176,7 +180,8 @@ impl Tiers {
         let (from_host, from_disk): (Vec<BlockLoad>, _) =
             step.loads.iter().partition(|load| load.slot.tier == Tier::Host);
         for &load in &from_host {
-            forward.write_block(load.block.0, &self.host[load.slot.index as usize]);
+            let from = self.host[load.slot.index as usize].as_deref().expect("a block was saved to it, or landed");
+            forward.load_block(from, load.block.0);
             scheduler.load_ended(load, true, Nanos(0));
         }
         scheduler.add_transfer_time(Transfer::Load(Tier::Host), from_host.len(), self.clock.now().since(begun));
@@ -207,9 +212,7 @@ impl Tiers {
         while let Some(Read { life, load, result, took }) = disk.first_read.take().or_else(|| disk.read.try_recv().ok())
         {
             if life == self.life {
-                if let Ok(bytes) = &result {
-                    forward.write_block(load.block.0, bytes);
-                }
+                let result = result.map(|bytes| forward.load_block(&*forward.host_buffer(bytes), load.block.0));
                 scheduler.load_ended(load, result.is_ok(), took);
                 problem = problem.or(result.err().map(|error| ("read", error)));
             }
@@ -228,9 +231,9 @@ impl Tiers {
     }
 
     /// A block's bytes came from elsewhere.
-    pub(crate) fn land(&mut self, slot: TierSlot, bytes: Vec<u8>) {
+    pub(crate) fn land(&mut self, slot: TierSlot, bytes: Vec<u8>, forward: &dyn Forward) {
         assert_eq!((slot.tier, bytes.len()), (Tier::Host, self.block_bytes), "a whole block lands in host memory");
-        self.host[slot.index as usize] = Arc::new(bytes);
+        self.host[slot.index as usize] = Some(forward.host_buffer(bytes));
     }
 
     /// Waits until a read has ended, or for `most`.
@@ -262,12 +265,14 @@ impl Disk {
 /// Until the engine is gone.
 fn write_all(store: &dyn Store, block_bytes: usize, jobs: &Receiver<Job>, done: &Sender<Written>, clock: Clock) {
     for job in jobs {
-        let Job::Write { life, spill, bytes } = job else { continue };
+        let Job::Write { life, spill, from } = job else { continue };
+        let bytes = from.bytes().map_err(io::Error::other);
         let begun = clock.now();
-        let sum = blake3::hash(&bytes);
-        let result = store.write_at(&bytes, spill.disk.index as u64 * block_bytes as u64).map(|()| sum);
+        let result = bytes.and_then(|bytes| {
+            store.write_at(bytes, spill.disk.index as u64 * block_bytes as u64).map(|()| blake3::hash(bytes))
+        });
         // Before the engine can learn of it.
-        drop(bytes);
+        drop(from);
         if done.send(Written { life, spill, result, took: clock.now().since(begun) }).is_err() {
             return;
         }

@@ -145,7 +145,7 @@ fn a_lost_device_changes_no_bit_beside_adapters_vectors_swaps_and_clients_that_l
     let requests = scarce();
     let expected: Vec<Outcome> = requests.iter().map(|raw| common::ask(&engine, raw.clone())).collect();
     let mut dice = Dice::new(SEED);
-    let doors = ["", "", "read_block", "read_hidden", "read_logits", "wait"];
+    let doors = ["", "", "submit", "read_hidden", "read_logits", "wait"];
     let mut counted = [0; 3];
     for round in 0..if testing::is_long() { 300 } else { 20 } {
         let next = (doors[dice.within(0..=5)], dice.within(1..=200) as u64);
@@ -256,7 +256,7 @@ fn a_prompt_that_is_read_elsewhere_goes_on_on_both_sides() {
     let expected = common::at_once(&common::start(&options()), requests.clone());
     let mut dice = Dice::new(SEED);
     for round in 0..if testing::is_long() { 100 } else { 12 } {
-        let mut next = || (["", "read_block", "wait"][dice.within(0..=2)], dice.within(1..=50) as u64);
+        let mut next = || (["", "submit", "wait"][dice.within(0..=2)], dice.within(1..=50) as u64);
         let next = [next(), next()];
         for (losses, next) in [&of_reader, &of_answerer].into_iter().zip(next) {
             losses.next.lock().unwrap().get_or_insert(next);

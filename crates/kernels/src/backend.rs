@@ -5,9 +5,9 @@
 //! step    begin(StepArrays)         uploads the step's inputs from the host
 //!         embed, rms_norm, linear, rotate_and_store, attend, ...     enqueued in order; none returns a result
 //!         submit                    the host has enqueued everything
-//!         wait, read                the blocking calls; `read` copies f32 rows to the host, `write` copies them back
+//!         wait, read, read_best     the blocking calls; `read` copies f32 rows to the host, `write` copies them back
 //! ```
-//! The calls of the last two lines, and [`Device::read_block`] and [`Device::read_state`], are the doors: only they
+//! The calls of the last two lines, and [`HostBuffer::bytes`](crate::HostBuffer::bytes), are the doors: only they
 //! return a [`DeviceError`], and on a lost device each does, from then on. An operation on a lost device does nothing.
 //!
 //! Operations take device rows and a row count, never host memory, and take effect in the order of the calls. A device
@@ -21,6 +21,7 @@
 use crate::device::{Device, DeviceError};
 use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
+use crate::sampling::Candidate;
 use crate::states::StateSpan;
 use crate::{
     Activation, AttentionRule, AttentionSpan, Convolution, DeltaRows, DeltaRule, GatedConvolution, HeadColumns,
@@ -116,6 +117,8 @@ pub trait Backend: Device {
     type Step<'a>;
     /// Expert assignments of rows, and their weights.
     type Routes: Send + 'static;
+    /// The largest logits of rows, with their ids.
+    type Best: Send + 'static;
 
     /// Allocates zeroed memory for at most `max_rows` rows of at most `width` elements. Either may be 0.
     fn rows(&self, max_rows: usize, width: usize) -> Result<Self::Rows, OutOfMemory>;
@@ -128,6 +131,9 @@ pub trait Backend: Device {
 
     /// Allocates memory for routing at most `max_rows` rows.
     fn routes(&self, max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<Self::Routes, OutOfMemory>;
+
+    /// Allocates memory for the `count` largest logits of each of at most `max_rows` rows.
+    fn best(&self, max_rows: usize, count: usize) -> Result<Self::Best, OutOfMemory>;
 
     /// Uploads a step's arrays. The host may change them once the result is dropped. Two steps may be in use at a time.
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> Self::Step<'a>;
@@ -309,6 +315,10 @@ pub trait Backend: Device {
     /// The inverse of the gather: `x[row] = weight * y[i] + x[row]`, rounded once, for each row routed to the expert.
     fn scatter_routed(&self, routes: &Self::Routes, expert: usize, y: &Self::Rows, width: usize, x: &mut Self::Rows);
 
+    /// Selects the `counts[i]` largest of row `i` of `logits` `[counts.len(), width]`, in the order of
+    /// [`find_best`](crate::sampling::find_best); none where the count is 0.
+    fn find_best(&self, logits: &Self::Rows, width: usize, counts: &[u32], out: &mut Self::Best);
+
     /// Starts the queued operations: no further one follows immediately. Does not block.
     fn submit(&self) -> Result<(), DeviceError> {
         Ok(())
@@ -321,6 +331,16 @@ pub trait Backend: Device {
 
     /// Copies some rows of `width` elements to the host: `out` is `[rows.len(), width]`. Blocks until they are computed.
     fn read(&self, from: &Self::Rows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError>;
+
+    /// Copies what was selected of a row to the host, in place of what `out` holds. Blocks until it is there. `logits`
+    /// are as they were: where they are in host memory, nothing is selected before it is asked for.
+    fn read_best(
+        &self,
+        from: &Self::Best,
+        logits: &Self::Rows,
+        row: usize,
+        out: &mut Vec<Candidate>,
+    ) -> Result<(), DeviceError>;
 
     /// Copies contiguous host rows to the first rows of `out`. The host may change `from` when this returns.
     fn write(&self, from: &[f32], out: &mut Self::Rows) -> Result<(), DeviceError>;

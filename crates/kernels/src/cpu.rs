@@ -4,7 +4,7 @@
 use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::delta_rule::{self, DeltaRows, DeltaRule};
-use crate::device::{Device, DeviceError, DeviceInfo, DeviceLimits};
+use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Isa, TilesProof};
 use crate::kv_cache::{KvCache, KvShape};
@@ -119,6 +119,7 @@ impl Device for Cpu {
     type LowRank = LowRank;
     type KvCache = KvCache;
     type States = States;
+    type HostBuffer = Vec<u8>;
 
     fn describe(&self) -> String {
         let detail = match self.isa {
@@ -210,26 +211,28 @@ impl Device for Cpu {
         kv.shape().block_bytes()
     }
 
-    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        kv.read_block(block, out);
-        Ok(())
+    fn host_buffer(&self, bytes: Vec<u8>) -> Vec<u8> {
+        bytes
     }
 
-    fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
-        kv.write_block(block, bytes);
+    fn save_block(&self, kv: &KvCache, block: u32, to: &mut Vec<u8>, at: usize) {
+        kv.read_block(block, &mut to[at..][..kv.shape().block_bytes()]);
+    }
+
+    fn load_block(&self, from: &Vec<u8>, at: usize, kv: &mut KvCache, block: u32) {
+        kv.write_block(block, &from[at..][..kv.shape().block_bytes()]);
     }
 
     fn states(&self, shape: StateShape) -> Result<States, OutOfMemory> {
         States::new(shape)
     }
 
-    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        states.read(slot, out);
-        Ok(())
+    fn save_state(&self, states: &States, slot: u32, to: &mut Vec<u8>) {
+        states.read(slot, to);
     }
 
-    fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {
-        states.write(slot, bytes);
+    fn load_state(&self, from: &Vec<u8>, states: &mut States, slot: u32) {
+        states.write(slot, from);
     }
 }
 

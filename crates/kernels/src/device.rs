@@ -11,6 +11,8 @@ use crate::quant::{
 };
 use crate::states::StateShape;
 use crate::threads::LostCpuTime;
+use std::any::Any;
+use std::fmt::Debug;
 use std::time::Duration;
 
 /// The device answers no more: its weights, its cache and its rows are gone, and so is what it was to compute. The
@@ -127,6 +129,20 @@ impl DeviceLimits {
     }
 }
 
+/// Host memory that a device reaches: what it saves is read here, by any thread, and what it loads comes from here.
+/// Dropped while operations on it are queued, it lives until they are done.
+pub trait HostBuffer: Any + Debug + Send + Sync {
+    /// Its bytes: what was saved before the last [`submit`](crate::Backend::submit) is among them. Blocks until then.
+    fn bytes(&self) -> Result<&[u8], DeviceError>;
+}
+
+/// Of a device whose memory is the host's: a save is done when it returns.
+impl HostBuffer for Vec<u8> {
+    fn bytes(&self) -> Result<&[u8], DeviceError> {
+        Ok(self)
+    }
+}
+
 /// Storage of weights and KV cache, with its identity. The operations are those of its [`Backend`](crate::Backend).
 pub trait Device: Send + Sync + 'static {
     /// A weight matrix in the device's packed layout.
@@ -137,6 +153,8 @@ pub trait Device: Send + Sync + 'static {
     type KvCache: Send + 'static;
     /// The states of layers that have one.
     type States: Send + 'static;
+    /// Host memory for blocks and states on their way.
+    type HostBuffer: HostBuffer;
 
     /// One line for display, e.g. `avx512 (vnni), 2 threads`.
     fn describe(&self) -> String;
@@ -209,19 +227,22 @@ pub trait Device: Send + Sync + 'static {
     /// Bytes of one block over all layers, as this device stores it.
     fn block_bytes(&self, kv: &Self::KvCache) -> usize;
 
-    /// Copies one block's bytes of every layer out of the cache. `out`: [`Device::block_bytes`] long. Blocks until earlier
-    /// operations are done.
-    fn read_block(&self, kv: &Self::KvCache, block: u32, out: &mut [u8]) -> Result<(), DeviceError>;
+    /// Takes bytes over into host memory of its own.
+    fn host_buffer(&self, bytes: Vec<u8>) -> Self::HostBuffer;
 
-    /// Copies one block's bytes of every layer into the cache: the output of [`Device::read_block`] for any block.
-    fn write_block(&self, kv: &mut Self::KvCache, block: u32, bytes: &[u8]);
+    /// Copies one block's bytes of every layer, [`Device::block_bytes`] of them, to a place in host memory. This is an
+    /// operation: what comes later may write to the block.
+    fn save_block(&self, kv: &Self::KvCache, block: u32, to: &mut Self::HostBuffer, at: usize);
+
+    /// The reverse: what [`Device::save_block`] gave of any block becomes this block's, before all that comes later.
+    fn load_block(&self, from: &Self::HostBuffer, at: usize, kv: &mut Self::KvCache, block: u32);
 
     /// Allocates zeroed states.
     fn states(&self, shape: StateShape) -> Result<Self::States, OutOfMemory>;
 
-    /// Copies a slot's bytes out. `out`: [`StateShape::slot_bytes`] long. Blocks until earlier operations are done.
-    fn read_state(&self, states: &Self::States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError>;
+    /// Copies a slot's bytes to host memory of [`StateShape::slot_bytes`]: an operation like [`Device::save_block`].
+    fn save_state(&self, states: &Self::States, slot: u32, to: &mut Self::HostBuffer);
 
-    /// Copies the bytes that [`Device::read_state`] gave of any slot into a slot.
-    fn write_state(&self, states: &mut Self::States, slot: u32, bytes: &[u8]);
+    /// The reverse, for the same slot or another.
+    fn load_state(&self, from: &Self::HostBuffer, states: &mut Self::States, slot: u32);
 }

@@ -13,7 +13,7 @@ use crate::accumulation_order::AccumulationOrder;
 use crate::convolution::{self, Convolution, GatedConvolution};
 use crate::cpu::CpuError;
 use crate::delta_rule::{self, DeltaRows, DeltaRule};
-use crate::device::{Device, DeviceError, DeviceInfo, DeviceLimits};
+use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::latent;
@@ -105,6 +105,7 @@ impl Device for Float32 {
     type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
     type States = States;
+    type HostBuffer = Vec<u8>;
 
     fn describe(&self) -> String {
         format!("float32 ({}), {} threads", self.isa.name(), self.pool.threads())
@@ -216,20 +217,23 @@ impl Device for Float32 {
         kv.shape.layers * kv.shape.block_size * kv.token_len() * size_of::<f32>()
     }
 
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
+    fn host_buffer(&self, bytes: Vec<u8>) -> Vec<u8> {
+        bytes
+    }
+
+    fn save_block(&self, kv: &Float32Cache, block: u32, to: &mut Vec<u8>, at: usize) {
         let len = kv.shape.block_size * kv.token_len();
-        assert_eq!(out.len(), self.block_bytes(kv), "a block of every layer");
+        let out = &mut to[at..][..self.block_bytes(kv)];
         for (layer, out) in out.chunks_exact_mut(len * size_of::<f32>()).enumerate() {
             let first = kv.token_at(layer, block as usize * kv.shape.block_size);
             let numbers = out.as_chunks_mut().0.iter_mut().zip(&kv.data[first..first + len]);
             numbers.for_each(|(bytes, number)| *bytes = number.to_ne_bytes());
         }
-        Ok(())
     }
 
-    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
+    fn load_block(&self, from: &Vec<u8>, at: usize, kv: &mut Float32Cache, block: u32) {
         let len = kv.shape.block_size * kv.token_len();
-        assert_eq!(bytes.len(), self.block_bytes(kv), "a block of every layer");
+        let bytes = &from[at..][..self.block_bytes(kv)];
         for (layer, bytes) in bytes.chunks_exact(len * size_of::<f32>()).enumerate() {
             let first = kv.token_at(layer, block as usize * kv.shape.block_size);
             let numbers = bytes.as_chunks().0.iter().zip(&mut kv.data[first..first + len]);
@@ -241,13 +245,12 @@ impl Device for Float32 {
         States::new(shape)
     }
 
-    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        states.read(slot, out);
-        Ok(())
+    fn save_state(&self, states: &States, slot: u32, to: &mut Vec<u8>) {
+        states.read(slot, to);
     }
 
-    fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {
-        states.write(slot, bytes);
+    fn load_state(&self, from: &Vec<u8>, states: &mut States, slot: u32) {
+        states.write(slot, from);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::low_rank::Group;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::quant::MatrixShape;
 use crate::routing::{Routes, RoutingRule};
+use crate::sampling::{Candidate, find_best};
 use crate::states::StateSpan;
 use crate::{
     Activation, Attention, Convolution, DeltaRows, DeltaRule, GatedConvolution, HeadColumns, HeadLayout, LatentRows,
@@ -151,6 +152,8 @@ impl<H: HostBackend> Backend for H {
     type Vector = Buffer<f32>;
     type Step<'a> = StepArrays<'a>;
     type Routes = Routes;
+    /// Width of a row of logits, and counts.
+    type Best = (usize, Vec<u32>);
 
     fn rows(&self, max_rows: usize, width: usize) -> Result<Buffer<f32>, OutOfMemory> {
         Buffer::zeroed(max_rows.checked_mul(width).ok_or(OutOfMemory { bytes: usize::MAX })?)
@@ -168,6 +171,10 @@ impl<H: HostBackend> Backend for H {
 
     fn routes(&self, max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<Routes, OutOfMemory> {
         Routes::new(max_rows, num_experts, rule)
+    }
+
+    fn best(&self, max_rows: usize, _count: usize) -> Result<Self::Best, OutOfMemory> {
+        Ok((0, Vec::with_capacity(max_rows)))
     }
 
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> StepArrays<'a> {
@@ -403,6 +410,23 @@ impl<H: HostBackend> Backend for H {
     fn scatter_routed(&self, routes: &Routes, expert: usize, y: &Buffer<f32>, width: usize, x: &mut Buffer<f32>) {
         let (rows, weights) = routes.of(expert);
         HostBackend::scatter_add(self, &y[..rows.len() * width], weights, rows, width, x);
+    }
+
+    fn find_best(&self, _: &Buffer<f32>, width: usize, counts: &[u32], (of, wanted): &mut Self::Best) {
+        *of = width;
+        wanted.clear();
+        wanted.extend_from_slice(counts);
+    }
+
+    fn read_best(
+        &self,
+        (width, counts): &Self::Best,
+        logits: &Buffer<f32>,
+        row: usize,
+        out: &mut Vec<Candidate>,
+    ) -> Result<(), DeviceError> {
+        find_best(&logits[row * width..][..*width], counts[row] as usize, out);
+        Ok(())
     }
 
     fn read(&self, from: &Buffer<f32>, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {

@@ -7,7 +7,7 @@
 
 use crate::convolution::{Convolution, GatedConvolution};
 use crate::delta_rule::{DeltaRows, DeltaRule};
-use crate::device::{Device, DeviceError, DeviceInfo, DeviceLimits};
+use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::float32::{Float32, Float32Cache, Float32Matrix};
 use crate::kv_cache::KvShape;
 use crate::limits::MeasureError;
@@ -107,6 +107,7 @@ impl<R: ProductRecorder> Device for RecordingBackend<R> {
     type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
     type States = States;
+    type HostBuffer = Vec<u8>;
 
     fn describe(&self) -> String {
         self.exact.describe()
@@ -169,25 +170,28 @@ impl<R: ProductRecorder> Device for RecordingBackend<R> {
         self.exact.block_bytes(kv)
     }
 
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.exact.read_block(kv, block, out)
+    fn host_buffer(&self, bytes: Vec<u8>) -> Vec<u8> {
+        bytes
     }
 
-    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
-        self.exact.write_block(kv, block, bytes);
+    fn save_block(&self, kv: &Float32Cache, block: u32, to: &mut Vec<u8>, at: usize) {
+        self.exact.save_block(kv, block, to, at);
+    }
+
+    fn load_block(&self, from: &Vec<u8>, at: usize, kv: &mut Float32Cache, block: u32) {
+        self.exact.load_block(from, at, kv, block);
     }
 
     fn states(&self, shape: StateShape) -> Result<States, OutOfMemory> {
         States::new(shape)
     }
 
-    fn read_state(&self, states: &States, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        states.read(slot, out);
-        Ok(())
+    fn save_state(&self, states: &States, slot: u32, to: &mut Vec<u8>) {
+        states.read(slot, to);
     }
 
-    fn write_state(&self, states: &mut States, slot: u32, bytes: &[u8]) {
-        states.write(slot, bytes);
+    fn load_state(&self, from: &Vec<u8>, states: &mut States, slot: u32) {
+        states.write(slot, from);
     }
 }
 

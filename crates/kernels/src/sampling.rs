@@ -6,9 +6,11 @@
 //! ```
 //! Only single IEEE operations, no fused ones, so every instruction set gives the same bits.
 
+mod best;
 mod gumbel_max;
 mod philox;
 
+pub use best::{Candidate, all_below_infinity, by_logit, find_best, max_of, select_best};
 pub use gumbel_max::Noise;
 pub use philox::philox;
 

@@ -57,6 +57,9 @@ pub struct Batch {
     pub block_tables: Vec<u32>,
     /// Rows whose logits are wanted, in the order of the output.
     pub logit_rows: Vec<u32>,
+    /// By logit row: how many of its largest logits are wanted in place of the row, at most
+    /// [`MOST_BEST`](protocol::sampling::MOST_BEST); 0: the row. Empty: all rows.
+    pub best: Vec<u32>,
     /// Of an encoder that tells the two texts of a pair apart, to which of them each row belongs: `[rows]`. Empty: all
     /// rows belong to the first.
     pub token_types: Vec<u32>,
@@ -95,6 +98,7 @@ impl Batch {
                 .map(|save| StateSave { row: save.row.wrapping_sub(rows.start), ..*save })
                 .collect(),
             logit_rows: self.logit_rows[wanted.clone()].iter().map(|row| row - rows.start).collect(),
+            best: self.best.get(wanted.clone()).unwrap_or_default().to_vec(),
         };
         (part, wanted)
     }
@@ -110,6 +114,7 @@ impl Batch {
         let left = &head.saves[saves.start as usize..saves.end as usize];
         saves.end = saves.start + left.partition_point(|save| (save.row as usize) < rows) as u32;
         head.logit_rows.retain(|&row| (row as usize) < rows);
+        head.best.truncate(head.logit_rows.len());
         let end = wanted.start + head.logit_rows.len();
         (head, wanted.start..end)
     }
@@ -132,6 +137,7 @@ impl Batch {
         self.spans.clear();
         self.block_tables.clear();
         self.logit_rows.clear();
+        self.best.clear();
         self.token_types.clear();
         self.saves.clear();
     }

@@ -29,7 +29,7 @@ use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
 use kernels::{
     AttentionLayer, AttentionSpan, Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, Extent, HeadNorms,
-    Norm, Out, RopeTable, Rotation, StateShape, StepArrays, WeightClass,
+    HostBuffer, Norm, Out, RopeTable, Rotation, StateShape, StepArrays, WeightClass,
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -910,12 +910,20 @@ impl<B: Backend> Forward for Encoder<B> {
         self.kv.copy_blocks(&self.backend, copies);
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.kv.read_block(&self.backend, block, out)
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        Arc::new(self.backend.host_buffer(bytes))
     }
 
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.kv.write_block(&self.backend, block, bytes);
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.kv.save_block(&self.backend, block, to);
+    }
+
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.kv.load_block(&self.backend, from, block);
+    }
+
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.backend.submit()
     }
 
     fn block_bytes(&self) -> usize {

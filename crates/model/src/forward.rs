@@ -3,7 +3,7 @@
 //! ```text
 //! launch(batch) ─> Ticket    the whole pass is asked for; a device begins, and the host may go on
 //! wait(ticket)  ─> Logits    blocks until it is done; the logits stay where they were computed
-//! read_logits(.., row)       one row to the host
+//! read_logits(.., row)       one row to the host; read_best: the few logits of it that decide a token
 //! ```
 //! [`load`] does everything that can fail on a device that works: it reads and checks the files, settles the longest
 //! sequence, and takes all memory. After it a pass allocates nothing, and fails only where the device is lost.
@@ -13,17 +13,20 @@ use crate::batch::Batch;
 use crate::config::{CacheShape, ModelConfig};
 use crate::expert_cache::{ExpertMemory, ExpertReadTotals, ReadCounts};
 use crate::experts::ExpertReader;
-use crate::kv::Caches;
+use crate::kv::{self, Caches};
 use crate::mixers::Memory;
 use crate::tensors::Tensors;
 use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
+use kernels::sampling::Candidate;
 use kernels::threads::LostCpuTime;
 use kernels::{
-    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, KvDtype, RopeTable, StateShape, WeightClass,
+    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, HostBuffer, KvDtype, RopeTable, StateShape,
+    WeightClass,
 };
+use protocol::sampling::MOST_BEST;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -103,6 +106,15 @@ pub trait Forward: Send {
     ///
     /// Panics if its logits are no longer kept, or the row was not wanted.
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError>;
+
+    /// As many of a row's largest logits as [`Batch::best`] asked for, best first, in place of what `out` holds: see
+    /// [`find_best`](kernels::sampling::find_best). They are selected where the logits are. False: it asked for none,
+    /// or this model selects none, and there is the row.
+    ///
+    /// Panics as [`read_logits`](Self::read_logits) does.
+    fn read_best(&mut self, _: &Logits, _row: usize, _out: &mut Vec<Candidate>) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
 
     /// Keeps, from the next pass on, the residual stream after each of these numbers of layers: 0 is the embedding,
     /// `num_layers` what the final norm reads. A drafter reads it. Each costs memory, and a copy in each pass.
@@ -184,11 +196,19 @@ pub trait Forward: Send {
     /// Copies whole cache blocks `(src, dst)` (copy-on-write).
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
 
-    /// Copies a cache block out: the bytes of every layer, [`block_bytes`](Self::block_bytes) of them.
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError>;
+    /// Takes bytes over into host memory that the device reaches.
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer>;
 
-    /// Copies bytes that [`read_block`](Self::read_block) gave into a cache block, the same one or another.
-    fn write_block(&mut self, block: u32, bytes: &[u8]);
+    /// Asks for a cache block in host memory of [`block_bytes`](Self::block_bytes), those of every layer, after all
+    /// that was launched before; what is launched later may write to the block. This does not block: who reads the
+    /// memory does, behind a [`submit`](Self::submit).
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer);
+
+    /// Asks for the reverse, before all that is launched later: the same block or another.
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32);
+
+    /// What was asked for may begin, without a launch. Does not block.
+    fn submit(&self) -> Result<(), DeviceError>;
 
     /// Bytes of a cache block in every layer.
     fn block_bytes(&self) -> usize;
@@ -198,17 +218,17 @@ pub trait Forward: Send {
         4 * self.config().state_numbers()
     }
 
-    /// Copies a slot of states out: [`state_bytes`](Self::state_bytes) of them.
+    /// As [`save_block`](Self::save_block), for a slot of states: [`state_bytes`](Self::state_bytes) of them.
     ///
     /// Panics if there is no such slot.
-    fn read_state(&self, slot: u32, _out: &mut [u8]) -> Result<(), DeviceError> {
+    fn save_state(&self, slot: u32, _to: &mut dyn HostBuffer) {
         panic!("slot {slot} of a model without states");
     }
 
-    /// Copies bytes that [`read_state`](Self::read_state) gave into a slot, the same one or another.
+    /// The reverse.
     ///
     /// Panics if there is no such slot.
-    fn write_state(&mut self, slot: u32, _bytes: &[u8]) {
+    fn load_state(&mut self, _from: &dyn HostBuffer, slot: u32) {
         panic!("slot {slot} of a model without states");
     }
 
@@ -300,9 +320,12 @@ pub struct Runner<B: Backend> {
     states: B::States,
     scratch: Scratch<B>,
     taps: Vec<Tap<B>>,
-    /// `[max_logit_rows, vocab_size]`.
+    /// `[max_logit_rows, vocab_size]`, and the best of those rows.
     logits: B::Rows,
-    /// Of the last pass: its number, how many of its rows have logits, and which of these are in `logits`.
+    best: B::Best,
+    /// Of the last pass: what it wanted of `best`, its number, how many of its rows have logits, and which of these are
+    /// in `logits`.
+    wanted_best: Vec<u32>,
     pass: u64,
     num_rows: usize,
     num_wanted: usize,
@@ -365,7 +388,10 @@ fn load_on<B: Backend>(
     let mut scratch = Scratch::new(&*backend, &config, options.max_rows)?;
     scratch.make_room(&*backend, &config, options.max_rows, options.adapters)?;
     let logits = backend.rows(options.max_logit_rows, config.vocab_size);
-    let logits = logits.map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
+    let best = backend.best(options.max_logit_rows, MOST_BEST as usize);
+    let (logits, best) = logits
+        .and_then(|logits| Ok((logits, best?)))
+        .map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
     let ropes = rope_tables(&*backend, &config, max_model_len)?;
     let kv = Caches::new(&*backend, &cache_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
 
@@ -421,6 +447,8 @@ fn load_on<B: Backend>(
         scratch,
         taps: Vec::new(),
         logits,
+        best,
+        wanted_best: Vec::new(),
         pass: 0,
         num_rows: 0,
         num_wanted: 0,
@@ -583,6 +611,8 @@ impl Limits {
         assert!(rows > 0 && rows <= self.max_rows, "{rows} rows in a batch of at most {}", self.max_rows);
         assert!(batch.logit_rows.iter().all(|&row| (row as usize) < rows), "a logit row is a row");
         assert!(batch.logit_rows.len() <= rows, "a row has its logits once");
+        assert!(batch.best.is_empty() || batch.best.len() == batch.logit_rows.len(), "the best are of the logit rows");
+        assert!(batch.best.iter().all(|&count| count <= MOST_BEST), "at most {MOST_BEST} are selected");
         assert_eq!((batch.positions.len(), batch.slots.len()), (rows, rows), "positions and slots are [rows]");
         let limit = (self.vocab_size as u32, self.max_model_len as u32);
         assert!(batch.token_ids.iter().all(|&id| id < limit.0), "a token id is not below {}", limit.0);
@@ -601,10 +631,23 @@ impl<B: Backend> Runner<B> {
         let _floats = DefaultFloats::enter();
         let rows = first..self.num_wanted.min(first + self.options.max_logit_rows);
         if !rows.is_empty() {
-            let Runner { backend, config, transformer, scratch, logits, .. } = self;
+            let Runner { backend, config, transformer, scratch, logits, best, wanted_best, .. } = self;
             transformer.logits(backend, config, rows.clone(), scratch, logits);
+            let counts = wanted_best.get(rows.clone()).filter(|counts| counts.iter().any(|&count| count > 0));
+            counts.into_iter().for_each(|counts| backend.find_best(logits, config.vocab_size, counts, best));
         }
         self.held = rows;
+    }
+
+    /// Where a row of the last pass is among those held.
+    fn at(&mut self, logits: &Logits, row: usize) -> usize {
+        assert_eq!(logits.pass, self.pass, "logits of another pass than the last");
+        assert!(row < self.num_wanted, "row {row} of the last batch's {} with logits", self.num_wanted);
+        assert!(self.options.max_logit_rows > 0, "loaded to read no logits");
+        if !self.held.contains(&row) {
+            self.hold(row);
+        }
+        row - self.held.start
     }
 }
 
@@ -622,6 +665,7 @@ impl<B: Backend> Forward for Runner<B> {
         let memory = Memory { kv: kv.groups(), states };
         transformer.compute(&Pass { backend: &**backend, config, adapters }, batch, memory, scratch, taps);
         (self.num_rows, self.num_wanted) = (batch.num_rows(), batch.logit_rows.len());
+        self.wanted_best.clone_from(&batch.best);
         self.hold(0);
         self.backend.submit()?;
         Ok(Ticket::new(self.pass, self.num_wanted))
@@ -634,15 +678,17 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) -> Result<(), DeviceError> {
         let vocab_size = self.config.vocab_size;
-        assert_eq!(logits.pass, self.pass, "logits of another pass than the last");
-        assert!(row < self.num_wanted, "row {row} of the last batch's {} with logits", self.num_wanted);
         assert_eq!(out.len(), vocab_size, "a row of logits is [vocab_size]");
-        assert!(self.options.max_logit_rows > 0, "loaded to read no logits");
-        if !self.held.contains(&row) {
-            self.hold(row);
-        }
-        let at = row - self.held.start;
+        let at = self.at(logits, row);
         self.backend.read(&self.logits, at..at + 1, vocab_size, out)
+    }
+
+    fn read_best(&mut self, logits: &Logits, row: usize, out: &mut Vec<Candidate>) -> Result<bool, DeviceError> {
+        if self.wanted_best.get(row).is_none_or(|&count| count == 0) {
+            return Ok(false);
+        }
+        let at = self.at(logits, row);
+        self.backend.read_best(&self.best, &self.logits, at, out).map(|()| true)
     }
 
     fn tap(&mut self, after: &[usize]) -> Result<(), LoadError> {
@@ -715,24 +761,32 @@ impl<B: Backend> Forward for Runner<B> {
         self.kv.copy_blocks(&self.backend, copies);
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.kv.read_block(&self.backend, block, out)
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        Arc::new(self.backend.host_buffer(bytes))
     }
 
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.kv.write_block(&self.backend, block, bytes);
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.kv.save_block(&self.backend, block, to);
+    }
+
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.kv.load_block(&self.backend, from, block);
+    }
+
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.backend.submit()
     }
 
     fn block_bytes(&self) -> usize {
         self.kv.block_bytes(&self.backend)
     }
 
-    fn read_state(&self, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.backend.read_state(&self.states, slot, out)
+    fn save_state(&self, slot: u32, to: &mut dyn HostBuffer) {
+        self.backend.save_state(&self.states, slot, kv::own_mut::<B>(to));
     }
 
-    fn write_state(&mut self, slot: u32, bytes: &[u8]) {
-        self.backend.write_state(&mut self.states, slot, bytes);
+    fn load_state(&mut self, from: &dyn HostBuffer, slot: u32) {
+        self.backend.load_state(kv::own::<B>(from), &mut self.states, slot);
     }
 
     fn weight_bytes(&self) -> usize {

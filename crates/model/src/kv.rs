@@ -1,7 +1,8 @@
 //! The KV cache of a model: one of the backend's for each group of layers whose heads are alike.
 
 use crate::config::CacheShape;
-use kernels::{Backend, DeviceError, OutOfMemory};
+use kernels::{Backend, HostBuffer, OutOfMemory};
+use std::any::Any;
 
 /// A block has the same index in all groups; its bytes are those of the groups, one after the other.
 pub(crate) struct Caches<B: Backend>(Vec<B::KvCache>);
@@ -27,26 +28,31 @@ impl<B: Backend> Caches<B> {
         self.0.iter().map(|group| backend.block_bytes(group)).sum()
     }
 
-    /// Panics if `out` is not as long as a block.
-    pub(crate) fn read_block(&self, backend: &B, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        assert_eq!(out.len(), self.block_bytes(backend), "a block of every layer");
-        let mut rest = out;
+    /// Panics if `to` is smaller than a block.
+    pub(crate) fn save_block(&self, backend: &B, block: u32, to: &mut dyn HostBuffer) {
+        let (to, mut at) = (own_mut::<B>(to), 0);
         for group in &self.0 {
-            let (part, behind) = rest.split_at_mut(backend.block_bytes(group));
-            backend.read_block(group, block, part)?;
-            rest = behind;
+            backend.save_block(group, block, to, at);
+            at += backend.block_bytes(group);
         }
-        Ok(())
     }
 
-    /// Panics if `bytes` are not as many as a block's.
-    pub(crate) fn write_block(&mut self, backend: &B, block: u32, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.block_bytes(backend), "a block of every layer");
-        let mut rest = bytes;
+    /// Panics if `from` is smaller than a block.
+    pub(crate) fn load_block(&mut self, backend: &B, from: &dyn HostBuffer, block: u32) {
+        let (from, mut at) = (own::<B>(from), 0);
         for group in &mut self.0 {
-            let (part, behind) = rest.split_at(backend.block_bytes(group));
-            backend.write_block(group, block, part);
-            rest = behind;
+            backend.load_block(from, at, group, block);
+            at += backend.block_bytes(group);
         }
     }
+}
+
+/// The host memory as its backend knows it.
+pub(crate) fn own<B: Backend>(buffer: &dyn HostBuffer) -> &B::HostBuffer {
+    (buffer as &dyn Any).downcast_ref().expect("host memory of this device")
+}
+
+/// The same to write to.
+pub(crate) fn own_mut<B: Backend>(buffer: &mut dyn HostBuffer) -> &mut B::HostBuffer {
+    (buffer as &mut dyn Any).downcast_mut().expect("host memory of this device")
 }

@@ -16,10 +16,10 @@
 //! Where probabilities tie at a cut (`top_k`, `top_p`) the lower id stays. `min_p` and `top_p` always keep the best
 //! token.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::ops::Deref;
 
-use kernels::sampling::{Noise, exp_neg, mass, masses};
+use kernels::sampling::{Candidate, Noise, all_below_infinity, by_logit, exp_neg, mass, masses, max_of, select_best};
 use protocol::sampling::Sampling;
 
 /// Which tokens a sequence holds, and how often: what the penalties look at.
@@ -54,6 +54,35 @@ impl History {
         if seen.count == 0 && !seen.in_prompt {
             self.seen.remove(&token);
         }
+    }
+}
+
+/// A history with tokens that were drawn and not delivered yet, as long as this lives.
+pub struct HistoryGuard<'a, Run: Iterator<Item = u32> + Clone> {
+    history: &'a mut History,
+    run: Option<Run>,
+}
+
+impl<'a, Run: Iterator<Item = u32> + Clone> HistoryGuard<'a, Run> {
+    /// The history with these tokens, if the parameters look at it.
+    pub fn of(history: &'a mut History, run: Run, params: &Sampling) -> HistoryGuard<'a, Run> {
+        let run = params.needs_history().then_some(run);
+        run.iter().cloned().flatten().for_each(|token| history.push(token));
+        HistoryGuard { history, run }
+    }
+}
+
+impl<Run: Iterator<Item = u32> + Clone> Deref for HistoryGuard<'_, Run> {
+    type Target = History;
+
+    fn deref(&self) -> &History {
+        self.history
+    }
+}
+
+impl<Run: Iterator<Item = u32> + Clone> Drop for HistoryGuard<'_, Run> {
+    fn drop(&mut self) {
+        self.run.take().into_iter().flatten().for_each(|token| self.history.pop(token));
     }
 }
 
@@ -135,9 +164,6 @@ pub struct Sampler {
     few: Vec<(u32, u64)>,
 }
 
-/// A logit and its id.
-type Candidate = (f32, u32);
-
 /// Logits per partial sum of [`log_sum_exp`].
 const SUM_BLOCK: usize = 256;
 
@@ -194,6 +220,22 @@ impl Sampler {
         Ok(Sampled { token, logprob, top })
     }
 
+    /// For [`Forward::read_best`](crate::Forward::read_best): the row that [`sample_best`](Self::sample_best) draws from.
+    pub fn best_mut(&mut self) -> &mut Vec<Candidate> {
+        &mut self.candidates
+    }
+
+    /// [`sample`](Self::sample) by the best of a row alone, as many as [`Sampling::decided_by`] says: the same token.
+    pub fn sample_best(&mut self, params: &Sampling, key: SampleKey) -> Result<Sampled, SampleError> {
+        let token = match self.candidates[0] {
+            (max, _) if max.is_nan() => return Err(SampleError::NotFinite),
+            (f32::NEG_INFINITY, _) => return Err(SampleError::NothingLeft),
+            (_, id) if params.is_greedy() => id,
+            _ => self.draw_of_few(params, Noise::new(key.seed, key.stream, key.position))?,
+        };
+        Ok(Sampled { token, logprob: 0.0, top: Vec::new() })
+    }
+
     /// The log probability of `token` under a row of raw logits, its rank, and the `top_n` best: prompt logprobs.
     pub fn log_probs_of(&mut self, row: &[f32], token: u32, top_n: usize) -> Result<TokenLogProbs, SampleError> {
         assert_eq!(row.len(), self.vocab_size, "a row is as wide as the vocabulary");
@@ -226,6 +268,12 @@ impl Sampler {
             return noise.draw(&self.masses, &mut self.sums).ok_or(SampleError::NothingLeft);
         }
         self.best(logits, params.top_k as usize);
+        self.draw_of_few(params, noise)
+    }
+
+    /// The same from the best alone.
+    fn draw_of_few(&mut self, params: &Sampling, noise: Noise) -> Result<u32, SampleError> {
+        let weight = Weight { max: self.candidates[0].0, scale: 1.0 / params.temperature };
         let mass_of = |candidate: &Candidate| mass(weight.of(candidate.0), params.min_p);
         if params.top_p < 1.0 {
             let total = self.candidates.iter().map(mass_of).sum();
@@ -267,7 +315,7 @@ impl Sampler {
         let mut window = candidates.as_mut_slice();
         while window.len() > 64 {
             let middle = window.len() / 2;
-            window.select_nth_unstable_by(middle, order);
+            window.select_nth_unstable_by(middle, by_logit);
             let upper: u64 = window[..middle].iter().map(|c| masses[c.1 as usize]).sum();
             if upper >= needed {
                 window = &mut window[..middle];
@@ -276,57 +324,15 @@ impl Sampler {
                 window = &mut window[middle..];
             }
         }
-        window.sort_unstable_by(order);
+        window.sort_unstable_by(by_logit);
         let (end, _) = reach(window, |c| masses[c.1 as usize], needed);
         window[end]
     }
 
-    /// The `num` largest logits, best first, lower id first among equals; left in `candidates`.
-    ///
-    /// One pass with a rising threshold: blocks of 16 with nothing above it are skipped.
     fn best(&mut self, row: &[f32], num: usize) -> &[Candidate] {
-        let num = num.min(row.len());
-        let found = &mut self.candidates;
-        found.clear();
-        if num == 0 {
-            return found;
-        }
-        if num == row.len() {
-            found.extend(row.iter().enumerate().map(|(id, &x)| (x, id as u32)));
-            found.sort_unstable_by(order);
-            return found;
-        }
-        let room = num + num.max(64);
-        let mut threshold = None;
-        for (block, logits) in row.chunks(16).enumerate() {
-            if let Some(threshold) = threshold
-                && logits.iter().map(|&x| u32::from(x > threshold)).sum::<u32>() == 0
-            {
-                continue;
-            }
-            for (i, &x) in logits.iter().enumerate() {
-                if threshold.is_none_or(|threshold| x > threshold) {
-                    found.push((x, (block * 16 + i) as u32));
-                }
-            }
-            if found.len() >= room {
-                found.select_nth_unstable_by(num - 1, order);
-                found.truncate(num);
-                threshold = Some(found[num - 1].0);
-            }
-        }
-        if found.len() > num {
-            found.select_nth_unstable_by(num - 1, order);
-            found.truncate(num);
-        }
-        found.sort_unstable_by(order);
-        found
+        select_best(row, num, &mut self.candidates);
+        &self.candidates
     }
-}
-
-/// Best first; the lower id among equals.
-fn order(a: &Candidate, b: &Candidate) -> Ordering {
-    b.0.partial_cmp(&a.0).expect("no NaN").then(a.1.cmp(&b.1))
 }
 
 /// The mass that is the fraction `p` of `total`.
@@ -430,26 +436,6 @@ fn argmax(row: &[f32]) -> Option<u32> {
         return None;
     }
     row.iter().position(|&x| x == max).map(|id| id as u32)
-}
-
-/// The largest value, -infinity when there is none. No value is NaN.
-fn max_of(row: &[f32]) -> f32 {
-    // Sixteen running maxima: one alone would wait for itself at every element.
-    let larger = |m: f32, x: f32| if x > m { x } else { m };
-    let (blocks, tail) = row.as_chunks::<16>();
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    for block in blocks {
-        for (lane, &x) in lanes.iter_mut().zip(block) {
-            *lane = larger(*lane, x);
-        }
-    }
-    lanes.into_iter().chain(tail.iter().copied()).fold(f32::NEG_INFINITY, larger)
-}
-
-/// False when a value is NaN or +infinity.
-fn all_below_infinity(row: &[f32]) -> bool {
-    // `x < inf` is false for both; counting keeps the loop free of branches.
-    row.iter().map(|&x| u32::from(x < f32::INFINITY)).sum::<u32>() as usize == row.len()
 }
 
 /// `ln(sum(exp(row)))`.

@@ -8,8 +8,10 @@ use crate::common::device;
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use device::Remote;
-use kernels::{DeviceError, KvDtype, Reference, WeightClass};
+use kernels::sampling::find_best;
+use kernels::{DeviceError, HostBuffer, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, Runner};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const PRECISIONS: [(WeightClass, KvDtype); 3] =
@@ -34,14 +36,16 @@ fn passes(model: &mut dyn Forward) -> Vec<Vec<u32>> {
     all.extend(run(model, &batch));
 
     model.copy_blocks(&[(3, 11), (7, 12)]);
-    let mut bytes = vec![0; model.block_bytes()];
-    model.read_block(1, &mut bytes).unwrap();
-    model.write_block(20, &bytes);
+    let mut buffer = model.host_buffer(vec![0; model.block_bytes()]);
+    let block = Arc::get_mut(&mut buffer).unwrap();
+    model.save_block(1, block);
+    model.load_block(block, 20);
     batch.clear();
     if model.state_bytes() > 0 {
-        let mut bytes = vec![0; model.state_bytes()];
-        model.read_state(1, &mut bytes).unwrap();
-        model.write_state(2, &bytes);
+        let mut buffer = model.host_buffer(vec![0; model.state_bytes()]);
+        let state = Arc::get_mut(&mut buffer).unwrap();
+        model.save_state(1, state);
+        model.load_state(state, 2);
     }
     push(&mut batch, &a, 61..62, &[5, 11, 9], Wanted::Last);
     leave_where_kept(&mut batch, model, Some(2), &[]);
@@ -112,39 +116,94 @@ fn more_rows_than_are_held_come_in_any_order() {
         model.read_logits(&logits, index, &mut row).unwrap();
         assert!(row == expected[index], "row {index}");
     }
-}
-
-/// A pass, its logits, a block and a slot of states, in the order of the doors that they go through.
-fn through_doors(model: &mut dyn Forward, batch: &Batch) -> Result<(), DeviceError> {
-    let ticket = model.launch(batch)?;
-    let logits = model.wait(ticket)?;
-    model.read_logits(&logits, 0, &mut vec![0.0; model.config().vocab_size])?;
-    model.read_block(0, &mut vec![0; model.block_bytes()])?;
-    match model.state_bytes() {
-        0 => Ok(()),
-        bytes => model.read_state(1, &mut vec![0; bytes]),
+    // The same of their best, selected on the device: of some rows none, of some more than there are.
+    let counts = (0..20).map(|row| [1, 0, 5, 128][row % 4]).collect::<Vec<_>>();
+    batch.best.clone_from(&counts);
+    let ticket = model.launch(&batch).unwrap();
+    let logits = model.wait(ticket).unwrap();
+    for index in (0..20).chain([19, 0, 2, 10, 9, 19, 0]) {
+        let (mut found, mut best) = (vec![(f32::NAN, 7)], Vec::new());
+        let is_selected = model.read_best(&logits, index, &mut found).unwrap();
+        assert_eq!(is_selected, counts[index] > 0, "row {index}");
+        find_best(&expected[index], counts[index] as usize, &mut best);
+        assert!(!is_selected || found == best, "row {index}: {found:?}, {best:?}");
     }
 }
 
-/// Experts ask in the middle of a pass, and a recurrence has states.
+/// A block, a pass and its logits, in the order of the doors that they go through.
+fn through_doors(model: &mut dyn Forward, batch: &Batch) -> Result<(), DeviceError> {
+    let saved = saved_block(model, 0);
+    let ticket = model.launch(batch)?;
+    let logits = model.wait(ticket)?;
+    model.read_logits(&logits, 0, &mut vec![0.0; model.config().vocab_size])?;
+    assert!(model.read_best(&logits, 0, &mut Vec::new())?, "the batch asked for them");
+    saved.bytes().map(drop)
+}
+
+fn saved_block(model: &dyn Forward, block: u32) -> Arc<dyn HostBuffer> {
+    let mut buffer = model.host_buffer(vec![0; model.block_bytes()]);
+    model.save_block(block, Arc::get_mut(&mut buffer).unwrap());
+    buffer
+}
+
+#[test]
+fn only_who_reads_a_saved_block_waits_and_it_is_as_it_was_when_it_was_saved() {
+    let tokens = random_tokens(8, 40, 32);
+    let write = |model: &mut dyn Forward, from: usize| {
+        let mut batch = Batch::default();
+        push(&mut batch, &tokens[from..], 0..8, &[3], Wanted::None);
+        let ticket = model.launch(&batch).unwrap();
+        model.wait(ticket).unwrap();
+    };
+    for precision in PRECISIONS {
+        // gemma3 has two kinds of layers, so two caches.
+        for name in ["llama3", "gemma3"] {
+            let checkpoint = committed(name);
+            let (class, kv_dtype) = precision;
+            let mut reference = load_with_kv(Reference::new(), &checkpoint, class, kv_dtype);
+            write(&mut reference, 0);
+            let expected = saved_block(&reference, 3).bytes().unwrap().to_vec();
+            assert!(expected.iter().any(|&byte| byte != 0), "{name}: there is something to save");
+
+            let mut model = on_device(&checkpoint, precision);
+            write(&mut model, 0);
+            let waits = model.backend().waits();
+            let before = waits.load(Ordering::Relaxed);
+            let saved = saved_block(&model, 3);
+            model.load_block(&*saved, 5);
+            model.submit().unwrap();
+            assert_eq!(waits.load(Ordering::Relaxed), before, "{name}: a save, a load and a submit wait for nothing");
+            write(&mut model, 9);
+            let again = saved_block(&model, 5);
+            model.submit().unwrap();
+            for buffer in [saved, again] {
+                let read = std::thread::spawn(move || buffer.bytes().unwrap().to_vec());
+                assert!(read.join().unwrap() == expected, "{name} in {precision:?}");
+            }
+            assert_eq!(waits.load(Ordering::Relaxed), before + 3, "{name}: who waits for a pass, and two readers");
+        }
+    }
+}
+
+/// Experts ask in the middle of a pass.
 #[test]
 fn a_lost_device_is_told_at_every_door_and_panics_at_none() {
     for name in ["llama3", "olmoe", "falcon-h1"] {
         let checkpoint = committed(name);
-        for door in ["submit", "wait", "read", "read_block", "read_state"] {
+        for door in ["submit", "wait", "read", "read_best", "bytes"] {
             for after in 0..2 {
                 let mut model = on_device(&checkpoint, PRECISIONS[0]);
                 let tokens = random_tokens(6, 8, model.config().vocab_size);
                 let mut batch = Batch::default();
                 push(&mut batch, &tokens, 0..8, &[0], Wanted::Last);
                 leave_where_kept(&mut batch, &model, None, &[(7, 1)]);
+                batch.best = vec![1];
                 *model.backend().loss.at.lock().unwrap() = Some((door, after));
                 let turns = [(); 3].map(|()| through_doors(&mut model, &batch).err().map(|error| error.to_string()));
                 let lost = turns.iter().position(Option::is_some);
-                let has_door = door != "read_state" || model.state_bytes() > 0;
-                assert_eq!(lost, has_door.then_some(after), "{name} {door}: {turns:?}");
+                assert_eq!(lost, Some(after), "{name} {door}: {turns:?}");
                 let said = turns.iter().flatten().all(|said| said.starts_with("a thread is lost (at "));
-                assert!(said && turns.iter().flatten().count() == if has_door { 3 - after } else { 0 }, "{turns:?}");
+                assert!(said && turns.iter().flatten().count() == 3 - after, "{turns:?}");
             }
         }
     }

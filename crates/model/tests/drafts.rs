@@ -13,6 +13,7 @@ use model::draft::{self, Feature, Features, Medusa};
 use model::{Batch, Forward, LoadOptions, ModelConfig, Runner};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What torch said about one drafter.
@@ -265,9 +266,10 @@ fn a_drafters_rows_are_its_own() {
         push(&mut batch, &tokens[1..], 0..33, &[4, 5], Wanted::None);
         drafter.forward(&batch, Features::Tapped(&features[..33 * width])).unwrap();
         drafter.copy_blocks(&[(4, 6)]);
-        let mut bytes = vec![0; drafter.block_bytes()];
-        drafter.read_block(5, &mut bytes).unwrap();
-        drafter.write_block(9, &bytes);
+        let mut buffer = target.host_buffer(vec![0; drafter.block_bytes()]);
+        let block = Arc::get_mut(&mut buffer).unwrap();
+        drafter.save_block(5, block);
+        drafter.load_block(block, 9);
         batch.clear();
         push(&mut batch, &tokens[1..], 33..40, &[6, 9], Wanted::Last);
         push(&mut batch, &tokens[1..], 0..5, &[12], Wanted::Last);

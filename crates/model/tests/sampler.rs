@@ -1,6 +1,6 @@
 //! From logits to a token: what each parameter means, and that a draw depends on its key and on nothing else.
 
-use kernels::sampling::philox;
+use kernels::sampling::{find_best, philox};
 use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, Sampler};
 use proptest::prelude::*;
 use protocol::sampling::Sampling;
@@ -13,10 +13,15 @@ fn key(seed: u64, position: u64) -> SampleKey {
     SampleKey { seed, stream: 0, position }
 }
 
-/// One draw from a copy of the row.
+/// One draw from a copy of the row; by the best of the row, if these decide it, the same one.
 fn sample(row: &[f32], params: &Sampling, history: &History, allowed: Allowed<'_>, key: SampleKey) -> Sampled {
-    let mut logits = row.to_vec();
-    Sampler::new(row.len()).sample(&mut logits, params, history, allowed, key).expect("a good row")
+    let (mut logits, mut sampler) = (row.to_vec(), Sampler::new(row.len()));
+    let drawn = sampler.sample(&mut logits, params, history, allowed, key);
+    if params.decided_by() > 0 && allowed.mask.is_none() && allowed.banned.is_empty() {
+        find_best(row, params.decided_by() as usize, sampler.best_mut());
+        assert_eq!(sampler.sample_best(params, key), drawn, "{params:?} {key:?}");
+    }
+    drawn.expect("a good row")
 }
 
 fn best(row: &[f32], params: &Sampling, history: &History, allowed: Allowed<'_>) -> u32 {

@@ -12,6 +12,7 @@ use common::*;
 use kernels::{Isa, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, LoadOptions};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Dense with states in the first and the last layer; experts and one shared; projections key head by key head; short
 /// convolutions in the first and the last layer; those with biases, and experts; Mamba-2 with experts, and dense; layers that
@@ -47,9 +48,10 @@ struct Expected {
 const SAVED: [usize; 5] = [0, 31, 40, 200, LEN - 1];
 
 fn state(model: &dyn Forward, slot: u32) -> Vec<u8> {
-    let mut bytes = vec![0; model.state_bytes()];
-    model.read_state(slot, &mut bytes).unwrap();
-    bytes
+    let mut buffer = model.host_buffer(vec![0; model.state_bytes()]);
+    model.save_state(slot, Arc::get_mut(&mut buffer).unwrap());
+    model.submit().unwrap();
+    buffer.bytes().unwrap().to_vec()
 }
 
 /// Rows of the prompt from a state, and what is left of them; the logits of all.
@@ -186,7 +188,7 @@ fn a_state_that_is_read_or_not_named_stays_as_it_is() {
         let all = |model: &dyn Forward| (0..STATE_SLOTS as u32).map(|slot| state(model, slot)).collect::<Vec<_>>();
         for slot in 0..STATE_SLOTS as u32 {
             let bytes = vec![slot as u8 + 1; model.state_bytes()];
-            model.write_state(slot, &bytes);
+            model.load_state(&*model.host_buffer(bytes), slot);
         }
         pass(model, &expected.prompt, 0..41, None, &[(40, 2)]);
         let before = all(model);
@@ -198,7 +200,7 @@ fn a_state_that_is_read_or_not_named_stays_as_it_is() {
         assert!(after[2] == expected.states[2].1 && after[7] == expected.states[3].1, "{name}: the states themselves");
         // So a pass can be computed again, and a state can move to where there is room.
         let bytes = state(model, 2);
-        model.write_state(0, &bytes);
+        model.load_state(&*model.host_buffer(bytes), 0);
         let rows = pass(model, &expected.prompt, 41..201, Some(0), &[(200, 5)]);
         check_rows(expected, 41, &rows, &format!("{name}: computed again from a copy"));
         assert!(state(model, 5) == expected.states[3].1, "{name}: the state of that");

@@ -153,6 +153,9 @@ pub static PENALTIES: [SamplingOption; 3] = [
     },
 ];
 
+/// The largest logits of a row that a device selects at most: few ask for more.
+pub const MOST_BEST: u32 = 128;
+
 /// All options, in the order in which a receipt's digest has them.
 pub fn options() -> impl Iterator<Item = &'static SamplingOption> {
     FILTERS.iter().chain(&PENALTIES)
@@ -243,6 +246,16 @@ impl Sampling {
     /// True when the best token is taken without a draw.
     pub fn is_greedy(&self) -> bool {
         self.temperature < 1e-5
+    }
+
+    /// How many of a row's largest logits decide the token, if no other token is forbidden or wanted: 1 for greedy, its
+    /// `top_k` for a draw. 0: any may, or there would be more than [`MOST_BEST`].
+    pub fn decided_by(&self) -> u32 {
+        let others_matter = self.logprobs.is_some() || !self.logit_bias.is_empty() || self.needs_history();
+        match if self.is_greedy() { 1 } else { self.top_k } {
+            count if others_matter || count > MOST_BEST => 0,
+            count => count,
+        }
     }
 
     /// True when a penalty looks at the tokens that were there before.

@@ -256,9 +256,13 @@ impl Stand<'_> {
         let ticket = self.forward.launch(&self.batch)?;
         let logits = self.forward.wait(ticket)?;
         for row in 0..logits.rows() {
-            self.forward.read_logits(&logits, row, &mut self.logit_row)?;
             let key = SampleKey { seed: 0, stream: row as u32, position: shape.context as u64 };
             // A model with NaN logits fails its first request.
+            if self.forward.read_best(&logits, row, self.sampler.best_mut())? {
+                let _ = self.sampler.sample_best(self.sampling, key);
+                continue;
+            }
+            self.forward.read_logits(&logits, row, &mut self.logit_row)?;
             let _ =
                 self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), Allowed::default(), key);
         }
@@ -281,6 +285,7 @@ impl Stand<'_> {
         if shape.ends {
             self.batch.logit_rows.push(shape.rows() as u32 - 1);
         }
+        self.batch.best.resize(self.batch.logit_rows.len(), self.sampling.decided_by());
     }
 
     /// Adds rows of a sequence with consecutive blocks from `first_block`. Speed does not depend on the

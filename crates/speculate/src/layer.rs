@@ -12,10 +12,11 @@
 //! while no drafts were wanted) the layer reads the tokens alone.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kernels::limits::MeasureError;
 use kernels::threads::LostCpuTime;
-use kernels::{DeviceError, DeviceInfo, DeviceLimits};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits, HostBuffer};
 use model::draft::{Feature, Features};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 use scheduler::{DraftProposal, SeqId, Sequence, Step};
@@ -295,12 +296,20 @@ impl Forward for Alone<'_> {
         self.feature.copy_blocks(copies);
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.feature.read_block(block, out)
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        self.target.host_buffer(bytes)
     }
 
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.feature.write_block(block, bytes);
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.feature.save_block(block, to);
+    }
+
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.feature.load_block(from, block);
+    }
+
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.target.submit()
     }
 
     fn block_bytes(&self) -> usize {

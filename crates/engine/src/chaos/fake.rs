@@ -1,14 +1,16 @@
 //! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing
 //! else.
 
+use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kernels::limits::MeasureError;
+use kernels::sampling::{Candidate, find_best};
 use kernels::threads::LostCpuTime;
-use kernels::{DeviceError, DeviceInfo, DeviceLimits, Isa};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits, HostBuffer, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
 /// Tokens of the vocabulary. The last ones are letters that break things.
@@ -22,7 +24,7 @@ pub(super) const EOS: u32 = 0;
 pub(super) const PLANNED: &str = "planned:";
 
 /// The calls at which a device can be found lost.
-pub(super) const DOORS: [&str; 4] = ["launch", "wait", "read_logits", "read_block"];
+pub(super) const DOORS: [&str; 4] = ["launch", "wait", "read_logits", "submit"];
 
 /// What goes wrong, and when: by the number of the call.
 #[derive(Debug, Default)]
@@ -83,7 +85,7 @@ pub(super) struct Fake {
     /// Kept for its memory: the rows of a pass.
     rows: Vec<Cell>,
     /// Of the newest passes, the oldest first: hashes of their rows of logits, and their tokens.
-    hidden: VecDeque<(u64, Vec<Cell>)>,
+    hidden: VecDeque<(u64, Vec<Cell>, Vec<u32>)>,
     /// How many of them.
     passes: usize,
     faults: Arc<Mutex<Faults>>,
@@ -126,7 +128,7 @@ pub(super) fn logits(hash: u64, token: u32, out: &mut [f32]) {
 impl Fake {
     pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
         let cells = vec![Cell::default(); blocks * block_size];
-        let (rows, hidden) = (Vec::new(), VecDeque::from([(0, Vec::new())]));
+        let (rows, hidden) = (Vec::new(), VecDeque::from([(0, Vec::new(), Vec::new())]));
         Fake {
             config: config(),
             drafts: None,
@@ -150,7 +152,7 @@ impl Fake {
     /// Passes that are launched before the first is waited for.
     pub(super) fn with_passes(mut self, passes: usize) -> Fake {
         self.passes = passes;
-        self.hidden = (0..passes).map(|_| (0, Vec::new())).collect();
+        self.hidden = (0..passes).map(|_| (0, Vec::new(), Vec::new())).collect();
         self
     }
 
@@ -159,8 +161,8 @@ impl Fake {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         if faults.lose_at.take_if(|at| *at == door).is_some() {
             faults.devices_lost += 1;
-            // Blocks are read behind a step whose tokens clients have, and they look at their clocks later.
-            faults.move_takes = if door == "read_block" { 0 } else { 3_000_000 };
+            // Blocks are saved behind a step whose tokens clients have, and they look at their clocks later.
+            faults.move_takes = if door == "submit" { 0 } else { 3_000_000 };
             self.is_lost.store(true, Ordering::Relaxed);
         }
         match self.is_lost.load(Ordering::Relaxed) {
@@ -239,12 +241,13 @@ impl Forward for Fake {
         if let Some(prefixes) = &mut self.faults.lock().unwrap_or_else(PoisonError::into_inner).prefixes {
             prefixes.extend(rows.iter().map(|cell| cell.hash));
         }
-        let (_, mut hidden) = self.hidden.pop_front().expect("at least one is kept");
+        let (_, mut hidden, mut best) = self.hidden.pop_front().expect("at least one is kept");
         hidden.clear();
         hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
         self.rows = rows;
         let ticket = Ticket::new(pass, hidden.len());
-        self.hidden.push_back((pass, hidden));
+        best.clone_from(&batch.best);
+        self.hidden.push_back((pass, hidden, best));
         Ok(ticket)
     }
 
@@ -257,7 +260,7 @@ impl Forward for Fake {
         self.pass_door("read_logits")?;
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let computes = faults.computes;
-        let kept = self.hidden.iter().find(|(kept, _)| *kept == pass.pass());
+        let kept = self.hidden.iter().find(|(kept, ..)| *kept == pass.pass());
         faults.lost_logits |= kept.is_none();
         let planned = faults.panic_in_logits_at.take_if(|at| *at <= computes).is_some();
         faults.came |= planned;
@@ -272,6 +275,17 @@ impl Forward for Fake {
             _ => logits(cell.hash, cell.token, out),
         }
         Ok(())
+    }
+
+    fn read_best(&mut self, pass: &Logits, row: usize, out: &mut Vec<Candidate>) -> Result<bool, DeviceError> {
+        let kept = self.hidden.iter().find(|(kept, ..)| *kept == pass.pass());
+        let count = kept.and_then(|(.., best)| best.get(row)).copied().unwrap_or(0);
+        let mut logits = [0.0; VOCAB];
+        if count > 0 {
+            self.read_logits(pass, row, &mut logits)?;
+            find_best(&logits, count as usize, out);
+        }
+        Ok(count > 0)
     }
 
     fn set_compute_thread(&self) {}
@@ -296,17 +310,25 @@ impl Forward for Fake {
         }
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.pass_door("read_block")?;
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        Arc::new(bytes)
+    }
+
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        let out = (to as &mut dyn Any).downcast_mut::<Vec<u8>>().expect("a buffer of ours");
         let first = block as usize * self.block_size;
         for (cell, out) in self.cells[first..first + self.block_size].iter().zip(out.chunks_mut(12)) {
             out[..4].copy_from_slice(&cell.token.to_le_bytes());
             out[4..].copy_from_slice(&cell.hash.to_le_bytes());
         }
-        Ok(())
     }
 
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.pass_door("submit")
+    }
+
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        let bytes = from.bytes().expect("what is here is not lost");
         let first = block as usize * self.block_size;
         for (cell, bytes) in self.cells[first..first + self.block_size].iter_mut().zip(bytes.chunks(12)) {
             cell.token = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));

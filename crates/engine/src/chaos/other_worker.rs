@@ -70,9 +70,9 @@ impl Asked {
                 ReceiveEvent::Done(Box::new(HandoffResult { first, ..HandoffResult::without(outcome) })),
             );
         }
-        let mut bytes = Budget::of(1 << 20).try_take(12 * block_size).expect("there is room");
+        let mut bytes = Budget::of(1 << 20).try_take(12 * block_size, Vec::from).expect("there is room");
         let (block, hashes) = block(&wanted.entry.prompt, *next, block_size);
-        bytes.bytes_mut().copy_from_slice(&block);
+        bytes.bytes.copy_from_slice(&block);
         said.extend(hashes);
         *next += 1;
         HandoffEvent::Received(id, ReceiveEvent::Block { index: *next - 1, bytes })
@@ -135,7 +135,12 @@ impl Reading {
             match self.given.try_recv() {
                 Ok(BlockMessage::Block { index, bytes }) => {
                     assert_eq!(index, self.next, "blocks come in their order");
-                    assert_eq!(*bytes, *block(&self.prompt, index, block_size).0, "block {index} of {:?}", self.id);
+                    assert_eq!(
+                        bytes.bytes.bytes(),
+                        Ok(&*block(&self.prompt, index, block_size).0),
+                        "block {index} of {:?}",
+                        self.id
+                    );
                     self.next += 1;
                 }
                 Ok(BlockMessage::State { .. }) => panic!("{:?}: the model has no states", self.id),

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use grammar::ConstraintError;
 use kernels::DeviceError;
-use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, TokenLogProbs};
+use model::sampler::{Allowed, HistoryGuard, SampleError, SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
 use protocol::{RequestId, StopRules, TokenId};
 use scheduler::RowOutput;
@@ -33,31 +33,6 @@ pub(super) struct PassPart<'a> {
     pub(super) spans: Range<usize>,
     /// Which of the step's rows of logits.
     pub(super) wanted: Range<usize>,
-}
-
-/// A history with the tokens of a run that were drawn and not delivered yet, as long as this lives.
-pub(super) struct HistoryGuard<'a> {
-    history: &'a mut History,
-    run: &'a [RowOutput],
-}
-
-impl<'a> HistoryGuard<'a> {
-    /// `matters`: whether the history is used.
-    pub(super) fn of(history: &'a mut History, run: &'a [RowOutput], matters: bool) -> HistoryGuard<'a> {
-        let run = if matters { run } else { &[] };
-        run.iter().for_each(|row| history.push(row.token));
-        HistoryGuard { history, run }
-    }
-
-    pub(super) fn history(&self) -> &History {
-        self.history
-    }
-}
-
-impl Drop for HistoryGuard<'_> {
-    fn drop(&mut self) {
-        self.run.iter().for_each(|row| self.history.pop(row.token));
-    }
 }
 
 /// What a row without a token means to its client.
@@ -209,22 +184,24 @@ impl EngineCore {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let (heeds_stop_tokens, banned) = stop_tokens(stop, answer.num_tokens + ahead);
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
-            self.forward.read_logits(logits, in_pass, &mut self.buffers.logit_row)?;
-            if index == first_answer {
+            let is_decided = self.forward.read_best(logits, in_pass, self.sampler.best_mut())?;
+            if !is_decided {
+                self.forward.read_logits(logits, in_pass, &mut self.buffers.logit_row)?;
+            }
+            if index == first_answer && !is_decided {
                 let answers = first_answer..first_answer + samples;
                 self.features.tell(&CoreEvent::Sampling { id, answers, ahead, logits: &self.buffers.logit_row });
             }
             let drawn = {
-                let history = HistoryGuard::of(
-                    &mut answer.history,
-                    &self.buffers.output.rows[run.clone()],
-                    params.needs_history(),
-                );
+                let drawn = self.buffers.output.rows[run.clone()].iter().map(|row| row.token);
+                let history = HistoryGuard::of(&mut answer.history, drawn, params);
                 let mask = answer.constraint.as_mut().map(|constraint| constraint.mask(answer.num_tokens + ahead));
                 let drawn = mask.transpose().map(Option::flatten).map_err(RequestError::from).and_then(|mask| {
                     let allowed = Allowed { mask, banned };
-                    let drawn =
-                        self.sampler.sample(&mut self.buffers.logit_row, params, history.history(), allowed, key);
+                    let drawn = match is_decided {
+                        true => self.sampler.sample_best(params, key),
+                        false => self.sampler.sample(&mut self.buffers.logit_row, params, &history, allowed, key),
+                    };
                     drawn.map_err(|error| why(error, mask.is_some()))
                 });
                 drawn.and_then(|drawn| {

@@ -1,8 +1,8 @@
 //! Prompts that travel, on the engine's thread: what is sent of those that are read for others, what comes of those
 //! that others read.
 //!
-//! Between two steps nothing moves, so a block that is full is read and one that has come is put away here, at once;
-//! what takes time (hashing, sockets, waiting) is done by threads of their own ([`crate::handoff`]).
+//! Between two steps nothing moves, so a block that is full is saved and one that has come is put away here, at once;
+//! what takes time (hashing, sockets, waiting, for a device too) is done by threads of their own ([`crate::handoff`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use protocol::{Nanos, RequestId, TokenId};
 use super::EngineCore;
 use crate::command::{BlockMessage, BlockSender};
 use crate::handoff::{
-    Budget, BudgetedBytes, Counts, HandoffEvent, HandoffResult, MOST_BYTES_UNDER_WAY, PrefillRequest, ReceiveEvent,
+    Budget, Budgeted, Counts, HandoffEvent, HandoffResult, MOST_BYTES_UNDER_WAY, PrefillRequest, ReceiveEvent,
     RemotePrefill, RemoteRole,
 };
 use crate::journal::Fact;
@@ -209,7 +209,7 @@ impl EngineCore {
             HandoffEvent::Received(id, ReceiveEvent::Block { index, bytes }) => {
                 self.receive_block(id, index, bytes, now)
             }
-            HandoffEvent::Received(id, ReceiveEvent::State { blocks, bytes }) => self.receive_state(id, blocks, &bytes),
+            HandoffEvent::Received(id, ReceiveEvent::State { blocks, bytes }) => self.receive_state(id, blocks, bytes),
             HandoffEvent::Received(id, ReceiveEvent::Done(result)) => self.finish_remote_prefill(id, *result, now),
             HandoffEvent::Room => self.send_blocks()?,
             HandoffEvent::PeerGone(id) => {
@@ -239,11 +239,11 @@ impl EngineCore {
     }
 
     /// A block has come: it is found from now on like one that was computed here. What has no place is computed again.
-    fn receive_block(&mut self, id: RequestId, index: usize, bytes: BudgetedBytes, now: Nanos) {
+    fn receive_block(&mut self, id: RequestId, index: usize, bytes: Budgeted, now: Nanos) {
         let is_awaited = self.handoffs.awaited.contains(&id);
         let Some(tiers) = self.tiers.as_mut().filter(|_| is_awaited) else { return };
         if let Ok(slot) = self.scheduler.begin_receive(id, index) {
-            tiers.land(slot, bytes.into_bytes());
+            tiers.land(slot, bytes.bytes, &*self.forward);
             let is_found = self.scheduler.end_receive(slot, true);
             self.handoffs.counts.blocks_taken.fetch_add(u64::from(is_found), Ordering::Relaxed);
             if is_found {
@@ -253,11 +253,11 @@ impl EngineCore {
     }
 
     /// The states behind its blocks have come: a checkpoint like one that was computed here.
-    fn receive_state(&mut self, id: RequestId, blocks: usize, bytes: &[u8]) {
+    fn receive_state(&mut self, id: RequestId, blocks: usize, bytes: Budgeted) {
         if self.handoffs.awaited.contains(&id)
             && let Ok(slot) = self.scheduler.receive_checkpoint(id, blocks)
         {
-            self.forward.write_state(slot.0, bytes);
+            self.forward.load_state(&*self.forward.host_buffer(bytes.bytes), slot.0);
         }
     }
 
@@ -295,13 +295,15 @@ impl EngineCore {
         }
         let EngineCore { handoffs, scheduler, forward, active, .. } = self;
         let (block_bytes, state_bytes) = (forward.block_bytes(), forward.state_bytes());
+        let hold = |bytes| forward.host_buffer(bytes);
         let mut over = Vec::new();
         for (&id, served) in &mut handoffs.served {
             let full = scheduler.full_blocks(id, 0);
             let full = &full[..full.len().min(served.blocks)];
             while let Some(block) = full.get(served.next) {
-                let Some(mut bytes) = handoffs.budget.try_take(block_bytes) else { break };
-                forward.read_block(block.0, bytes.bytes_mut())?;
+                let Some(mut bytes) = handoffs.budget.try_take(block_bytes, hold) else { break };
+                forward.save_block(block.0, Arc::get_mut(&mut bytes.bytes).expect("it is new"));
+                forward.submit()?;
                 // A peer that is gone reports that itself.
                 let _ = served.peer.messages.send(BlockMessage::Block { index: served.next, bytes });
                 served.next += 1;
@@ -310,8 +312,9 @@ impl EngineCore {
                 continue;
             }
             if let Some(slot) = scheduler.pinned_checkpoint(id).filter(|_| served.next == served.blocks) {
-                let Some(mut bytes) = handoffs.budget.try_take(state_bytes) else { continue };
-                forward.read_state(slot.0, bytes.bytes_mut())?;
+                let Some(mut bytes) = handoffs.budget.try_take(state_bytes, hold) else { continue };
+                forward.save_state(slot.0, Arc::get_mut(&mut bytes.bytes).expect("it is new"));
+                forward.submit()?;
                 let _ = served.peer.messages.send(BlockMessage::State { blocks: served.next, bytes });
             }
             over.push(id);

@@ -74,9 +74,13 @@ impl EngineCore {
         let of_prompt = |sequence: &Sequence| {
             self.active.get(&sequence.request_id()).map_or(OfPrompt::Nothing, |active| active.of_prompt)
         };
+        let best = |sequence: &Sequence| {
+            let active = self.active.get(&sequence.request_id());
+            active.map_or(0, |active| self.features.decided_by(sequence.request_id(), &active.request))
+        };
         let InFlightPass { step, batch, logit_rows, drafts, .. } = &mut flight;
         let adapter = |sequence: &Sequence| self.active.get(&sequence.request_id())?.request.adapter_slot();
-        lower(step, &self.scheduler, (of_prompt, adapter), drafts, batch, logit_rows);
+        lower(step, &self.scheduler, (of_prompt, best, adapter), drafts, batch, logit_rows);
         if self.scheduler.limits().whole_prompts {
             let second_from = |scheduler: &Scheduler, seq| {
                 self.active.get(&scheduler.sequence(seq)?.request_id())?.request.second_from

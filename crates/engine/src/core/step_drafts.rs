@@ -1,13 +1,13 @@
 //! Drafts of a step: what the drafters offer before the plan, and what they draft after it. A recording replaces both.
 
-use model::sampler::{Allowed, SampleKey, Sampler};
+use model::sampler::{Allowed, HistoryGuard, SampleKey, Sampler};
 use observe::OfferEntry;
 use protocol::{RequestId, TokenId};
-use scheduler::{DraftProposal, RowOutput, Scheduler, Sequence};
+use scheduler::{DraftProposal, Scheduler, Sequence};
 use speculate::{DrafterSet, Prediction};
 
 use super::ActiveRequest;
-use super::compute::{HistoryGuard, stop_tokens};
+use super::compute::stop_tokens;
 use crate::recording::RecordedDrafts;
 
 #[derive(Default)]
@@ -75,13 +75,12 @@ pub(super) fn draw_ahead(
     let (_, banned) = stop_tokens(stop, answer.num_tokens + ahead.len());
     let position = (sequence.num_tokens() + ahead.len()) as u64;
     let key = SampleKey { seed: active.seed, stream: index as u32, position };
-    let run: Vec<RowOutput> = ahead.iter().map(|&token| RowOutput { seq: sequence.id(), token }).collect();
-    let history = HistoryGuard::of(&mut answer.history, &run, params.needs_history());
+    let history = HistoryGuard::of(&mut answer.history, ahead.iter().copied(), &params);
     let mask = match &mut answer.constraint {
         // A token that the grammar forbids is no draft.
         Some(constraint) => constraint.mask_behind(answer.num_tokens, ahead)?,
         None => None,
     };
-    let drawn = sampler.sample(logits, &params, history.history(), Allowed { mask, banned }, key);
+    let drawn = sampler.sample(logits, &params, &history, Allowed { mask, banned }, key);
     drawn.ok().map(|drawn| drawn.token)
 }

@@ -1,6 +1,5 @@
 //! A byte budget between two threads: a sender beyond it waits, or tries again.
 
-use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,10 +14,15 @@ struct Inner {
     freed: Condvar,
 }
 
-/// Bytes that count as long as they exist.
+/// Bytes that count as long as this exists.
 #[derive(Debug)]
-pub(crate) struct BudgetedBytes {
-    bytes: Vec<u8>,
+pub(crate) struct Budgeted<T = Vec<u8>> {
+    pub(crate) bytes: T,
+    _share: Share,
+}
+
+#[derive(Debug)]
+struct Share {
     weight: usize,
     budget: Budget,
 }
@@ -37,17 +41,19 @@ impl Budget {
         used == 0 || used + more <= self.0.most
     }
 
-    /// Room for `len` bytes, or `None`.
-    pub(crate) fn try_take(&self, len: usize) -> Option<BudgetedBytes> {
+    fn count(&self, used: &mut usize, len: usize) -> Share {
+        *used += len;
+        Share { weight: len, budget: self.clone() }
+    }
+
+    /// Room for `len` bytes as `hold` holds them, or `None`.
+    pub(crate) fn try_take<T>(&self, len: usize, hold: impl FnOnce(Vec<u8>) -> T) -> Option<Budgeted<T>> {
         let mut used = self.used();
-        self.fits(*used, len).then(|| {
-            *used += len;
-            BudgetedBytes { bytes: vec![0; len], weight: len, budget: self.clone() }
-        })
+        self.fits(*used, len).then(|| Budgeted { bytes: hold(vec![0; len]), _share: self.count(&mut used, len) })
     }
 
     /// Waits for room, no longer than `most`.
-    pub(crate) fn take(&self, len: usize, most: Duration) -> Option<BudgetedBytes> {
+    pub(crate) fn take(&self, len: usize, most: Duration) -> Option<Budgeted> {
         let until = Instant::now() + most;
         let mut used = self.used();
         while !self.fits(*used, len) {
@@ -57,31 +63,11 @@ impl Budget {
             }
             (used, _) = self.0.freed.wait_timeout(used, left).unwrap_or_else(PoisonError::into_inner);
         }
-        *used += len;
-        Some(BudgetedBytes { bytes: vec![0; len], weight: len, budget: self.clone() })
+        Some(Budgeted { bytes: vec![0; len], _share: self.count(&mut used, len) })
     }
 }
 
-impl BudgetedBytes {
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    /// The bytes, which count no more.
-    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
-        std::mem::take(&mut self.bytes)
-    }
-}
-
-impl Deref for BudgetedBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for BudgetedBytes {
+impl Drop for Share {
     fn drop(&mut self) {
         *self.budget.used() -= self.weight;
         self.budget.0.freed.notify_all();
@@ -95,21 +81,23 @@ mod tests {
     #[test]
     fn what_is_gone_makes_room() {
         let budget = Budget::of(10);
-        let first = budget.try_take(6).expect("there is room");
-        assert!(budget.try_take(5).is_none(), "11 bytes are more than 10");
+        let first = budget.try_take(6, Vec::from).expect("there is room");
+        assert!(budget.try_take(5, Vec::from).is_none(), "11 bytes are more than 10");
         assert!(budget.take(5, Duration::ZERO).is_none());
-        let second = budget.try_take(4).expect("10 are not");
+        let second = budget.try_take(4, Vec::from).expect("10 are not");
         drop(first);
-        assert_eq!(second.into_bytes(), vec![0; 4]);
-        assert!(budget.try_take(100).is_some(), "what alone is too large has a turn of its own");
+        assert_eq!(second.bytes, vec![0; 4]);
+        drop(second);
+        assert!(budget.try_take(100, Vec::from).is_some(), "what alone is too large has a turn of its own");
     }
 
     #[test]
     fn who_waits_is_woken() {
         let budget = Budget::of(10);
-        let held = budget.try_take(10).expect("there is room");
+        let held = budget.try_take(10, Vec::from).expect("there is room");
         let waiting = budget.clone();
-        let thread = std::thread::spawn(move || waiting.take(3, Duration::from_secs(60)).map(|bytes| bytes.len()));
+        let thread =
+            std::thread::spawn(move || waiting.take(3, Duration::from_secs(60)).map(|taken| taken.bytes.len()));
         drop(held);
         assert_eq!(thread.join().expect("it does not panic"), Some(3));
     }

@@ -49,7 +49,7 @@ use observe::{HandoffOutcome, Handoffs, RemotePrefillResult};
 use protocol::{Nanos, RequestId, TokenId};
 pub use scheduler::router::Role;
 
-pub(crate) use budget::{Budget, BudgetedBytes};
+pub(crate) use budget::{Budget, Budgeted};
 pub(crate) use compatibility::CompatibilityInfo;
 pub(crate) use found::FoundBlocks;
 pub use precisions::PrecisionPair;
@@ -246,9 +246,9 @@ pub(crate) enum ReceiveEvent {
     /// This worker reads it.
     Begun { worker: String },
     /// A block has come, and it is what was sent.
-    Block { index: usize, bytes: BudgetedBytes },
+    Block { index: usize, bytes: Budgeted },
     /// The states behind this many blocks have come.
-    State { blocks: usize, bytes: BudgetedBytes },
+    State { blocks: usize, bytes: Budgeted },
     /// No more comes.
     Done(Box<HandoffResult>),
 }

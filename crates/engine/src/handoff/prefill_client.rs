@@ -23,7 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};
 use super::{
-    Budget, BudgetedBytes, ClusterKey, CompatibilityInfo, Counts, HandoffEvent, HandoffOutcome, HandoffResult,
+    Budget, Budgeted, ClusterKey, CompatibilityInfo, Counts, HandoffEvent, HandoffOutcome, HandoffResult,
     MOST_BYTES_UNDER_WAY, ReceiveEvent, TravelSizes,
 };
 use crate::command::Command;
@@ -270,7 +270,7 @@ impl Workers {
         piece: &Piece,
         len: usize,
         patience: Duration,
-    ) -> Result<Option<BudgetedBytes>, Failed> {
+    ) -> Result<Option<Budgeted>, Failed> {
         let Piece { offset, bytes, .. } = piece;
         if *offset as usize != part.filled || bytes.is_empty() || part.filled + bytes.len() > len {
             return Err(Failed::Cut);
@@ -280,7 +280,7 @@ impl Workers {
             part.bytes = Some(self.budget.take(len, patience).ok_or(Failed::Cut)?);
         }
         let whole = part.bytes.as_mut().expect("it was just made");
-        whole.bytes_mut()[part.filled..][..bytes.len()].copy_from_slice(bytes);
+        whole.bytes[part.filled..][..bytes.len()].copy_from_slice(bytes);
         part.filled += bytes.len();
         if part.filled < len {
             return Ok(None);
@@ -443,7 +443,7 @@ impl Come {
 /// A block or states of which not all pieces are here.
 #[derive(Default)]
 struct PartWhole {
-    bytes: Option<BudgetedBytes>,
+    bytes: Option<Budgeted>,
     filled: usize,
 }
 

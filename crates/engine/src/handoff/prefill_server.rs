@@ -12,13 +12,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use kernels::HostBuffer;
 use ledger::{Owner, Shares, Visit};
 use observe::{RemoteStepEntry, Timings};
 use protocol::{Nanos, Priority, RequestId, TokenId};
 use scheduler::IncomingRequest;
 
 use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};
-use super::{BudgetedBytes, ClusterKey, CompatibilityInfo, Counts, FoundBlocks, HandoffEvent};
+use super::{Budgeted, ClusterKey, CompatibilityInfo, Counts, FoundBlocks, HandoffEvent};
 use crate::command::{BlockMessage, BlockSender, Command};
 use crate::output::{Event, RequestError};
 use crate::stream::Stream;
@@ -238,11 +239,12 @@ impl Giving<'_> {
         line: &mut Line<TcpStream>,
         frame: fn(Piece) -> Frame,
         index: usize,
-        bytes: BudgetedBytes,
+        saved: Budgeted<Arc<dyn HostBuffer>>,
     ) -> Result<(), WireError> {
-        line.write_pieces(frame, index, &bytes)?;
+        let bytes = saved.bytes.bytes().map_err(io::Error::other)?;
+        line.write_pieces(frame, index, bytes)?;
         self.host.counts.bytes_given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        drop(bytes);
+        drop(saved);
         self.tell(HandoffEvent::Room);
         Ok(())
     }

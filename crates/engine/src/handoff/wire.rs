@@ -81,7 +81,7 @@ pub(crate) struct Pull {
     pub(crate) request: AdmitEntry,
 }
 
-/// Bytes of a block, in the order of `Forward::read_block`, or of states, in that of `Forward::read_state`.
+/// Bytes of a block, in the order of `Forward::save_block`, or of states, in that of `Forward::save_state`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) index: u32,

@@ -63,6 +63,10 @@ impl Feature for Verify {
         }
     }
 
+    fn wants_logits(&self, id: RequestId) -> bool {
+        self.requests.contains_key(&id)
+    }
+
     fn attach(&mut self, ended: &EndedAnswer<'_>) -> Option<Event> {
         let &EndedAnswer { id, answer, request, reason, stop_string } = ended;
         let noted = self.requests.get_mut(&id)?;

@@ -24,7 +24,7 @@ use crate::transformer::{
 };
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::{Backend, DeviceError, Extent, MatrixShape, Out, StateShape, WeightClass};
+use kernels::{Backend, DeviceError, Extent, HostBuffer, MatrixShape, Out, StateShape, WeightClass};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -149,14 +149,14 @@ impl Feature {
         self.network.block_bytes()
     }
 
-    /// See [`Forward::read_block`].
-    pub fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.network.read_block(block, out)
+    /// See [`Forward::save_block`]. The memory is of the target.
+    pub fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.network.save_block(block, to);
     }
 
-    /// See [`Forward::write_block`].
-    pub fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.network.write_block(block, bytes);
+    /// See [`Forward::load_block`].
+    pub fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.network.load_block(from, block);
     }
 
     /// Bytes of weights that a pass reads, what it shares with the target not counted.
@@ -172,8 +172,8 @@ trait Passes: Send {
     fn read_hidden(&mut self, rows: Range<usize>, out: &mut [f32]) -> Result<(), DeviceError>;
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
     fn block_bytes(&self) -> usize;
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError>;
-    fn write_block(&mut self, block: u32, bytes: &[u8]);
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer);
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32);
     fn weight_bytes(&self) -> usize;
 }
 
@@ -562,12 +562,12 @@ impl<B: Backend> Passes for Network<B> {
         self.kv.block_bytes(&self.backend)
     }
 
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.kv.read_block(&self.backend, block, out)
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.kv.save_block(&self.backend, block, to);
     }
 
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.kv.write_block(&self.backend, block, bytes);
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.kv.load_block(&self.backend, from, block);
     }
 
     fn weight_bytes(&self) -> usize {

@@ -12,10 +12,11 @@
 //! changed its arrays too early, would see what was there before.
 
 use kernels::limits::MeasureError;
+use kernels::sampling::Candidate;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Convolution,
     DeltaRows, DeltaRule, Device, DeviceError, DeviceInfo, DeviceLimits, Extent, GatedConvolution, HeadColumns,
-    HeadLayout, HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, Latents, LowRank, LowRankShape,
+    HeadLayout, HeadNorms, HostBuffer, Image, Int4Source, Int8Source, KvCache, KvShape, Latents, LowRank, LowRankShape,
     LowRankSource, Mamba, MatrixShape, Norm, Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule,
     RowSource, StateSave, StateShape, StateSpan, States, StepArrays, WeightClass,
 };
@@ -25,7 +26,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What lies on the device, by number. Things are taken out while an operation changes them.
 #[derive(Default)]
@@ -35,6 +36,8 @@ struct Arena {
     caches: HashMap<usize, KvCache>,
     routes: HashMap<usize, Routes>,
     states: HashMap<usize, States>,
+    buffers: HashMap<usize, Vec<u8>>,
+    best: HashMap<usize, (usize, Vec<u32>)>,
     steps: HashMap<usize, OwnedStep>,
 }
 
@@ -109,7 +112,7 @@ impl OwnedStep {
 }
 
 /// When a device loses itself: at this door, after it was passed that many times more.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Loss {
     pub(crate) at: Mutex<Option<(&'static str, usize)>>,
     is_lost: AtomicBool,
@@ -143,11 +146,53 @@ pub(crate) struct Remote {
     reference: Reference,
     /// Asked for, and not sent yet.
     held: Mutex<Vec<Operation>>,
-    queue: Sender<Vec<Operation>>,
     next: AtomicUsize,
+    line: Line,
+    pub(crate) loss: Arc<Loss>,
+}
+
+/// The way to the device, for any thread.
+#[derive(Clone, Debug)]
+struct Line {
+    queue: Sender<Vec<Operation>>,
     /// How often the host blocked.
     waits: Arc<AtomicUsize>,
-    pub(crate) loss: Loss,
+    loss: Arc<Loss>,
+}
+
+impl Line {
+    /// Blocks for the answer to a question behind what was sent.
+    fn answer<T: Send + 'static>(&self, question: impl FnOnce(&Reference, &mut Arena) -> T + Send + 'static) -> T {
+        let (answer, answered) = channel();
+        let question = move |reference: &Reference, arena: &mut Arena| drop(answer.send(question(reference, arena)));
+        self.queue.send(vec![Box::new(question)]).expect("the device is there");
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        answered.recv().expect("the device answers")
+    }
+}
+
+/// Host memory that only the device writes to, when it comes to that.
+#[derive(Debug)]
+pub(crate) struct RemoteBuffer {
+    place: usize,
+    device: Line,
+    /// Since the last save was asked for.
+    bytes: OnceLock<Vec<u8>>,
+}
+
+impl RemoteBuffer {
+    fn change(&mut self) -> usize {
+        self.bytes.take();
+        self.place
+    }
+}
+
+impl HostBuffer for RemoteBuffer {
+    fn bytes(&self) -> Result<&[u8], DeviceError> {
+        self.device.loss.pass("bytes")?;
+        let place = self.place;
+        Ok(self.bytes.get_or_init(|| self.device.answer(move |_, arena| arena.buffers[&place].clone())))
+    }
 }
 
 /// A place on the device.
@@ -163,19 +208,14 @@ impl Remote {
             let mut arena = Arena::default();
             work.into_iter().flatten().for_each(|operation| operation(&reference, &mut arena));
         });
-        Remote {
-            reference,
-            held: Mutex::default(),
-            queue,
-            next: AtomicUsize::new(0),
-            waits: Arc::default(),
-            loss: Loss::default(),
-        }
+        let loss = Arc::<Loss>::default();
+        let line = Line { queue, waits: Arc::default(), loss: loss.clone() };
+        Remote { reference, held: Mutex::default(), next: AtomicUsize::new(0), line, loss }
     }
 
     /// How often the host has blocked, whichever thread asks: the counter outlives the device.
     pub(crate) fn waits(&self) -> Arc<AtomicUsize> {
-        self.waits.clone()
+        self.line.waits.clone()
     }
 
     fn ask(&self, operation: impl FnOnce(&Reference, &mut Arena) + Send + 'static) {
@@ -184,16 +224,13 @@ impl Remote {
 
     fn flush(&self) {
         let held = std::mem::take(&mut *self.held.lock().unwrap());
-        self.queue.send(held).expect("the device is there");
+        self.line.queue.send(held).expect("the device is there");
     }
 
     /// Asks and blocks for the answer.
     fn answer<T: Send + 'static>(&self, question: impl FnOnce(&Reference, &mut Arena) -> T + Send + 'static) -> T {
-        let (answer, answered) = channel();
-        self.ask(move |reference, arena| drop(answer.send(question(reference, arena))));
         self.flush();
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        answered.recv().expect("the device answers")
+        self.line.answer(question)
     }
 
     fn place(&self) -> usize {
@@ -215,6 +252,7 @@ impl Device for Remote {
     type LowRank = Arc<LowRank>;
     type KvCache = RemoteCache;
     type States = Place;
+    type HostBuffer = RemoteBuffer;
 
     fn describe(&self) -> String {
         "a thread that computes elsewhere".to_string()
@@ -284,20 +322,24 @@ impl Device for Remote {
         kv.1
     }
 
-    fn read_block(&self, kv: &RemoteCache, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.loss.pass("read_block")?;
-        let (kv, len) = (kv.0, out.len());
-        out.copy_from_slice(&self.answer(move |reference, arena| {
-            let mut bytes = vec![0; len];
-            reference.read_block(&arena.caches[&kv], block, &mut bytes).unwrap();
-            bytes
-        }));
-        Ok(())
+    fn host_buffer(&self, bytes: Vec<u8>) -> RemoteBuffer {
+        let place = self.place();
+        self.ask(move |_, arena| drop(arena.buffers.insert(place, bytes)));
+        RemoteBuffer { place, device: self.line.clone(), bytes: OnceLock::new() }
     }
 
-    fn write_block(&self, kv: &mut RemoteCache, block: u32, bytes: &[u8]) {
-        let (kv, bytes) = (kv.0, bytes.to_vec());
-        self.ask(move |reference, arena| reference.write_block(arena.caches.get_mut(&kv).unwrap(), block, &bytes));
+    fn save_block(&self, kv: &RemoteCache, block: u32, to: &mut RemoteBuffer, at: usize) {
+        let (kv, to) = (kv.0, to.change());
+        self.ask(move |reference, arena| {
+            reference.save_block(&arena.caches[&kv], block, arena.buffers.get_mut(&to).unwrap(), at);
+        });
+    }
+
+    fn load_block(&self, from: &RemoteBuffer, at: usize, kv: &mut RemoteCache, block: u32) {
+        let (kv, from) = (kv.0, from.place);
+        self.ask(move |reference, arena| {
+            reference.load_block(&arena.buffers[&from], at, arena.caches.get_mut(&kv).unwrap(), block);
+        });
     }
 
     fn states(&self, shape: StateShape) -> Result<Place, OutOfMemory> {
@@ -306,21 +348,17 @@ impl Device for Remote {
         Ok(Place(place))
     }
 
-    fn read_state(&self, states: &Place, slot: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.loss.pass("read_state")?;
-        let (states, len) = (states.0, out.len());
-        out.copy_from_slice(&self.answer(move |reference, arena| {
-            let mut bytes = vec![0; len];
-            reference.read_state(&arena.states[&states], slot, &mut bytes).unwrap();
-            bytes
-        }));
-        Ok(())
+    fn save_state(&self, states: &Place, slot: u32, to: &mut RemoteBuffer) {
+        let (states, to) = (states.0, to.change());
+        self.ask(move |reference, arena| {
+            reference.save_state(&arena.states[&states], slot, arena.buffers.get_mut(&to).unwrap());
+        });
     }
 
-    fn write_state(&self, states: &mut Place, slot: u32, bytes: &[u8]) {
-        let (states, bytes) = (states.0, bytes.to_vec());
+    fn load_state(&self, from: &RemoteBuffer, states: &mut Place, slot: u32) {
+        let (states, from) = (states.0, from.place);
         self.ask(move |reference, arena| {
-            reference.write_state(arena.states.get_mut(&states).unwrap(), slot, &bytes);
+            reference.load_state(&arena.buffers[&from], arena.states.get_mut(&states).unwrap(), slot);
         });
     }
 }
@@ -330,6 +368,7 @@ impl Backend for Remote {
     type Vector = Place;
     type Step<'a> = Place;
     type Routes = Place;
+    type Best = Place;
 
     fn rows(&self, max_rows: usize, width: usize) -> Result<Place, OutOfMemory> {
         let (place, rows) = (self.place(), self.reference.rows(max_rows, width)?);
@@ -751,6 +790,30 @@ impl Backend for Remote {
                 reference.scatter_routed(&arena.routes[&routes], expert, &arena.rows[&y], width, x);
             });
         });
+    }
+
+    fn best(&self, max_rows: usize, count: usize) -> Result<Place, OutOfMemory> {
+        let (place, best) = (self.place(), self.reference.best(max_rows, count)?);
+        self.ask(move |_, arena| drop(arena.best.insert(place, best)));
+        Ok(Place(place))
+    }
+
+    fn find_best(&self, logits: &Place, width: usize, counts: &[u32], out: &mut Place) {
+        let (logits, counts, out) = (logits.0, counts.to_vec(), out.0);
+        self.ask(move |reference, arena| {
+            reference.find_best(&arena.rows[&logits], width, &counts, arena.best.get_mut(&out).unwrap());
+        });
+    }
+
+    fn read_best(&self, from: &Place, logits: &Place, row: usize, out: &mut Vec<Candidate>) -> Result<(), DeviceError> {
+        self.loss.pass("read_best")?;
+        let (from, logits) = (from.0, logits.0);
+        *out = self.answer(move |reference, arena| {
+            let mut found = Vec::new();
+            reference.read_best(&arena.best[&from], &arena.rows[&logits], row, &mut found).unwrap();
+            found
+        });
+        Ok(())
     }
 
     fn submit(&self) -> Result<(), DeviceError> {

@@ -1,15 +1,16 @@
 //! The real model with something wrong in it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use checkpoint::LoadError;
 use kernels::limits::MeasureError;
-use kernels::{DeviceError, DeviceInfo, DeviceLimits};
+use kernels::{DeviceError, DeviceInfo, DeviceLimits, HostBuffer};
 use model::{AdapterPacker, Batch, Forward, Logits, ModelConfig, PackedAdapter, Ticket};
 
 pub(crate) trait Illness: Send {
     /// Whether the device is there, at each of the calls `launch`, `wait`, `read_logits`, `read_hidden` and
-    /// `read_block`.
+    /// `submit`.
     fn pass(&self, _door: &'static str) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -62,12 +63,18 @@ impl<I: Illness> Forward for Sick<I> {
     fn put_adapter(&mut self, slot: usize, adapter: Option<PackedAdapter>) -> Result<Option<PackedAdapter>, LoadError> {
         self.inner.put_adapter(slot, adapter)
     }
-    fn read_block(&self, block: u32, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.illness.pass("read_block")?;
-        self.inner.read_block(block, out)
+    fn host_buffer(&self, bytes: Vec<u8>) -> Arc<dyn HostBuffer> {
+        self.inner.host_buffer(bytes)
     }
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.inner.write_block(block, bytes);
+    fn save_block(&self, block: u32, to: &mut dyn HostBuffer) {
+        self.inner.save_block(block, to);
+    }
+    fn load_block(&mut self, from: &dyn HostBuffer, block: u32) {
+        self.inner.load_block(from, block);
+    }
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.illness.pass("submit")?;
+        self.inner.submit()
     }
     fn block_bytes(&self) -> usize {
         self.inner.block_bytes()
