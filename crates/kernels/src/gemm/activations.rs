@@ -120,6 +120,11 @@ impl<'a> Lists<'a> {
         self.counts.len() / PLANES
     }
 
+    /// Of each list.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Whether no row has any.
     pub(crate) fn is_empty(&self) -> bool {
         self.counts.iter().all(|&count| count == 0)

@@ -70,8 +70,10 @@ impl Heavy {
         let middle = (0..rows.len()).flat_map(|row| lists.of(row, 0));
         middle.for_each(|outlier| self.users[outlier.quad as usize] += 1);
         let enough = |&quad: &u32| self.users[quad as usize] as usize * PART >= rows.len();
+        // All of what may be needed, so that only a larger call allocates.
+        self.quads.reserve(self.users.len());
         self.quads.extend((0..self.users.len() as u32).filter(enough));
-        self.quads.sort_by_key(|&quad| std::cmp::Reverse(self.users[quad as usize]));
+        self.quads.sort_unstable_by_key(|&quad| (std::cmp::Reverse(self.users[quad as usize]), quad));
         self.quads.truncate(MOST);
         self.users.fill(0);
         (1..).zip(&self.quads).for_each(|(index, &quad)| self.users[quad as usize] = index);
@@ -89,6 +91,7 @@ impl Heavy {
         self.x.resize(lists.rows().next_multiple_of(BLOCK_ROWS), Step([[0; QUAD]; MOST]));
         self.counts.clear();
         self.rest.clear();
+        self.rest.reserve(lists.rows() * PLANES * lists.capacity());
         for row in 0..lists.rows() {
             for plane in 0..PLANES {
                 let begin = self.rest.len();
