@@ -58,10 +58,13 @@ fn figures() -> Result<Vec<Figure>, String> {
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
         // AArch64 (1,800) and tiles that reach the peak (1,500) are what 235,000 had no room for.
-        // 240,000 until attention had kernels for tiles and a lost device a standby.
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 241_000 },
-        // A device that is lost while requests are open (150) is what 8,750 had no room for.
-        Figure { name: "code of engine", value: code("engine")?, limit: 8_900 },
+        // 240,000 until attention had kernels for tiles and a lost device a standby, 241,000 until blocks and the best
+        // logits came from a device by operations, and adapters, HTTP and handoffs were tried across losses (600 of
+        // tests).
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 242_000 },
+        // A device that is lost while requests are open (150) is what 8,750 had no room for, its adapters what 8,900 had
+        // none for.
+        Figure { name: "code of engine", value: code("engine")?, limit: 8_920 },
         Figure { name: "code of server", value: code("server")?, limit: 12_900 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 14 },

@@ -247,21 +247,20 @@ impl Adapters {
     pub(crate) fn move_to(&self, forward: &mut dyn Forward) -> BTreeSet<u32> {
         let mut shelf = self.shelf();
         (shelf.packer, shelf.lost_devices) = (forward.adapter_packer(), shelf.lost_devices + 1);
-        let of = |(name, entry): (&String, &Entry)| (name.clone(), entry.path.clone(), entry.lease.clone());
-        let loaded: Vec<_> = shelf.loaded.iter().map(of).collect();
-        // What takes time holds nobody up.
-        drop(shelf);
+        let loaded = shelf.loaded.iter().map(|(name, entry)| (name.clone(), entry.path.clone(), entry.lease.clone()));
+        let loaded: Vec<_> = loaded.collect();
+        drop(shelf); // what takes time holds no request up
         let is_lost = |(_, path, lease): &(String, PathBuf, Arc<Lease>)| {
-            let adapter = Adapter::load(path, forward.config(), self.room.max_rank).ok();
-            let same = adapter.filter(|adapter| digest(adapter) == lease.digest);
-            !same.is_some_and(|adapter| forward.set_adapter(lease.slot as usize, Some(&adapter)).is_ok())
+            let same = |adapter: &Adapter| digest(adapter) == lease.digest;
+            let adapter = Adapter::load(path, forward.config(), self.room.max_rank).ok().filter(same);
+            !adapter.is_some_and(|adapter| forward.set_adapter(lease.slot as usize, Some(&adapter)).is_ok())
         };
-        let lost = loaded.into_iter().filter(is_lost).map(|(name, path, lease)| {
+        let forget = |(name, path, lease): (String, PathBuf, Arc<Lease>)| {
             tracing::error!(name, path = %path.display(), "the adapter is lost with its device");
             self.shelf().loaded.remove(&name);
             lease.slot
-        });
-        lost.collect()
+        };
+        loaded.into_iter().filter(is_lost).map(forget).collect()
     }
 
     /// There is nothing in the slot.

@@ -154,7 +154,7 @@ mod tests {
         let turns = Turns::shared();
         let holder = turns.seat().unwrap();
         let turn = holder.take(None);
-        assert_eq!(turn.waited, Duration::ZERO, "nobody had them");
+        assert_eq!(turn.waited, Duration::ZERO, "no other had them");
         let (told, order) = channel();
         let far = [700, 300, 500, 300].map(Duration::from_millis);
         let asked = far.into_iter().enumerate().map(|(at, due)| {

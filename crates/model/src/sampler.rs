@@ -220,7 +220,8 @@ impl Sampler {
         Ok(Sampled { token, logprob, top })
     }
 
-    /// For [`Forward::read_best`](crate::Forward::read_best): the row that [`sample_best`](Self::sample_best) draws from.
+    /// For [`Forward::read_best`](crate::Forward::read_best): the row that [`sample_best`](Self::sample_best) draws
+    /// from.
     pub fn best_mut(&mut self) -> &mut Vec<Candidate> {
         &mut self.candidates
     }

@@ -47,8 +47,8 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// With these precisions, counted as everywhere. Passes of a mixture are taken to read every expert, as a batch soon
-    /// does.
+    /// With these precisions, counted as everywhere. Passes of a mixture are taken to read every expert, as a batch
+    /// soon does.
     pub fn of(shape: &ModelShape, weights: WeightClass, kv_dtype: KvDtype) -> Simulated {
         let Demands { weight_bytes, kv_bytes_per_token, .. } = shape.demands(weights, kv_dtype);
         Simulated {

@@ -129,7 +129,8 @@ struct Panel<'a> {
     /// What there is to unpack for the next visit, and how much of it is.
     parts: &'a mut Vec<Part>,
     next_part: usize,
-    /// Sums that are still in the registers, and what follows when they are stored; not of groups, of which `folds` knows.
+    /// Sums that are still in the registers, and what follows when they are stored; not of groups, of which `folds`
+    /// knows.
     held: Option<Held>,
     next: Option<After>,
     /// What is done beside products.
@@ -290,8 +291,8 @@ impl<'a> Panel<'a> {
         Rows { first, count: BLOCK_ROWS.min(self.rows.end - first), sums, block }
     }
 
-    /// Begins to prefetch the result lines of a block for writing: a few beside each of `calls` products, since all at once would hold
-    /// up the loads of tiles.
+    /// Begins to prefetch the result lines of a block for writing: a few beside each of `calls` products, since all at
+    /// once would hold up the loads of tiles.
     fn ask_for_results(&mut self, visit: &Visit, rows: &Rows, calls: usize) {
         if visit.last {
             self.unasked = (rows.first..rows.first + rows.count, rows.count.div_ceil(calls));
@@ -465,7 +466,8 @@ impl<'a> Panel<'a> {
             (done + rows < count).then_some(After { first, count, done: done + rows, pair, what, sums, heavy });
         let (product, first) = (self.product, first + done);
         let mut joined = MaybeUninit::<Sums<AFTER_ROWS>>::uninit();
-        // SAFETY: the sums of these rows were written; the proof is that of the functions; each row and pair is in one panel.
+        // SAFETY: the sums of these rows were written; the proof is that of the functions; each row and pair is in one
+        // panel.
         unsafe {
             let sums = match what {
                 What::Gate => return product.gate(sums.add(done * PAIR).cast(), PAIR, first, rows, pair),

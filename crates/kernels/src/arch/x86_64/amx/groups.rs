@@ -83,12 +83,12 @@ impl<'a> Folds<'a> {
         self.waiting[self.next]
     }
 
-    /// Computes the sums of a group of 32 rows, which then wait, and folds those that have waited for two groups. `last`: of a
-    /// block's last group.
+    /// Computes the sums of a group of 32 rows, which then wait, and folds those that have waited for two groups.
+    /// `last`: of a block's last group.
     ///
     /// # Safety
-    /// The group's pointers cover 32 rows and its steps, the tiles are configured for 16 rows each, and nothing but sums of
-    /// groups is held in the registers; totals and destinations of what waits are there.
+    /// The group's pointers cover 32 rows and its steps, the tiles are configured for 16 rows each, and nothing but
+    /// sums of groups is held in the registers; totals and destinations of what waits are there.
     pub(super) unsafe fn group(
         &mut self,
         group: &Group,
@@ -185,9 +185,9 @@ pub(super) unsafe fn add_by_ratio(sums: *const u32, ratios: *const u8, rows: usi
     }
 }
 
-/// What a fold does with the products of sums and ratios: nothing is folded; they are the first totals; they are added to
-/// totals; the totals become results, as in the epilogue `(total as f32 * row scale) * column scale + bias`, which are
-/// written or added to others.
+/// What a fold does with the products of sums and ratios: nothing is folded; they are the first totals; they are added
+/// to totals; the totals become results, as in the epilogue `(total as f32 * row scale) * column scale + bias`, which
+/// are written or added to others.
 const NOTHING: u8 = 0;
 const FIRST: u8 = 1;
 const TOTAL: u8 = 2;
@@ -200,7 +200,8 @@ static NO_TILES: Tiles = Tiles([0; 2 * TILE]);
 #[repr(C, align(64))]
 struct Tiles([u8; 2 * TILE]);
 
-/// Products of a group, stores of those before, and a fold of `sums`, as `waits` says, beside them. `to`: where results go.
+/// Products of a group, stores of those before, and a fold of `sums`, as `waits` says, beside them. `to`: where results
+/// go.
 ///
 /// # Safety
 /// As for [`Folds::group`]; pointers of what is folded are as their types say, those of results of 32 rows and columns.

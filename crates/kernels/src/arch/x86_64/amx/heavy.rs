@@ -123,8 +123,8 @@ impl Heavy {
     /// Sums of the heavy middle digits of 32 rows and a pair to `to`, `[32][32]`.
     ///
     /// # Safety
-    /// Tiles are configured for 16 rows and hold nothing; there are heavy quads; the block is of the panel; `to` has room and is aligned to
-    /// 64.
+    /// Tiles are configured for 16 rows and hold nothing; there are heavy quads; the block is of the panel; `to` has
+    /// room and is aligned to 64.
     pub(super) unsafe fn multiply(&mut self, product: &Product<'_>, first: usize, pair: usize, to: *mut u32) {
         let x = self.x[first - self.of.1.start..].as_ptr();
         let tiles = &mut self.tiles[pair % 2];

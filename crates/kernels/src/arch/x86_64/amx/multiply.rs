@@ -5,14 +5,14 @@
 //! tmm0 = rows 0..16      tmm4 +=         tmm5 +=
 //! tmm1 = rows 16..32     tmm6 +=         tmm7 +=
 //! ```
-//! A tile store waits for the last product of its register, and a product that reuses the register for the store: 55 cycles
-//! behind each block, as long as 3 to 4 products. So a block leaves its sums in the registers ([`Held`]), and the first
-//! step of the next block stores each of them just before it needs the register.
+//! A tile store waits for the last product of its register, and a product that reuses the register for the store: 55
+//! cycles behind each block, as long as 3 to 4 products. So a block leaves its sums in the registers ([`Held`]), and
+//! the first step of the next block stores each of them just before it needs the register.
 //!
-//! That is, tile registers carry values from one `asm!` to the next. The compiler has no use of them of its own (they hold
-//! values only of the intrinsics' tile types, of which this program has none), a call saves none, and no other code of
-//! this program runs on a thread between two blocks of a panel but what is passed as `beside`, which has none either.
-//! Intel's intrinsics that name a register by its number rely on the same.
+//! That is, tile registers carry values from one `asm!` to the next. The compiler has no use of them of its own (they
+//! hold values only of the intrinsics' tile types, of which this program has none), a call saves none, and no other
+//! code of this program runs on a thread between two blocks of a panel but what is passed as `beside`, which has none
+//! either. Intel's intrinsics that name a register by its number rely on the same.
 
 use super::super::proofs::Amx;
 use super::Tiles;
@@ -91,8 +91,8 @@ macro_rules! product {
     };
 }
 
-/// A step of 32 rows. `$begin!(register, row tile, strip)` is there before the first product of a register, `$behind!(n)` behind
-/// the n-th one. Rows pass by once for each pair: they are kept out of L1, where the pair stays.
+/// A step of 32 rows. `$begin!(register, row tile, strip)` is there before the first product of a register,
+/// `$behind!(n)` behind the n-th one. Rows pass by once for each pair: they are kept out of L1, where the pair stays.
 macro_rules! step {
     ($multiply:literal, $x:expr, $x_stride:expr, $tiles:expr, $begin:ident, $behind:ident) => {{
         let (x, x_stride, tiles): (*const u8, usize, *const u8) = ($x, $x_stride, $tiles);

@@ -8,15 +8,16 @@
 //!         for a K block          28 KiB of the pair stay in L1; int4 is unpacked here
 //!           for 32 rows          2 x 2 tiles, sums in memory between K blocks; the last K block yields results
 //! ```
-//! All constants that only hardware can decide are here. They follow from published bandwidths; on a core of Emerald Rapids
-//! (docs/hardware.md) K blocks of 14 steps were faster than of 8 and as fast as of 16, parts of 1,792 to 2,688 bytes alike.
+//! All constants that only hardware can decide are here. They follow from published bandwidths; on a core of Emerald
+//! Rapids (docs/hardware.md) K blocks of 14 steps were faster than of 8 and as fast as of 16, parts of 1,792 to 2,688
+//! bytes alike.
 
 use crate::quant::{INT8_GROUP, PAIR, WeightClass};
 use crate::threads::share;
 use std::ops::Range;
 
-/// Steps of a K block: 28 KiB of a pair in L1, the rest of which is for the rows that pass by. Fewer steps load and store
-/// sums more often, more do not fit.
+/// Steps of a K block: 28 KiB of a pair in L1, the rest of which is for the rows that pass by. Fewer steps load and
+/// store sums more often, more do not fit.
 const BLOCK_STEPS: usize = 14;
 /// Steps of a K block of two digits for each weight, 4 KiB each.
 const DIGIT_STEPS: usize = 8;

@@ -69,8 +69,8 @@ pub(super) fn parts(steps: &[u8], to: *mut u8) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Bytes from codes to those whose prefetch they make: a K block. The next visit's are unpacked in this one, so they have to
-/// be there already.
+/// Bytes from codes to those whose prefetch they make: a K block. The next visit's are unpacked in this one, so they
+/// have to be there already.
 const AHEAD: usize = 8 * WeightClass::Int4.step_bytes();
 
 /// Unpacks a part.
