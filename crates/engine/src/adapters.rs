@@ -253,7 +253,7 @@ impl Adapters {
         let is_lost = |(_, path, lease): &(String, PathBuf, Arc<Lease>)| {
             let same = |adapter: &Adapter| digest(adapter) == lease.digest;
             let adapter = Adapter::load(path, forward.config(), self.room.max_rank).ok().filter(same);
-            !adapter.is_some_and(|adapter| forward.set_adapter(lease.slot as usize, Some(&adapter)).is_ok())
+            adapter.is_none_or(|adapter| forward.set_adapter(lease.slot as usize, Some(&adapter)).is_err())
         };
         let forget = |(name, path, lease): (String, PathBuf, Arc<Lease>)| {
             tracing::error!(name, path = %path.display(), "the adapter is lost with its device");
