@@ -48,7 +48,7 @@ pub(crate) use self::quantize::QuantizeFlags;
 pub(crate) use self::replay::ReplayFlags;
 pub(crate) use self::run::RunFlags;
 pub(crate) use self::serve::{Beyond, KvEvents, ServeFlags, Speculate};
-pub(crate) use self::shared::{KvPrecision, ModelFlags, SumOrder, Weights};
+pub(crate) use self::shared::{ModelFlags, SumOrder};
 pub(crate) use self::sim::{Reject, SimFlags, Workload};
 pub(crate) use self::top::TopFlags;
 pub(crate) use self::unused::unused;
