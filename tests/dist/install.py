@@ -63,7 +63,8 @@ class Place:
         self.functions[program] = f"{program}() {{ {script}; }}\n"
 
     def install(self, url, *arguments, expect=0, script=None):
-        shell = ["busybox", "sh"] if self.shell == "busybox" else [self.shell]
+        # Not every build of busybox installs itself among its programs.
+        shell = [shutil.which("busybox"), "sh"] if self.shell == "busybox" else [self.shell]
         environment = {"PATH": self.path, "HOME": str(self.home)}
         if url:
             environment["TWOSTROKE_BASE_URL"] = url
