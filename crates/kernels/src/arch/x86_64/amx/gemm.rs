@@ -85,7 +85,7 @@ pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
         sums.reserve(SUMS_BYTES / size_of::<u32>()).expect("memory for the sums of a panel");
         let (sums, unpacked) = (sums.as_mut_ptr(), unpacked.as_mut_ptr().cast());
         for rows in cut.panels(rows) {
-            heavy.find(product, rows.clone());
+            heavy.find(product, rows.clone(), cut.panel_rows);
             let (heavy, parts) = (&mut *heavy, &mut *parts);
             Panel {
                 _proof: proof,

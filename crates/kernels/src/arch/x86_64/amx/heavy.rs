@@ -52,8 +52,9 @@ pub(super) struct Heavy {
 struct Tiles([u8; 4 * TILE]);
 
 impl Heavy {
-    /// Finds the heavy quads of some rows; there may be none.
-    pub(super) fn find(&mut self, product: &Product<'_>, rows: Range<usize>) {
+    /// Finds the heavy quads of some rows, of at most `most`; there may be none. Memory is that of `most` rows whatever
+    /// rows there are, so that only a wider matrix allocates.
+    pub(super) fn find(&mut self, product: &Product<'_>, rows: Range<usize>, most: usize) {
         let of = (product.activations.id(), rows.clone());
         if self.of == of {
             return;
@@ -61,17 +62,27 @@ impl Heavy {
         self.of = of;
         self.quads.clear();
         self.tiles = [None, None];
+        if product.w.class() == WeightClass::Bf16 {
+            return;
+        }
         let lists = product.activations.lists(rows.start, rows.len());
+        let quads = product.w.shape().in_features.div_ceil(QUAD);
+        self.users.clear();
+        self.x.clear();
+        self.counts.clear();
+        self.rest.clear();
+        self.quads.reserve(quads);
+        self.users.reserve(quads);
+        self.x.reserve(most);
+        self.counts.reserve(most * PLANES);
+        self.rest.reserve(most * PLANES * lists.capacity());
         if rows.len() < BLOCK_ROWS || lists.is_empty() {
             return;
         }
-        self.users.clear();
-        self.users.resize(product.w.shape().in_features.div_ceil(QUAD), 0);
+        self.users.resize(quads, 0);
         let middle = (0..rows.len()).flat_map(|row| lists.of(row, 0));
         middle.for_each(|outlier| self.users[outlier.quad as usize] += 1);
         let enough = |&quad: &u32| self.users[quad as usize] as usize * PART >= rows.len();
-        // All of what may be needed, so that only a larger call allocates.
-        self.quads.reserve(self.users.len());
         self.quads.extend((0..self.users.len() as u32).filter(enough));
         self.quads.sort_unstable_by_key(|&quad| (std::cmp::Reverse(self.users[quad as usize]), quad));
         self.quads.truncate(MOST);
@@ -87,11 +98,7 @@ impl Heavy {
         let light = |outlier: &&Outlier| self.users[outlier.quad as usize] == 0;
         let left = |row: usize| lists.of(row, 0).iter().filter(light).count().max(lists.of(row, 1).len());
         self.capacity = (0..lists.rows()).map(left).max().unwrap_or(0);
-        self.x.clear();
         self.x.resize(lists.rows().next_multiple_of(BLOCK_ROWS), Step([[0; QUAD]; MOST]));
-        self.counts.clear();
-        self.rest.clear();
-        self.rest.reserve(lists.rows() * PLANES * lists.capacity());
         for row in 0..lists.rows() {
             for plane in 0..PLANES {
                 let begin = self.rest.len();
