@@ -109,7 +109,7 @@ fn what_clients_receive_does_not_tell_that_a_device_was_lost() {
     let mut dice = Dice::new(SEED);
     let rounds = if testing::is_long() { 200 } else { 20 };
     for round in 0..rounds {
-        let next = (["", "launch", "wait", "read_logits"][dice.within(0..=3)], dice.within(1..=90) as u64);
+        let next = (["", "launch", "wait", "read_logits"][dice.within(0..=3)], dice.within(1..=40) as u64);
         *losses.next.lock().unwrap() = Some(next);
         let received = all();
         for ((received, expected), (path, body)) in received.iter().zip(&expected).zip(&requests) {
@@ -117,6 +117,8 @@ fn what_clients_receive_does_not_tell_that_a_device_was_lost() {
         }
         host.quiet();
     }
-    assert!(losses.count.load(Ordering::Relaxed) > rounds / 2, "devices were lost");
+    // A round has fewer calls of a door the more of its answers share passes.
+    let lost = losses.count.load(Ordering::Relaxed);
+    assert!(lost > rounds / 4, "{lost} devices were lost");
     assert_eq!(host.get("/health").status, 200);
 }
