@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use checkpoint::LoadError;
@@ -94,6 +94,14 @@ pub(crate) struct Lease {
     pub(crate) slot: u32,
     pub(crate) digest: [u8; 32],
     users: Users,
+    is_lost: AtomicBool,
+}
+
+impl Lease {
+    /// Its adapter went with its device and is not in its slot any more: a request that still holds this cannot run.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
 }
 
 /// Submitted requests that wait, and those that run.
@@ -231,7 +239,7 @@ impl Adapters {
     /// since.
     pub(crate) fn fill(&self, reserved: Reserved, path: &Path, rank: usize, digest: [u8; 32]) -> Result<(), LoadError> {
         let Reserved { slot, name, lost_devices } = reserved;
-        let lease = Arc::new(Lease { slot, digest, users: Users::default() });
+        let lease = Arc::new(Lease { slot, digest, users: Users::default(), is_lost: AtomicBool::new(false) });
         let mut shelf = self.shelf();
         shelf.busy.remove(&name);
         if shelf.lost_devices != lost_devices {
@@ -243,24 +251,24 @@ impl Adapters {
     }
 
     /// Reads all that are loaded again, for a device that takes the place of a lost one. Those of other weights by now
-    /// lose their names, and their slots, which are returned: requests may have them still.
-    pub(crate) fn move_to(&self, forward: &mut dyn Forward) -> BTreeSet<u32> {
+    /// lose their names and their slots, and their requests end: the open ones now, others when they are admitted.
+    pub(crate) fn move_to(&self, forward: &mut dyn Forward) {
         let mut shelf = self.shelf();
         (shelf.packer, shelf.lost_devices) = (forward.adapter_packer(), shelf.lost_devices + 1);
         let loaded = shelf.loaded.iter().map(|(name, entry)| (name.clone(), entry.path.clone(), entry.lease.clone()));
         let loaded: Vec<_> = loaded.collect();
         drop(shelf); // what takes time holds no request up
-        let is_lost = |(_, path, lease): &(String, PathBuf, Arc<Lease>)| {
+        for (name, path, lease) in loaded {
             let same = |adapter: &Adapter| digest(adapter) == lease.digest;
-            let adapter = Adapter::load(path, forward.config(), self.room.max_rank).ok().filter(same);
-            adapter.is_none_or(|adapter| forward.set_adapter(lease.slot as usize, Some(&adapter)).is_err())
-        };
-        let forget = |(name, path, lease): (String, PathBuf, Arc<Lease>)| {
-            tracing::error!(name, path = %path.display(), "the adapter is lost with its device");
-            self.shelf().loaded.remove(&name);
-            lease.slot
-        };
-        loaded.into_iter().filter(is_lost).map(forget).collect()
+            let adapter = Adapter::load(&path, forward.config(), self.room.max_rank).ok().filter(same);
+            if adapter.is_none_or(|adapter| forward.set_adapter(lease.slot as usize, Some(&adapter)).is_err()) {
+                tracing::error!(name, path = %path.display(), "the adapter is lost with its device");
+                lease.is_lost.store(true, Ordering::Relaxed);
+                let mut shelf = self.shelf();
+                shelf.loaded.remove(&name);
+                shelf.free.push(lease.slot);
+            }
+        }
     }
 
     /// There is nothing in the slot.

@@ -191,7 +191,7 @@ impl EngineCore {
         self.journal.record_to(sink);
     }
 
-    /// Takes a request in. On an error nothing was kept.
+    /// Takes a request in. On an error nothing was kept, and the request ends with it.
     pub(crate) fn admit(
         &mut self,
         id: RequestId,
@@ -199,7 +199,7 @@ impl EngineCore {
         arrived: ArrivalInfo,
         events: EventSender,
         now: Nanos,
-    ) -> Result<(), AdmitError> {
+    ) -> Result<(), RequestError> {
         let request = Request {
             id,
             prompt: validated.prompt.clone(),
@@ -213,11 +213,17 @@ impl EngineCore {
             arrived: arrived.at,
         };
         let generated: Vec<_> = validated.generated.iter().map(Option::as_deref).collect();
+        // Validation and the queue's counters refuse everything that the scheduler would.
+        let unforeseen = |error: AdmitError| {
+            tracing::error!(request = id.0, ?error, "the scheduler refused a validated request");
+            RequestError::Internal
+        };
         let may_leave = self.handoffs.can_prefill_remotely(&validated);
         let admitted = match generated.is_empty() {
-            true if may_leave => self.scheduler.admit_remote(request.clone()),
-            true => self.scheduler.admit(request.clone()),
-            false => self.scheduler.resume(request.clone(), &generated, now),
+            _ if validated.has_lost_adapter() => Err(RequestError::AdapterLost),
+            true if may_leave => self.scheduler.admit_remote(request.clone()).map_err(unforeseen),
+            true => self.scheduler.admit(request.clone()).map_err(unforeseen),
+            false => self.scheduler.resume(request.clone(), &generated, now).map_err(unforeseen),
         };
         if let Err(error) = admitted {
             self.journal.views().promises.gone(id, now);

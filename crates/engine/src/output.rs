@@ -45,6 +45,9 @@ pub enum RequestError {
     /// The device that computes is lost, and there is no other.
     #[error("the device that computes is lost: the server has to be restarted")]
     DeviceLost,
+    /// The device is lost, another goes on, and the files of this request's adapter are not what they were.
+    #[error("the adapter of this request is lost with its device, and its files have changed: load it again")]
+    AdapterLost,
     /// The worker that read its prompt and this one drew different first tokens.
     #[error("prefill and decode workers disagree on a token")]
     Handoff,

@@ -416,10 +416,6 @@ fn submit(core: &mut EngineCore, one: NewRequest, now: Nanos) {
     let NewRequest { id, request, arrived, events, peer } = one;
     match core.admit(id, *request, arrived, events.clone(), now) {
         Ok(()) => peer.into_iter().for_each(|peer| core.serve_prefill(id, peer)),
-        Err(error) => {
-            // Validation and the queue's counters refuse everything that the scheduler would.
-            tracing::error!(request = id.0, ?error, "the scheduler refused a validated request");
-            events.send(Event::Failed(RequestError::Internal));
-        }
+        Err(error) => events.send(Event::Failed(error)),
     }
 }

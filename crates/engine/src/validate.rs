@@ -256,6 +256,11 @@ impl ValidatedRequest {
         self.adapter.as_ref().map(|lease| lease.slot)
     }
 
+    /// Its adapter went with a device, after this was validated.
+    pub(crate) fn has_lost_adapter(&self) -> bool {
+        self.adapter.as_ref().is_some_and(|lease| lease.is_lost())
+    }
+
     pub(crate) fn place(&self) -> QueuePlace {
         // Both are read, and kept until the end.
         let prediction = self.prediction.as_ref().map_or(0, |prediction| prediction.num_tokens());

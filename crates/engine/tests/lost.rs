@@ -222,18 +222,24 @@ fn adapters_are_where_they_were_behind_a_loss() {
         assert_eq!(losses.count.load(Ordering::Relaxed), round + 1);
     }
     path("b", 3);
-    lose();
+    // One asks before the loss and comes after it.
+    let late = engine.validate(raw(Some("b"))).expect("it has a name");
+    assert!(now(engine.pause()), "all are there when the device is lost");
     let streams = submit_all(&engine, who.map(raw).to_vec());
-    for (index, (answers, mut stream)) in streams.into_iter().enumerate() {
+    lose();
+    now(engine.resume());
+    let is_lost = |mut stream: engine::Stream| {
+        let end = std::iter::from_fn(|| stream.blocking_recv()).last();
+        assert_eq!(end, Some(Event::Failed(RequestError::AdapterLost)));
+    };
+    for (index, (answers, stream)) in streams.into_iter().enumerate() {
         match index {
-            2 => {
-                let end = std::iter::from_fn(|| stream.blocking_recv()).last();
-                assert_eq!(end, Some(Event::Failed(RequestError::DeviceLost)));
-            }
+            2 => is_lost(stream),
             _ => _ = assert_same("beside it", &[gather(stream, answers)], &expected[index..=index]),
         }
     }
     assert!(engine.validate(raw(Some("b"))).is_err(), "it has no name any more");
+    is_lost(engine.submit(late).expect("its adapter is looked at where it is admitted"));
     path("b", 2);
     engine.load_adapter("b", &place.join("b")).expect("it has a place");
     assert_same("loaded again", &[common::ask(&engine, raw(Some("b")))], &expected[2..]);

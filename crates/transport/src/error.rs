@@ -615,6 +615,11 @@ impl From<RequestError> for ApiError {
             }
             RequestError::ShuttingDown => ApiError::shutting_down(),
             RequestError::DeviceLost => ApiError::device_lost(),
+            RequestError::AdapterLost => {
+                let message =
+                    "The adapter's files have changed, and the device it was loaded on is lost: load it again.";
+                ApiError::new(Kind::Conflict, Some("adapter_lost"), message)
+            }
             RequestError::Refused(refused) => refused.into(),
         }
     }

@@ -40,7 +40,7 @@ impl EngineCore {
         tracing::error!(%error, open = self.active.len(), "the device is lost; the standby is loaded");
         let loaded = standby.load().inspect_err(|error| tracing::error!(%error, "the standby cannot be loaded"));
         let Ok(mut forward) = loaded else { return false };
-        let lost_adapters = model.adapters.move_to(&mut *forward);
+        model.adapters.move_to(&mut *forward);
         let now = clock();
         tracing::warn!(model = forward.describe(), took = ?now.since(since), "the standby goes on");
         if self.is_in_flight() {
@@ -54,8 +54,8 @@ impl EngineCore {
         let before = self.renew_scheduler(None);
         self.journal.take(Fact::Moved { since, now });
         for id in self.active.keys().copied().collect::<Vec<_>>() {
-            match self.active[&id].request.adapter_slot().is_some_and(|slot| lost_adapters.contains(&slot)) {
-                true => self.fail_request(id, RequestError::DeviceLost, now),
+            match self.active[&id].request.has_lost_adapter() {
+                true => self.fail_request(id, RequestError::AdapterLost, now),
                 false => self.take_over(id, &before, now),
             }
         }
