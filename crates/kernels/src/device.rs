@@ -143,6 +143,19 @@ impl HostBuffer for Vec<u8> {
     }
 }
 
+/// What some models need and not every device computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// Weights in the quantization groups of a file ([`Device::pack_blocks`]).
+    FileGroups,
+    /// Latent attention ([`Backend::store_latents`](crate::Backend::store_latents)).
+    Latents,
+    /// Mixtures of experts ([`Backend::route`](crate::Backend::route)).
+    Experts,
+    /// Layers with a state ([`Device::states`]).
+    States,
+}
+
 /// Storage of weights and KV cache, with its identity. The operations are those of its [`Backend`](crate::Backend).
 pub trait Device: Send + Sync + 'static {
     /// A weight matrix in the device's packed layout.
@@ -161,6 +174,11 @@ pub trait Device: Send + Sync + 'static {
 
     /// The same as separate fields.
     fn info(&self) -> DeviceInfo;
+
+    /// Whether it computes this. Models that need what it does not have are refused when they are loaded.
+    fn has(&self, _: Extra) -> bool {
+        true
+    }
 
     /// Measures the peak rates for about `seconds`. Nothing else should run meanwhile.
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError>;

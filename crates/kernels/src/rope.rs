@@ -248,6 +248,16 @@ impl<V> RopeTable<V> {
         self.max_positions
     }
 
+    /// cos and sin by position, as they lie in memory.
+    pub fn table(&self) -> &V {
+        &self.table
+    }
+
+    /// Factors of queries by position, where they grow.
+    pub fn query_factors(&self) -> Option<&V> {
+        self.query_factors.as_ref()
+    }
+
     /// The same table with its data mapped, e.g. uploaded to a device.
     pub fn try_map<W, E>(&self, elsewhere: impl Fn(&V) -> Result<W, E>) -> Result<RopeTable<W>, E> {
         let table = elsewhere(&self.table)?;

@@ -10,7 +10,7 @@
 
 use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
-use crate::config::{CacheShape, ModelConfig};
+use crate::config::{CacheShape, LayerConfig, ModelConfig};
 use crate::expert_cache::{ExpertMemory, ExpertReadTotals, ReadCounts};
 use crate::experts::ExpertReader;
 use crate::kv::{self, Caches};
@@ -23,7 +23,7 @@ use kernels::limits::MeasureError;
 use kernels::sampling::Candidate;
 use kernels::threads::LostCpuTime;
 use kernels::{
-    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, HostBuffer, KvDtype, RopeTable, StateShape,
+    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, Extra, HostBuffer, KvDtype, RopeTable, StateShape,
     WeightClass,
 };
 use protocol::sampling::MOST_BEST;
@@ -372,6 +372,7 @@ fn load_on<B: Backend>(
     if config.encoder.is_some() {
         return Err(config.is_encoder("tokens"));
     }
+    check_device(&*backend, &config)?;
     let mut weights = Weights::open(checkpoint)?;
     let config = config.with_head_of(&weights)?;
     let mut notices = Vec::new();
@@ -460,6 +461,26 @@ fn load_on<B: Backend>(
         image_writer,
         expert_reader,
     })
+}
+
+/// Refuses a model with parts that the device does not compute.
+fn check_device<B: Backend>(backend: &B, config: &ModelConfig) -> Result<(), LoadError> {
+    let any = |part: &dyn Fn(&LayerConfig) -> bool| config.layers.iter().any(part);
+    for (extra, is_there, what) in [
+        (Extra::Experts, any(&|layer| layer.has_experts()), "mixtures of experts"),
+        (Extra::Latents, any(&|layer| layer.heads.latent.is_some()), "latent attention"),
+        (Extra::States, config.state_numbers() > 0, "layers with states"),
+    ] {
+        if is_there && !backend.has(extra) {
+            return Err(not_on(backend, &format!("{} has {what}", config.family)));
+        }
+    }
+    Ok(())
+}
+
+fn not_on<B: Backend>(backend: &B, what: &str) -> LoadError {
+    let problem = format!("{what}, which {} does not compute yet: use a CPU", backend.describe());
+    LoadError::Option { option: "device", problem }
 }
 
 /// The rotations of a model, for positions below `max_model_len`.

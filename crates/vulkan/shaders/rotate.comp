@@ -1,0 +1,84 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "exact.glsl"
+#include "sums.glsl"
+// Norms and rotation of the heads of a row, in place (crates/kernels/src/pointwise.rs): queries, keys, values.
+layout(local_size_x = 64) in;
+layout(std430, binding = 0) buffer A { float qkv[]; };
+layout(std430, binding = 1) readonly buffer P0 { uint positions[]; };
+layout(std430, binding = 2) readonly buffer T { float angles[]; };   // [position][cos | sin]
+layout(std430, binding = 3) readonly buffer F { float factors[]; };  // [position]: of queries
+layout(std430, binding = 4) readonly buffer Q { float q_norm[]; };
+layout(std430, binding = 5) readonly buffer K { float k_norm[]; };
+layout(std430, binding = 6) readonly buffer V { float v_norm[]; };
+// keys_at, width: of a row; per_group: heads of a workgroup
+layout(push_constant) uniform P {
+  uint heads, kv_heads, head_dim, keys_at, width, rotary, norm, has_v_norm, has_factors, per_group;
+  float eps;
+};
+const uint NONE = 0u, PER_HEAD = 1u, AFTER_ROTATION = 2u, CENTERED = 3u, WHOLE_WIDTH = 4u;
+shared float head_[576];
+float inverse_rms(float squares, uint count) { return quotient(1.0, root(add(quotient(squares, float(count)), eps))); }
+float of_head() {
+  uint l = gl_LocalInvocationIndex;
+  float squares = 0.0;
+  if (l < 16u) for (uint d = l; d < head_dim; d += 16u) squares = fused(head_[d], head_[d], squares);
+  return inverse_rms(joined(squares), head_dim);
+}
+float of_row(uint from, uint count) {
+  uint l = gl_LocalInvocationIndex;
+  float squares = 0.0;
+  if (l < 16u) for (uint i = l; i < count; i += 16u) squares = fused(qkv[from + i], qkv[from + i], squares);
+  return inverse_rms(joined(squares), count);
+}
+float weight(uint part, uint at) { return part == 0u ? q_norm[at] : part == 1u ? k_norm[at] : v_norm[at]; }
+void scale(float factor, uint part, uint first) {
+  barrier();
+  for (uint d = gl_LocalInvocationIndex; d < head_dim; d += 64u) head_[d] = mul(mul(head_[d], factor), weight(part, first + d));
+  barrier();
+}
+void centered(uint part, uint first) {
+  uint l = gl_LocalInvocationIndex;
+  float total = 0.0, squares = 0.0;
+  if (l < 16u) for (uint d = l; d < head_dim; d += 16u) total = add(total, head_[d]);
+  float mean = quotient(joined(total), float(head_dim));
+  if (l < 16u) for (uint d = l; d < head_dim; d += 16u) { float far = sub(head_[d], mean); squares = fused(far, far, squares); }
+  float factor = inverse_rms(joined(squares), head_dim);
+  barrier();
+  for (uint d = l; d < head_dim; d += 64u) head_[d] = mul(mul(sub(head_[d], mean), factor), weight(part, first + d));
+  barrier();
+}
+void main() {
+  uint row = gl_WorkGroupID.x, l = gl_LocalInvocationIndex, half_ = rotary / 2u, base = row * width;
+  uint position = positions[row];
+  float q_factor = 1.0, k_factor = 1.0;
+  if (norm == WHOLE_WIDTH) {
+    q_factor = of_row(base, heads * head_dim);
+    if (kv_heads > 0u) k_factor = of_row(base + keys_at, kv_heads * head_dim);
+  }
+  uint first_head = gl_WorkGroupID.y * per_group, end = min(first_head + per_group, heads + 2u * kv_heads);
+  for (uint h = first_head; h < end; h++) {
+    uint part = h < heads ? 0u : h < heads + kv_heads ? 1u : 2u;
+    if (part == 2u && has_v_norm == 0u) break;
+    uint index = part == 0u ? h : part == 1u ? h - heads : h - heads - kv_heads;
+    uint at = base + (part == 0u ? h * head_dim : keys_at + (h - heads) * head_dim);
+    barrier();
+    for (uint d = l; d < head_dim; d += 64u) head_[d] = qkv[at + d];
+    barrier();
+    if (part == 2u) scale(of_head(), part, 0u);
+    else if (norm == PER_HEAD) scale(of_head(), part, 0u);
+    else if (norm == CENTERED) centered(part, index * head_dim);
+    else if (norm == WHOLE_WIDTH) scale(part == 0u ? q_factor : k_factor, part, index * head_dim);
+    if (part < 2u) {
+      for (uint i = l; i < half_; i += 64u) {
+        float a = head_[i], b = head_[half_ + i], c = angles[position * rotary + i], s = angles[position * rotary + half_ + i];
+        head_[i] = fused(a, c, sub(0.0, mul(b, s)));
+        head_[half_ + i] = fused(b, c, mul(a, s));
+      }
+      barrier();
+      if (norm == AFTER_ROTATION) scale(of_head(), part, 0u);
+    }
+    float grown = part == 0u && has_factors == 1u ? factors[position] : 1.0;
+    for (uint d = l; d < head_dim; d += 64u) qkv[at + d] = part == 0u && has_factors == 1u ? mul(head_[d], grown) : head_[d];
+  }
+}

@@ -1,0 +1,562 @@
+//! The operations: each a kernel or a few over the rows of a step.
+
+use std::borrow::Borrow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use kernels::sampling::{Candidate, find_best};
+use kernels::{
+    Activation, AttentionLayer, Backend, Convolution, DeltaRows, DeltaRule, DeviceError, Extent, GatedConvolution,
+    HeadColumns, HeadLayout, HeadNorms, Latents, LowRankShape, Mamba, MatrixShape, Norm, Out, OutOfMemory, Rotation,
+    RoutingRule, StepArrays, WeightClass,
+};
+
+use crate::device::{KvCache, LowRank, Matrix, Scratch, State, Vulkan, is_int8};
+use crate::driver::{Buffer, Place};
+use crate::pipelines::Pipeline;
+use crate::recorder::Binding;
+
+/// Lanes of a workgroup of what is done number by number.
+const LANES: usize = 64;
+/// Rows of a workgroup of a product.
+const PRODUCT_ROWS: usize = 8;
+
+/// f32 rows in the device's memory.
+pub struct Rows(pub(crate) Arc<Buffer>);
+
+/// Numbers in the device's memory.
+pub struct Vector {
+    buffer: Arc<Buffer>,
+    len: usize,
+}
+
+/// How many of the largest logits of each row are wanted. They are selected where they are read.
+pub struct Best {
+    width: usize,
+    counts: Vec<u32>,
+}
+
+/// The arrays of a step, in one buffer.
+pub struct Step {
+    buffer: Arc<Buffer>,
+    tokens: usize,
+    rows: usize,
+    wanted: usize,
+    /// Where each array begins, and its bytes.
+    parts: [(u64, u64); PARTS],
+}
+
+/// What a step has.
+#[derive(Clone, Copy)]
+enum Part {
+    Tokens,
+    Positions,
+    Slots,
+    /// Of each row its position, the end of its span and where its block table begins.
+    Seen,
+    Tables,
+    Wanted,
+    Listed,
+}
+
+const PARTS: usize = 7;
+
+impl Step {
+    fn part(&self, part: Part) -> Binding<'_> {
+        let (at, bytes) = self.parts[part as usize];
+        Binding { buffer: &self.buffer, at, bytes }
+    }
+}
+
+impl Vulkan {
+    /// A scratch buffer of at least so many bytes. Where the device has no such memory, it is taken as lost.
+    fn at_least(&self, place: &mut Option<Arc<Buffer>>, bytes: usize) -> Arc<Buffer> {
+        if let Some(buffer) = place.as_ref().filter(|buffer| buffer.bytes >= bytes as u64) {
+            return buffer.clone();
+        }
+        // Half as much again, so that a prompt that grows does not take memory in each step.
+        let new = Buffer::new(&self.driver, (bytes + bytes / 2) as u64, self.place);
+        place.insert(Arc::new(new.expect("scratch for a step was planned"))).clone()
+    }
+
+    fn pointwise(&self, operation: u32, x: &Rows, extent: Extent, how: Pointwise<'_>) {
+        let Pointwise { y, gates, by_width, at, by, per_head } = how;
+        let of = |rows: Option<&'_ Rows>| Binding::whole(rows.map_or(&x.0, |rows| &rows.0)).buffer.clone();
+        let (y, gates) = (of(y), of(gates));
+        let push = [extent.width as u32, operation, by_width as u32, at as u32, by.to_bits(), per_head as u32];
+        let bindings = [Binding::whole(&x.0), Binding::whole(&y), Binding::whole(&gates)];
+        let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
+        self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, &push, groups);
+    }
+
+    /// `out = x w^T + bias`, or added, to columns from `at` on of rows of `width`.
+    fn product(&self, state: &mut State, x: &Arc<Buffer>, rows: usize, w: &Matrix, bias: Option<&Vector>, to: To<'_>) {
+        let MatrixShape { out_features, in_features } = w.shape;
+        let steps = in_features.div_ceil(w.class.step());
+        let words = steps * 16;
+        let (kernel, is_bf16): (&Pipeline, _) = match w.class {
+            WeightClass::Bf16 => (&self.kernels.linear_bf16, true),
+            WeightClass::Int8 => (&self.kernels.linear_int8, false),
+            WeightClass::Int4 => (&self.kernels.linear_int4, false),
+        };
+        let State { recorder, scratch: Scratch { converted, scales, planes, .. }, .. } = state;
+        let converted = self.at_least(converted, rows * words * if is_bf16 { 4 } else { 12 });
+        let [scales, planes] = [scales, planes].map(|place| self.at_least(place, rows * 4));
+        if is_bf16 {
+            let push = [in_features as u32, words as u32];
+            let bindings = [Binding::whole(x), Binding::whole(&converted)];
+            recorder.dispatch(&self.kernels.to_bf16, &bindings, &push, [words.div_ceil(LANES) as u32, rows as u32, 1]);
+        } else {
+            let push = [rows as u32, in_features as u32, words as u32, w.exponents.unwrap_or(0)];
+            let bindings = [x, &converted, &scales, &planes].map(Binding::whole);
+            let [a, b, c, d] = bindings;
+            recorder.dispatch(&self.kernels.digits, &[a, b, c, d, w.scales()], &push, [rows as u32, 1, 1]);
+        }
+        let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as usize - steps * 512 } else { 0 };
+        let bias_buffer = bias.map_or(&converted, |bias| &bias.buffer);
+        for (first, count, tiles) in w.windows(self) {
+            let push = [
+                rows as u32,
+                out_features as u32,
+                steps as u32,
+                first as u32,
+                u32::from(bias.is_some()),
+                u32::from(to.add),
+                to.width as u32,
+                to.at as u32,
+                ratio_words as u32,
+            ];
+            let all = [
+                Binding::whole(&converted),
+                tiles,
+                Binding::whole(to.out),
+                Binding::whole(bias_buffer),
+                Binding::whole(&scales),
+                Binding::whole(&planes),
+                w.scales(),
+                w.levels(),
+            ];
+            let groups = [count as u32, rows.div_ceil(PRODUCT_ROWS) as u32, 1];
+            recorder.dispatch(kernel, &all[..kernel.buffers], &push, groups);
+        }
+    }
+
+    fn gated(&self, state: &mut State, activation: Activation, gate_up: &Arc<Buffer>, extent: Extent, out: &Rows) {
+        let (kind, constants) = code_of(activation);
+        let [a, b, c, d] = constants.map(f32::to_bits);
+        let push = [extent.width as u32, kind, a, b, c, d];
+        let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
+        let bindings = [Binding::whole(gate_up), Binding::whole(&out.0)];
+        state.recorder.dispatch(&self.kernels.gated, &bindings, &push, groups);
+    }
+
+    /// Layout of a layer's block as kernels take it: tokens, words of a block, words of a head.
+    fn of_cache(kv: &KvCache) -> [u32; 3] {
+        let words = kv.layer_block_bytes() / 4;
+        [kv.shape.block_size as u32, words as u32, (words / kv.shape.num_kv_heads as u64) as u32]
+    }
+}
+
+/// Destination of a product.
+struct To<'a> {
+    out: &'a Arc<Buffer>,
+    add: bool,
+    at: usize,
+    width: usize,
+}
+
+/// Operands of an operation number by number, beside the rows that it changes.
+#[derive(Default)]
+struct Pointwise<'a> {
+    y: Option<&'a Rows>,
+    gates: Option<&'a Rows>,
+    by_width: usize,
+    at: usize,
+    by: f32,
+    per_head: usize,
+}
+
+/// An activation as kernels take it.
+fn code_of(activation: Activation) -> (u32, [f32; 4]) {
+    match activation {
+        Activation::Silu => (0, [0.0; 4]),
+        Activation::ScaledSilu { inner, outer } => (1, [inner, outer, 0.0, 0.0]),
+        Activation::GeluTanh => (2, [0.0; 4]),
+        Activation::Gelu => (3, [0.0; 4]),
+        Activation::ReluSquared => (4, [0.0; 4]),
+        Activation::Xielu { positive, negative, beta, eps } => (5, [positive, negative, beta, eps]),
+        Activation::Clamped { limit } => (6, [limit, 0.0, 0.0, 0.0]),
+    }
+}
+
+/// What a model is refused for when it is loaded cannot be asked for.
+fn refused(what: &str) -> ! {
+    unreachable!("{what} are refused when a model is loaded")
+}
+
+impl Backend for Vulkan {
+    type Rows = Rows;
+    type Vector = Vector;
+    type Step<'a> = Step;
+    type Routes = ();
+    type Best = Best;
+
+    fn rows(&self, max_rows: usize, width: usize) -> Result<Rows, OutOfMemory> {
+        let bytes = max_rows.checked_mul(width).and_then(|numbers| numbers.checked_mul(size_of::<f32>()));
+        Ok(Rows(self.zeroed(bytes.ok_or(OutOfMemory { bytes: usize::MAX })?)?))
+    }
+
+    fn vector(&self, numbers: &[f32]) -> Result<Vector, OutOfMemory> {
+        Ok(Vector { buffer: self.vector_of(numbers)?, len: numbers.len() })
+    }
+
+    fn vector_bytes(&self, vector: &Vector) -> usize {
+        vector.len * size_of::<f32>()
+    }
+
+    fn routes(&self, _: usize, _: usize, _: RoutingRule) -> Result<(), OutOfMemory> {
+        refused("experts")
+    }
+
+    fn best(&self, max_rows: usize, _: usize) -> Result<Best, OutOfMemory> {
+        Ok(Best { width: 0, counts: Vec::with_capacity(max_rows) })
+    }
+
+    fn begin<'a>(&self, arrays: StepArrays<'a>) -> Step {
+        let StepArrays { token_ids, positions, slots, spans, wanted, listed, .. } = arrays;
+        let (mut seen, mut tables) = (vec![0; 4 * positions.len()], Vec::new());
+        for span in spans {
+            let (at, end) = (tables.len() as u32, (span.start + span.num_rows) as u32);
+            tables.extend_from_slice(span.blocks);
+            let rows = &mut seen[4 * span.first_row..][..4 * span.num_rows];
+            for (row, position) in rows.as_chunks_mut().0.iter_mut().zip(span.start as u32..) {
+                *row = [position, end, at, 0];
+            }
+        }
+        let all: [&[u32]; PARTS] = [token_ids, positions, slots, &seen, &tables, wanted, listed];
+        let (mut parts, mut end) = ([(0, 0); PARTS], 0);
+        for (part, numbers) in parts.iter_mut().zip(all) {
+            // No binding is empty.
+            *part = (end, (size_of_val(numbers) as u64).max(16));
+            end += part.1.next_multiple_of(self.driver.bounds.alignment);
+        }
+        let mut state = self.state();
+        let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
+        let buffer = match state.steps.iter().find(|buffer| is_free(buffer)) {
+            Some(buffer) => buffer.clone(),
+            None => {
+                let new = Buffer::new(&self.driver, end.next_power_of_two(), Place::Host);
+                let new = Arc::new(new.expect("memory of the host for a step"));
+                state.steps.retain(|buffer| Arc::strong_count(buffer) > 1 || buffer.bytes >= end);
+                state.steps.push(new.clone());
+                new
+            }
+        };
+        for ((at, _), numbers) in parts.iter().zip(all) {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+            // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
+            unsafe { buffer.write(*at as usize, &bytes) };
+        }
+        Step { buffer, tokens: token_ids.len(), rows: positions.len(), wanted: wanted.len(), parts }
+    }
+
+    fn embed(&self, step: &Step, table: &Matrix, out: &mut Rows) {
+        let (width, bits) = (table.shape.in_features, table.class);
+        let steps = width.div_ceil(bits.step()) as u64;
+        let (bits, ratio_words) = match bits {
+            WeightClass::Bf16 => (16, 0),
+            WeightClass::Int8 => (8, table.pair_bytes / 4 - steps * 512),
+            WeightClass::Int4 => (4, 0),
+        };
+        let mut state = self.state();
+        for (first, count, tiles) in table.windows(self) {
+            let push = [
+                width as u32,
+                bits,
+                first as u32,
+                count as u32,
+                (table.pair_bytes / 4) as u32,
+                ratio_words as u32,
+                table.exponents.unwrap_or(0),
+            ];
+            let all = [step.part(Part::Tokens), tiles, table.scales(), table.levels(), Binding::whole(&out.0)];
+            let groups = [width.div_ceil(LANES) as u32, step.tokens as u32, 1];
+            state.recorder.dispatch(&self.kernels.embed, &all, &push, groups);
+        }
+    }
+
+    fn rms_norm(&self, x: &Rows, rows: Range<usize>, weight: &Vector, eps: f32, out: &mut Rows) {
+        let push = [weight.len as u32, rows.start as u32, eps.to_bits()];
+        let bindings = [&x.0, &weight.buffer, &out.0].map(Binding::whole);
+        self.state().recorder.dispatch(&self.kernels.rms_norm, &bindings, &push, [rows.len() as u32, 1, 1]);
+    }
+
+    fn layer_norm(&self, x: &Rows, rows: Range<usize>, norm: Norm<'_, Vector>, out: &mut Rows) {
+        let Norm { weight, bias, eps } = norm;
+        let push = [weight.len as u32, rows.start as u32, u32::from(bias.is_some()), eps.to_bits()];
+        let bindings = [&x.0, &weight.buffer, &bias.unwrap_or(weight).buffer, &out.0].map(Binding::whole);
+        self.state().recorder.dispatch(&self.kernels.layer_norm, &bindings, &push, [rows.len() as u32, 1, 1]);
+    }
+
+    fn activate(&self, activation: Activation, x: &mut Rows, extent: Extent) {
+        let (kind, constants) = code_of(activation);
+        let [a, b, c, d] = constants.map(f32::to_bits);
+        let push = [extent.width as u32, kind, a, b, c, d];
+        let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
+        self.state().recorder.dispatch(&self.kernels.activate, &[Binding::whole(&x.0)], &push, groups);
+    }
+
+    fn linear(&self, x: &Rows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, Rows>) {
+        let (n, mut state) = (w.shape.out_features, self.state());
+        let state = &mut *state;
+        let to = |out, add| To { out, add, at: 0, width: n };
+        match out {
+            Out::Store(out) => self.product(state, &x.0, rows, w, bias, to(&out.0, false)),
+            Out::StoreAt { out, at, width } => {
+                self.product(state, &x.0, rows, w, bias, To { out: &out.0, add: false, at, width });
+            }
+            Out::Add(out) => self.product(state, &x.0, rows, w, bias, to(&out.0, true)),
+            Out::Gated(activation, out) => {
+                let gate_up = self.at_least(&mut state.scratch.between, rows * n * size_of::<f32>());
+                self.product(state, &x.0, rows, w, bias, to(&gate_up, false));
+                self.gated(state, activation, &gate_up, Extent { rows, width: n / 2 }, out);
+            }
+        }
+    }
+
+    fn rotate_and_store(&self, step: &Step, how: Rotation<'_, Vector>, qkv: &mut Rows, kv: &mut KvCache) {
+        let Rotation { layout, head_norms, rope, layer } = how;
+        let kv_heads = if layout.queries_only { 0 } else { layout.num_kv_heads };
+        let (norm, q, k, v, eps) = match head_norms {
+            HeadNorms::None => (0, None, None, None, 0.0),
+            HeadNorms::PerHead { q, k, v, eps } => (1, Some(q), Some(k), v, eps),
+            HeadNorms::AfterRotation { q, k, eps } => (2, Some(q), Some(k), None, eps),
+            HeadNorms::Centered { q, k, eps } => (3, Some(q), Some(k), None, eps),
+            HeadNorms::WholeWidth { q, k, eps } => (4, Some(q), Some(k), None, eps),
+        };
+        let factors = rope.and_then(|rope| rope.query_factors());
+        // A row's norm is over all its heads, so one workgroup has them all.
+        let heads = layout.num_heads + 2 * kv_heads;
+        let per_group = if norm == 4 { heads } else { 1 };
+        let (keys_at, width) = (layout.keys_at() as u32, layout.qkv_width() as u32);
+        let mut state = self.state();
+        if norm > 0 || rope.is_some() {
+            let push = [
+                layout.num_heads as u32,
+                kv_heads as u32,
+                layout.head_dim as u32,
+                keys_at,
+                width,
+                rope.map_or(0, |rope| rope.rotary_dim()) as u32,
+                norm,
+                u32::from(v.is_some()),
+                u32::from(factors.is_some()),
+                per_group as u32,
+                eps.to_bits(),
+            ];
+            let of = |vector: Option<&'_ Vector>| vector.map_or(&qkv.0, |vector| &vector.buffer).clone();
+            let vectors = [rope.map(|rope| rope.table()), factors, q, k, v].map(of);
+            let [angles, factors, q, k, v] = [0, 1, 2, 3, 4].map(|index| Binding::whole(&vectors[index]));
+            let all = [Binding::whole(&qkv.0), step.part(Part::Positions), angles, factors, q, k, v];
+            let groups = [step.rows as u32, heads.div_ceil(per_group) as u32, 1];
+            state.recorder.dispatch(&self.kernels.rotate, &all, &push, groups);
+        }
+        let [block_size, block_words, head_words] = Vulkan::of_cache(kv);
+        let push = [kv_heads as u32, layout.head_dim as u32, keys_at, width, block_size, block_words, head_words];
+        let all = [Binding::whole(&qkv.0), step.part(Part::Slots), Binding::whole(&kv.layers[layer])];
+        let kernel = if is_int8(kv) { &self.kernels.store_int8 } else { &self.kernels.store_bf16 };
+        state.recorder.dispatch(kernel, &all, &push, [step.rows as u32, kv_heads as u32, 1]);
+    }
+
+    fn attend(&self, step: &Step, how: AttentionLayer<'_, Vector>, qkv: &Rows, kv: &KvCache, out: &mut Rows) {
+        let AttentionLayer { layout, rule, sinks, layer } = how;
+        let [block_size, block_words, head_words] = Vulkan::of_cache(kv);
+        let push = [
+            layout.num_heads as u32,
+            layout.num_kv_heads as u32,
+            layout.head_dim as u32,
+            layout.qkv_width() as u32,
+            block_size,
+            block_words,
+            head_words,
+            rule.window.map_or(0, |window| u32::try_from(window).unwrap_or(u32::MAX / 2)),
+            u32::from(rule.chunked),
+            u32::from(rule.both_ways),
+            u32::from(sinks.is_some()),
+            rule.scale.to_bits(),
+            rule.softcap.unwrap_or(0.0).to_bits(),
+            rule.softcap.map_or(0.0, |cap| 2.0 / cap).to_bits(),
+        ];
+        let all = [
+            Binding::whole(&qkv.0),
+            step.part(Part::Seen),
+            step.part(Part::Tables),
+            Binding::whole(&kv.layers[layer]),
+            Binding::whole(sinks.map_or(&qkv.0, |sinks| &sinks.buffer)),
+            Binding::whole(&out.0),
+        ];
+        let kernel = if is_int8(kv) { &self.kernels.attend_int8 } else { &self.kernels.attend_bf16 };
+        self.state().recorder.dispatch(kernel, &all, &push, [step.rows as u32, layout.num_heads as u32, 1]);
+    }
+
+    fn store_latents(&self, _: &Step, _: Latents<'_, Vector>, _: &Rows, _: (&mut Rows, &mut Rows), _: &mut KvCache) {
+        refused("latents")
+    }
+
+    fn linear_by_head(
+        &self,
+        _: (&Rows, HeadColumns),
+        _: usize,
+        _: &[impl Borrow<Matrix> + Sync],
+        _: (&mut Rows, HeadColumns),
+    ) {
+        refused("products by head")
+    }
+
+    fn convolve(&self, _: &Step, _: Convolution<'_, Vector>, _: &mut Rows, (): &mut ()) {
+        refused("states")
+    }
+
+    fn convolve_gated(&self, _: &Step, _: GatedConvolution<'_, Vector>, _: &Rows, (): &mut (), _: &mut Rows) {
+        refused("states")
+    }
+
+    fn delta_rule(&self, _: &Step, _: DeltaRule<'_, Vector>, _: DeltaRows<'_, Rows>, (): &mut (), _: &mut Rows) {
+        refused("states")
+    }
+
+    fn mamba(&self, _: &Step, _: Mamba<'_, Vector>, _: (&mut Rows, &mut Rows), (): &mut (), _: &mut Rows) {
+        refused("states")
+    }
+
+    fn gate_heads(&self, layout: HeadLayout, qkv: &Rows, rows: usize, x: &mut Rows) {
+        let per_head = if layout.gates == 1 { layout.head_dim } else { 0 };
+        let (by_width, at) = (layout.qkv_width(), layout.q_width());
+        let how = Pointwise { y: Some(qkv), by_width, at, per_head, ..Pointwise::default() };
+        self.pointwise(6, x, Extent { rows, width: layout.q_width() }, how);
+    }
+
+    fn add_gated(&self, gates: &Rows, y: &Rows, x: &mut Rows, extent: Extent) {
+        self.pointwise(5, x, extent, Pointwise { y: Some(y), gates: Some(gates), ..Pointwise::default() });
+    }
+
+    fn scale(&self, by: f32, x: &mut Rows, extent: Extent) {
+        self.pointwise(0, x, extent, Pointwise { by, ..Pointwise::default() });
+    }
+
+    fn clamp(&self, limit: f32, x: &mut Rows, extent: Extent) {
+        self.pointwise(1, x, extent, Pointwise { by: limit, ..Pointwise::default() });
+    }
+
+    fn multiply(&self, x: &mut Rows, extent: Extent, (by, by_width, at): (&Rows, usize, usize)) {
+        self.pointwise(2, x, extent, Pointwise { y: Some(by), by_width, at, ..Pointwise::default() });
+    }
+
+    fn add_scaled(&self, y: &Rows, scale: f32, x: &mut Rows, extent: Extent) {
+        self.pointwise(3, x, extent, Pointwise { y: Some(y), by: scale, ..Pointwise::default() });
+    }
+
+    fn softcap(&self, cap: f32, x: &mut Rows, extent: Extent) {
+        self.pointwise(4, x, extent, Pointwise { by: cap, ..Pointwise::default() });
+    }
+
+    fn clear(&self, x: &mut Rows, extent: Extent) {
+        self.state().recorder.clear(&x.0, (extent.numbers() * size_of::<f32>()) as u64);
+    }
+
+    fn gather_wanted(&self, step: &Step, from: &Rows, width: usize, out: &mut Rows) {
+        let all = [step.part(Part::Wanted), Binding::whole(&from.0), Binding::whole(&out.0)];
+        let groups = [width.div_ceil(LANES) as u32, step.wanted as u32, 1];
+        self.state().recorder.dispatch(&self.kernels.gather, &all, &[width as u32], groups);
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        step: &Step,
+        x: &Rows,
+        groups: impl Iterator<Item = (&'a LowRank, Range<usize>)> + Clone + Sync,
+        out: &mut Rows,
+    ) {
+        let (mut state, kernel) = (self.state(), &self.kernels.low_rank);
+        for (LowRank { shape, parts: [a, b] }, listed) in groups {
+            let LowRankShape { in_features, rank, out_features } = *shape;
+            let (rank, first, rows) = (rank.next_multiple_of(16), listed.start as u32, listed.len());
+            let State { recorder, scratch, .. } = &mut *state;
+            let h = self.at_least(&mut scratch.between, rows * rank * size_of::<f32>());
+            for (part, from, to, push) in [
+                (a, &x.0, &h, [first, in_features as u32, rank as u32, 1]),
+                (b, &h, &out.0, [first, rank as u32, out_features as u32, 0]),
+            ] {
+                let all = [
+                    Binding::whole(from),
+                    step.part(Part::Listed),
+                    Binding::whole(&part.spans),
+                    Binding::whole(&part.pairs),
+                    Binding::whole(to),
+                ];
+                recorder.dispatch(kernel, &all, &push, [rows as u32, part.strips, 1]);
+            }
+        }
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &Rows, extent: Extent, out: &mut Rows) {
+        self.gated(&mut self.state(), activation, &gate_up.0, extent, out);
+    }
+
+    fn route(&self, _: &Rows, _: Option<&Vector>, _: usize, (): &mut ()) {
+        refused("experts")
+    }
+
+    fn num_routed(&self, (): &(), _: usize) -> usize {
+        refused("experts")
+    }
+
+    fn gather_routed(&self, (): &(), _: usize, _: &Rows, _: usize, _: &mut Rows) {
+        refused("experts")
+    }
+
+    fn scatter_routed(&self, (): &(), _: usize, _: &Rows, _: usize, _: &mut Rows) {
+        refused("experts")
+    }
+
+    fn find_best(&self, _: &Rows, width: usize, counts: &[u32], out: &mut Best) {
+        out.width = width;
+        out.counts.clear();
+        out.counts.extend_from_slice(counts);
+    }
+
+    fn submit(&self) -> Result<(), DeviceError> {
+        self.state().recorder.submit()
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.state().recorder.wait()
+    }
+
+    fn read(&self, from: &Rows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        let mut bytes = vec![0; size_of_val(out)];
+        let at = rows.start * width * size_of::<f32>();
+        self.state().recorder.download(&from.0, at as u64, &mut bytes)?;
+        let numbers = bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number));
+        out.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
+        Ok(())
+    }
+
+    fn read_best(&self, from: &Best, logits: &Rows, row: usize, out: &mut Vec<Candidate>) -> Result<(), DeviceError> {
+        let mut all = vec![0.0; from.width];
+        self.read(logits, row..row + 1, from.width, &mut all)?;
+        find_best(&all, from.counts[row] as usize, out);
+        Ok(())
+    }
+
+    fn write(&self, from: &[f32], out: &mut Rows) -> Result<(), DeviceError> {
+        let bytes: Vec<u8> = from.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let mut state = self.state();
+        // What was queued may still use them.
+        state.recorder.wait()?;
+        if state.recorder.upload(&out.0, 0, &bytes).is_err() {
+            state.recorder.check()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,394 @@
+//! Weights, adapters and the KV cache in the device's memory.
+//!
+//! A matrix is packed by the host as for a CPU, and its image uploaded as it is: a line of 16 columns is what 16 lanes read
+//! together. So an image on disk serves both.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kernels::limits::MeasureError;
+use kernels::{
+    AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits, Extra,
+    HostBuffer, Image, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
+    PackedMatrix, RowSource, StateShape, WeightClass,
+};
+
+use crate::driver::{Buffer, Driver, Place, VulkanError};
+use crate::pipelines::Kernels;
+use crate::probe;
+use crate::recorder::{Binding, Recorder, Submitted};
+
+/// How to open a device. No field changes the bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VulkanOptions {
+    /// Which one, of [`list`](crate::list).
+    pub index: usize,
+    /// Emulates fused multiply-adds even where the device has them: for tests.
+    pub emulate_fma: bool,
+    /// Takes the device's memory as out of the host's reach: for tests on devices whose memory is the host's.
+    pub stage: bool,
+    /// Bytes that a kernel may see of a buffer, where that is less than the device allows: for tests.
+    pub binding_bytes: Option<u64>,
+}
+
+/// A GPU. Its operations are queued in the order of the calls.
+pub struct Vulkan {
+    pub(crate) kernels: Kernels,
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) place: Place,
+    /// Bytes that a kernel may see of a buffer.
+    pub(crate) binding_bytes: u64,
+    /// Packs, and shares out the host's work.
+    host: Cpu,
+    state: Mutex<State>,
+}
+
+/// What changes with operations.
+pub(crate) struct State {
+    pub(crate) recorder: Recorder,
+    /// Rows between the two halves of an operation.
+    pub(crate) scratch: Scratch,
+    /// Arrays of steps that are done.
+    pub(crate) steps: Vec<Arc<Buffer>>,
+}
+
+/// Buffers that grow to the largest operation.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Activations as products read them: bf16, or three planes of digits.
+    pub(crate) converted: Option<Arc<Buffer>>,
+    /// Scale of each row, and the planes that it has.
+    pub(crate) scales: Option<Arc<Buffer>>,
+    pub(crate) planes: Option<Arc<Buffer>>,
+    /// Gates and their rows, or what the first matrix of an adapter gave.
+    pub(crate) between: Option<Arc<Buffer>>,
+}
+
+impl Vulkan {
+    /// Opens a device and probes its arithmetic. `host` packs weights; its accumulation order is that of this device.
+    pub fn open(host: Cpu, options: VulkanOptions) -> Result<Vulkan, VulkanError> {
+        let driver = Arc::new(Driver::open(options.index)?);
+        let place = if options.stage { Place::Apart } else { Place::Device };
+        let mut recorder = Recorder::new(driver.clone());
+        let order = host.arithmetic();
+        let mut kernels = Kernels::new(&driver, order, true)?;
+        if options.emulate_fma || !probe::fuses(&driver, &mut recorder, &kernels, place)? {
+            recorder.wait()?;
+            kernels = Kernels::new(&driver, order, false)?;
+        }
+        probe::check(&driver, &mut recorder, &kernels, place)?;
+        let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.bounds.binding_bytes);
+        let state = Mutex::new(State { recorder, scratch: Scratch::default(), steps: Vec::new() });
+        Ok(Vulkan { kernels, driver, place, binding_bytes, host, state })
+    }
+
+    /// Accumulation order of 16-bit products.
+    pub fn arithmetic(&self) -> AccumulationOrder {
+        self.host.arithmetic()
+    }
+
+    /// Operations that were queued and submissions of them, since the start.
+    pub fn counts(&self) -> (u64, u64) {
+        self.state().recorder.counts()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory of the device with these bytes. A lost device has none.
+    fn upload(&self, parts: &[&[u8]]) -> Result<(Arc<Buffer>, Vec<u64>), OutOfMemory> {
+        let (mut bytes, mut starts) = (0, Vec::with_capacity(parts.len()));
+        for part in parts {
+            starts.push(bytes);
+            bytes += (part.len() as u64).next_multiple_of(self.driver.bounds.alignment);
+        }
+        let buffer = Arc::new(Buffer::new(&self.driver, bytes, self.place)?);
+        let mut state = self.state();
+        for (part, &at) in parts.iter().zip(&starts) {
+            state.recorder.upload(&buffer, at, part).map_err(|_| OutOfMemory { bytes: bytes as usize })?;
+        }
+        Ok((buffer, starts))
+    }
+
+    /// So many zeros.
+    pub(crate) fn zeroed(&self, bytes: usize) -> Result<Arc<Buffer>, OutOfMemory> {
+        let buffer = Arc::new(Buffer::new(&self.driver, bytes as u64, self.place)?);
+        self.state().recorder.clear(&buffer, buffer.bytes);
+        Ok(buffer)
+    }
+
+    pub(crate) fn vector_of(&self, numbers: &[f32]) -> Result<Arc<Buffer>, OutOfMemory> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        Ok(self.upload(&[&bytes])?.0)
+    }
+
+    fn matrix(&self, packed: &PackedMatrix) -> Result<Matrix, OutOfMemory> {
+        let image = packed.image().expect("groups of a file are refused before");
+        let (shape, class) = (packed.shape(), packed.class());
+        let pieces = image.pieces();
+        let (pairs, behind) = pieces.split_at(shape.out_features.div_ceil(PAIR));
+        // A pair is some bytes of tiles: all are one stream.
+        let tiles = pairs.concat();
+        let mut parts = vec![&tiles[..]];
+        parts.extend_from_slice(behind);
+        let (buffer, starts) = self.upload(&parts)?;
+        let scales = behind.first().copied().unwrap_or_default();
+        let padded = shape.out_features.next_multiple_of(PAIR) * size_of::<f32>();
+        let shifted = scales.get(padded..).is_some_and(|exponents| exponents.iter().any(|&exponent| exponent != 0));
+        Ok(Matrix {
+            shape,
+            class,
+            bytes: packed.bytes(),
+            pair_bytes: (tiles.len() / pairs.len()) as u64,
+            pairs: pairs.len(),
+            scales: starts.get(1).map(|&at| at..at + scales.len() as u64),
+            levels: starts.get(2).copied(),
+            exponents: shifted.then_some(padded as u32),
+            buffer,
+        })
+    }
+}
+
+/// Columns of a pair of strips.
+const PAIR: usize = 32;
+
+/// A packed matrix in the device's memory: tiles, scales with exponents, levels.
+pub struct Matrix {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) shape: MatrixShape,
+    pub(crate) class: WeightClass,
+    bytes: usize,
+    pub(crate) pair_bytes: u64,
+    pub(crate) pairs: usize,
+    scales: Option<Range<u64>>,
+    levels: Option<u64>,
+    /// Byte of the scales where the exponents of the inputs begin, if they are shifted.
+    pub(crate) exponents: Option<u32>,
+}
+
+impl Matrix {
+    /// Some pairs of strips, in as few parts as kernels may see at once: the first pair, their number, and their tiles.
+    pub(crate) fn windows(&self, vulkan: &Vulkan) -> impl Iterator<Item = (usize, usize, Binding<'_>)> {
+        let alignment = vulkan.driver.bounds.alignment;
+        // Windows begin where a binding may.
+        let unit = alignment / gcd(alignment, self.pair_bytes);
+        let most = (vulkan.binding_bytes / self.pair_bytes / unit * unit).max(unit) as usize;
+        (0..self.pairs).step_by(most).map(move |first| {
+            let count = most.min(self.pairs - first);
+            let (at, bytes) = (first as u64 * self.pair_bytes, count as u64 * self.pair_bytes);
+            (first, count, Binding { buffer: &self.buffer, at, bytes })
+        })
+    }
+
+    /// Scales of the outputs, and exponents behind them; of bf16 anything.
+    pub(crate) fn scales(&self) -> Binding<'_> {
+        let range = self.scales.clone().unwrap_or(0..4);
+        Binding { buffer: &self.buffer, at: range.start, bytes: range.end - range.start }
+    }
+
+    /// Sixteen levels; of other classes anything.
+    pub(crate) fn levels(&self) -> Binding<'_> {
+        Binding { buffer: &self.buffer, at: self.levels.unwrap_or(0), bytes: 16 }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The matrices of an adapter in the device's memory.
+pub struct LowRank {
+    pub(crate) shape: LowRankShape,
+    /// Of each: its strips, and its lines.
+    pub(crate) parts: [LowRankPart; 2],
+}
+
+/// One of them.
+pub(crate) struct LowRankPart {
+    pub(crate) spans: Arc<Buffer>,
+    pub(crate) pairs: Arc<Buffer>,
+    pub(crate) strips: u32,
+}
+
+/// Keys and values: a buffer for each layer.
+pub struct KvCache {
+    pub(crate) shape: KvShape,
+    pub(crate) layers: Vec<Arc<Buffer>>,
+}
+
+impl KvCache {
+    /// Bytes of a block of one layer.
+    pub(crate) fn layer_block_bytes(&self) -> u64 {
+        (self.shape.block_bytes() / self.shape.layers.max(1)) as u64
+    }
+}
+
+/// Memory of the host that the device reaches.
+pub struct HostMemory {
+    buffer: Arc<Buffer>,
+    len: usize,
+    driver: Arc<Driver>,
+    submitted: Arc<Submitted>,
+    /// Value of the timeline when what was saved here last is done.
+    saved: u64,
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of the host", self.len)
+    }
+}
+
+impl HostBuffer for HostMemory {
+    fn bytes(&self) -> Result<&[u8], DeviceError> {
+        self.driver.wait(self.saved.min(self.submitted.value()))?;
+        // SAFETY: what was submitted is done; who saves once more has this alone.
+        let bytes = unsafe { self.buffer.bytes() }.expect("memory of the host is mapped");
+        Ok(&bytes[..self.len])
+    }
+}
+
+impl Device for Vulkan {
+    type Matrix = Matrix;
+    type LowRank = LowRank;
+    type KvCache = KvCache;
+    /// There are none.
+    type States = ();
+    type HostBuffer = HostMemory;
+
+    fn describe(&self) -> String {
+        format!("{}, {} order of bf16", self.driver.listed, self.arithmetic().name())
+    }
+
+    fn info(&self) -> DeviceInfo {
+        let kernels = format!("vulkan {}", self.driver.listed.name);
+        DeviceInfo { kind: "GPU", kernels, threads: self.host.threads(), nodes: 1 }
+    }
+
+    fn has(&self, _: Extra) -> bool {
+        false
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
+        self.measure(seconds)
+    }
+
+    fn set_compute_thread(&self) {
+        self.host.set_compute_thread();
+    }
+
+    fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.host.share_out(count, work);
+    }
+
+    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Matrix, OutOfMemory> {
+        self.matrix(&self.host.pack(shape, class, rows)?)
+    }
+
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Matrix, OutOfMemory> {
+        self.matrix(&self.host.pack_int8(shape, rows)?)
+    }
+
+    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Matrix, OutOfMemory> {
+        self.matrix(&self.host.pack_int4(shape, rows)?)
+    }
+
+    fn pack_blocks(&self, _: MatrixShape, _: BlockFormat, _: &BlockSource<'_>) -> Result<Matrix, OutOfMemory> {
+        unreachable!("groups of a file are refused when a model is loaded")
+    }
+
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<LowRank, OutOfMemory> {
+        let packed = kernels::LowRank::pack(shape, source)?;
+        let part = |(spans, pairs): (Vec<[u32; 4]>, &[u32])| {
+            let bytes = |numbers: &mut dyn Iterator<Item = u32>| numbers.flat_map(u32::to_ne_bytes).collect::<Vec<u8>>();
+            Ok(LowRankPart {
+                strips: spans.len() as u32,
+                spans: self.upload(&[&bytes(&mut spans.into_iter().flatten())])?.0,
+                pairs: self.upload(&[&bytes(&mut pairs.iter().copied())])?.0,
+            })
+        };
+        let [a, b] = packed.strips();
+        Ok(LowRank { shape, parts: [part(a)?, part(b)?] })
+    }
+
+    /// One on disk serves a CPU and a GPU: this device reads them, and a CPU writes them.
+    fn image(&self, _: &Matrix) -> Option<Image> {
+        None
+    }
+
+    fn restore(&self, shape: MatrixShape, class: WeightClass, source: &ByteSource<'_>) -> Option<Matrix> {
+        self.matrix(&self.host.restore(shape, class, source)?).ok()
+    }
+
+    fn shape(&self, matrix: &Matrix) -> MatrixShape {
+        matrix.shape
+    }
+
+    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
+        matrix.bytes
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, OutOfMemory> {
+        assert!(shape.latent.is_none(), "latent attention is refused when a model is loaded");
+        let layer = shape.bytes() / shape.layers.max(1);
+        if layer as u64 > self.driver.bounds.binding_bytes {
+            return Err(OutOfMemory { bytes: shape.bytes() });
+        }
+        Ok(KvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? })
+    }
+
+    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
+        let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
+        for &(src, dst) in copies {
+            for layer in &kv.layers {
+                state.recorder.copy(layer, layer, &[(u64::from(src) * bytes, u64::from(dst) * bytes, bytes)]);
+            }
+        }
+    }
+
+    fn block_bytes(&self, kv: &KvCache) -> usize {
+        kv.shape.block_bytes()
+    }
+
+    /// Panics where the host has no such memory: as an allocation of its own does.
+    fn host_buffer(&self, bytes: Vec<u8>) -> HostMemory {
+        let buffer = Buffer::new(&self.driver, bytes.len() as u64, Place::Host).expect("memory of the host");
+        // SAFETY: it is new.
+        unsafe { buffer.write(0, &bytes) };
+        let submitted = self.state().recorder.submitted();
+        HostMemory { buffer: Arc::new(buffer), len: bytes.len(), driver: self.driver.clone(), submitted, saved: 0 }
+    }
+
+    fn save_block(&self, kv: &KvCache, block: u32, to: &mut HostMemory, at: usize) {
+        let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
+        for (index, layer) in kv.layers.iter().enumerate() {
+            let place = at as u64 + index as u64 * bytes;
+            state.recorder.copy(layer, &to.buffer, &[(u64::from(block) * bytes, place, bytes)]);
+        }
+        to.saved = state.recorder.next_value();
+    }
+
+    fn load_block(&self, from: &HostMemory, at: usize, kv: &mut KvCache, block: u32) {
+        let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
+        for (index, layer) in kv.layers.iter().enumerate() {
+            let place = at as u64 + index as u64 * bytes;
+            state.recorder.copy(&from.buffer, layer, &[(place, u64::from(block) * bytes, bytes)]);
+        }
+    }
+
+    fn states(&self, shape: StateShape) -> Result<(), OutOfMemory> {
+        assert_eq!(shape.slots * shape.slot_bytes(), 0, "states are refused when a model is loaded");
+        Ok(())
+    }
+
+    fn save_state(&self, _: &(), _: u32, _: &mut HostMemory) {}
+
+    fn load_state(&self, _: &HostMemory, _: &mut (), _: u32) {}
+}
+
+/// Element type of a cache, as kernels distinguish it.
+pub(crate) fn is_int8(kv: &KvCache) -> bool {
+    kv.shape.dtype == KvDtype::Int8
+}

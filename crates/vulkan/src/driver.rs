@@ -1,0 +1,443 @@
+//! The driver's side: which devices there are, one of them opened, its memory, and waiting for it.
+
+use ash::vk;
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernels::{DeviceError, OutOfMemory};
+
+/// Longest time to wait for what was submitted. A pass takes seconds at most.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Buffers that a kernel may have.
+pub(crate) const MAX_BUFFERS: usize = 8;
+/// Bytes of push constants that every device has.
+pub(crate) const PUSH_BYTES: usize = 128;
+/// Lanes of the largest workgroup of a kernel, and bytes that it shares.
+const LARGEST_GROUP: u32 = 256;
+const SHARED_BYTES: u32 = 16 << 10;
+
+/// Why no device can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum VulkanError {
+    /// There is no loader.
+    #[error(
+        "no GPU can be used: the Vulkan loader is missing (libvulkan.so.1: Debian's package libvulkan1, with a driver \
+         such as mesa-vulkan-drivers or NVIDIA's): {0}"
+    )]
+    NoLoader(String),
+    /// The loader knows no device of this number.
+    #[error("there is no GPU {index}: Vulkan knows {}", if .names.is_empty() { "none".to_owned() } else { .names.join(", ") })]
+    NoDevice {
+        /// What was asked for.
+        index: usize,
+        /// Those that there are.
+        names: Vec<String>,
+    },
+    /// It lacks what the kernels need.
+    #[error("{device} cannot be used: it lacks {what}")]
+    Lacks {
+        /// Which device.
+        device: String,
+        /// What is missing.
+        what: String,
+    },
+    /// Its arithmetic is not IEEE 754's.
+    #[error("{device} cannot be used: {operation} gives {found:#010x} where {expected:#010x} is right")]
+    Arithmetic {
+        /// Which device.
+        device: String,
+        /// What was computed, with its operands.
+        operation: String,
+        /// Bits of the result.
+        found: u32,
+        /// Bits that it has to have.
+        expected: u32,
+    },
+    /// A call of the driver failed.
+    #[error("{call} failed: {error}")]
+    Call {
+        /// Which one.
+        call: &'static str,
+        /// What the driver says.
+        error: vk::Result,
+    },
+    /// Its memory is too small for what every model needs.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// It was lost at once.
+    #[error(transparent)]
+    Lost(#[from] DeviceError),
+}
+
+/// An error with the name of the call.
+pub(crate) fn failed(call: &'static str) -> impl Fn(vk::Result) -> VulkanError {
+    move |error| VulkanError::Call { call, error }
+}
+
+/// A device as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// As its driver calls it.
+    pub name: String,
+    /// `discrete`, `integrated`, `virtual`, `software` or `other`.
+    pub kind: &'static str,
+    /// The driver and its version.
+    pub driver: String,
+    /// Bytes of its largest memory that is its own, or of the host's where it has none.
+    pub memory_bytes: u64,
+}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Listed { name, kind, driver, memory_bytes } = self;
+        write!(f, "{name} ({kind}, {driver}, {:.1} GiB)", *memory_bytes as f64 / (1u64 << 30) as f64)
+    }
+}
+
+/// The loader and its instance.
+struct Instance {
+    /// Keeps the library loaded.
+    _entry: ash::Entry,
+    instance: ash::Instance,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made of the instance holds this, and is gone.
+        unsafe { self.instance.destroy_instance(None) };
+    }
+}
+
+impl Instance {
+    fn new() -> Result<Instance, VulkanError> {
+        // SAFETY: the loader is a library that may be loaded and unloaded; it is trusted to be one.
+        let entry = unsafe { ash::Entry::load() }.map_err(|error| VulkanError::NoLoader(error.to_string()))?;
+        let application = vk::ApplicationInfo::default().application_name(c"twostroke").api_version(vk::API_VERSION_1_3);
+        let info = vk::InstanceCreateInfo::default().application_info(&application);
+        // SAFETY: the structures live until the call returns.
+        let instance = unsafe { entry.create_instance(&info, None) }.map_err(failed("vkCreateInstance"))?;
+        Ok(Instance { _entry: entry, instance })
+    }
+
+    /// In the loader's order, but devices of the system before software, so that 0 is what most people mean.
+    fn devices(&self) -> Result<Vec<(vk::PhysicalDevice, Listed)>, VulkanError> {
+        // SAFETY: the instance is alive.
+        let all = unsafe { self.instance.enumerate_physical_devices() };
+        let all = all.map_err(failed("vkEnumeratePhysicalDevices"))?;
+        let mut all: Vec<_> = all.into_iter().map(|device| (device, self.listed(device))).collect();
+        let order = ["discrete", "integrated", "virtual", "other", "software"];
+        all.sort_by_key(|(_, listed)| order.iter().position(|kind| *kind == listed.kind));
+        Ok(all)
+    }
+
+    fn listed(&self, device: vk::PhysicalDevice) -> Listed {
+        let mut of_driver = vk::PhysicalDeviceDriverProperties::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut of_driver);
+        // SAFETY: (here and below) the device is one of this instance, and the structures live until the calls return.
+        let memory = unsafe {
+            self.instance.get_physical_device_properties2(device, &mut properties);
+            self.instance.get_physical_device_memory_properties(device)
+        };
+        let properties = properties.properties;
+        let kind = match properties.device_type {
+            vk::PhysicalDeviceType::DISCRETE_GPU => "discrete",
+            vk::PhysicalDeviceType::INTEGRATED_GPU => "integrated",
+            vk::PhysicalDeviceType::VIRTUAL_GPU => "virtual",
+            vk::PhysicalDeviceType::CPU => "software",
+            _ => "other",
+        };
+        let text = |text: Result<&CStr, std::ffi::FromBytesUntilNulError>| {
+            text.map_or_else(|_| "?".to_owned(), |text| text.to_string_lossy().into_owned())
+        };
+        let heaps = &memory.memory_heaps[..memory.memory_heap_count as usize];
+        let own = heaps.iter().filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+        let (name, info) = (text(of_driver.driver_name_as_c_str()), text(of_driver.driver_info_as_c_str()));
+        Listed {
+            name: text(properties.device_name_as_c_str()),
+            kind,
+            driver: format!("{name} {info}").trim_end().to_owned(),
+            memory_bytes: own.map(|heap| heap.size).max().unwrap_or(0),
+        }
+    }
+}
+
+/// The devices that `--device gpu:N` counts, from 0.
+pub fn list() -> Result<Vec<Listed>, VulkanError> {
+    Ok(Instance::new()?.devices()?.into_iter().map(|(_, listed)| listed).collect())
+}
+
+/// Sizes that a device may limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceBounds {
+    /// Of one binding of a kernel.
+    pub(crate) binding_bytes: u64,
+    /// What the offset of a binding is a multiple of.
+    pub(crate) alignment: u64,
+}
+
+/// An open device.
+pub(crate) struct Driver {
+    pub(crate) device: ash::Device,
+    pub(crate) queue: vk::Queue,
+    pub(crate) family: u32,
+    pub(crate) listed: Listed,
+    pub(crate) bounds: DeviceBounds,
+    /// Counts what is done.
+    timeline: vk::Semaphore,
+    memory: vk::PhysicalDeviceMemoryProperties,
+    _instance: Instance,
+}
+
+impl Driver {
+    /// Opens the device of this number in [`list`].
+    pub(crate) fn open(index: usize) -> Result<Driver, VulkanError> {
+        let instance = Instance::new()?;
+        let devices = instance.devices()?;
+        let Some((physical, listed)) = devices.get(index).cloned() else {
+            let names = devices.into_iter().map(|(_, listed)| listed.to_string()).collect();
+            return Err(VulkanError::NoDevice { index, names });
+        };
+        let lacks = |what: &str| VulkanError::Lacks { device: listed.to_string(), what: what.to_owned() };
+        // SAFETY: (to the end) all handles are of this instance and alive, structures live until the calls return.
+        let properties = unsafe { instance.instance.get_physical_device_properties(physical) };
+        if properties.api_version < vk::API_VERSION_1_3 {
+            return Err(lacks("Vulkan 1.3"));
+        }
+        let (mut of_12, mut of_13) =
+            (vk::PhysicalDeviceVulkan12Features::default(), vk::PhysicalDeviceVulkan13Features::default());
+        let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut of_12).push_next(&mut of_13);
+        // SAFETY: as above.
+        unsafe { instance.instance.get_physical_device_features2(physical, &mut features) };
+        let limits = properties.limits;
+        for (is_there, what) in [
+            (of_12.timeline_semaphore == vk::TRUE, "timeline semaphores"),
+            (of_13.shader_integer_dot_product == vk::TRUE, "products of four bytes"),
+            (limits.max_compute_work_group_invocations >= LARGEST_GROUP, "workgroups of 256"),
+            (limits.max_compute_shared_memory_size >= SHARED_BYTES, "16 KiB that a workgroup shares"),
+            (limits.max_per_stage_descriptor_storage_buffers >= MAX_BUFFERS as u32, "eight buffers in a kernel"),
+            (limits.max_push_constants_size >= PUSH_BYTES as u32, "128 bytes of push constants"),
+        ] {
+            if !is_there {
+                return Err(lacks(what));
+            }
+        }
+        // SAFETY: as above.
+        let families = unsafe { instance.instance.get_physical_device_queue_family_properties(physical) };
+        let computes = |family: &vk::QueueFamilyProperties| family.queue_flags.contains(vk::QueueFlags::COMPUTE);
+        let family = families.iter().position(computes).ok_or_else(|| lacks("a queue that computes"))? as u32;
+        let priorities = [1.0];
+        let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
+        let mut of_12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true);
+        let mut of_13 = vk::PhysicalDeviceVulkan13Features::default().shader_integer_dot_product(true);
+        let info =
+            vk::DeviceCreateInfo::default().queue_create_infos(&queues).push_next(&mut of_12).push_next(&mut of_13);
+        // SAFETY: as above.
+        let device = unsafe { instance.instance.create_device(physical, &info, None) };
+        let device = device.map_err(failed("vkCreateDevice"))?;
+        let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: as above.
+        let timeline = match unsafe { device.create_semaphore(&info, None) } {
+            Ok(timeline) => timeline,
+            Err(error) => {
+                // SAFETY: nothing was made of the device.
+                unsafe { device.destroy_device(None) };
+                return Err(failed("vkCreateSemaphore")(error));
+            }
+        };
+        // SAFETY: as above.
+        let (queue, memory) = unsafe {
+            (device.get_device_queue(family, 0), instance.instance.get_physical_device_memory_properties(physical))
+        };
+        let bounds = DeviceBounds {
+            binding_bytes: limits.max_storage_buffer_range.into(),
+            alignment: limits.min_storage_buffer_offset_alignment.max(4),
+        };
+        Ok(Driver { device, queue, family, listed, bounds, timeline, memory, _instance: instance })
+    }
+
+    /// What a failed call means to whoever computes with the device: it is gone, for whatever reason.
+    pub(crate) fn lost(&self, call: &str, error: vk::Result) -> DeviceError {
+        DeviceError::Lost { device: self.listed.to_string(), what: format!("{call}: {error}") }
+    }
+
+    /// Gives a recorded command buffer to the queue; the timeline has this value when it is done. The caller is the only
+    /// one that uses the queue.
+    pub(crate) fn submit(&self, commands: vk::CommandBuffer, value: u64) -> Result<(), DeviceError> {
+        let (commands, values, semaphores) = ([commands], [value], [self.timeline]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let info = vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .signal_semaphores(&semaphores)
+            .push_next(&mut timeline);
+        // SAFETY: the command buffer is recorded and not in use, values of the timeline rise, and the caller has the queue.
+        let submitted = unsafe { self.device.queue_submit(self.queue, &[info], vk::Fence::null()) };
+        submitted.map_err(|error| self.lost("vkQueueSubmit", error))
+    }
+
+    /// Sleeps until what has this value is done.
+    pub(crate) fn wait(&self, value: u64) -> Result<(), DeviceError> {
+        let (semaphores, values) = ([self.timeline], [value]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: the semaphore is alive.
+        match unsafe { self.device.wait_semaphores(&info, PATIENCE.as_nanos() as u64) } {
+            Ok(()) => Ok(()),
+            Err(vk::Result::TIMEOUT) => {
+                Err(DeviceError::Stuck { device: self.listed.to_string(), waited: PATIENCE })
+            }
+            Err(error) => Err(self.lost("vkWaitSemaphores", error)),
+        }
+    }
+
+    /// The value up to which all is done.
+    pub(crate) fn done(&self) -> Result<u64, DeviceError> {
+        // SAFETY: the semaphore is alive.
+        let value = unsafe { self.device.get_semaphore_counter_value(self.timeline) };
+        value.map_err(|error| self.lost("vkGetSemaphoreCounterValue", error))
+    }
+
+    /// The type of memory for a buffer, of those that it may have.
+    fn memory_type(&self, allowed: u32, place: Place) -> Option<u32> {
+        use vk::MemoryPropertyFlags as Flags;
+        let mapped = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
+        // The first that has all is taken.
+        let wanted: &[Flags] = match place {
+            // Memory of the device that the host may write needs no staging.
+            Place::Device => &[Flags::DEVICE_LOCAL | mapped, Flags::DEVICE_LOCAL, Flags::empty()],
+            Place::Apart => &[Flags::DEVICE_LOCAL, Flags::empty()],
+            Place::Host => &[mapped | Flags::HOST_CACHED, mapped],
+        };
+        let types = &self.memory.memory_types[..self.memory.memory_type_count as usize];
+        let heap_of = |kind: &vk::MemoryType| &self.memory.memory_heaps[kind.heap_index as usize];
+        let largest = self.memory.memory_heaps.iter().map(|heap| heap.size).max().unwrap_or(0);
+        wanted.iter().find_map(|flags| {
+            let fits = |(index, kind): &(usize, &vk::MemoryType)| {
+                // A window of 256 MiB into the device's memory is not where weights go.
+                let is_window = place == Place::Device
+                    && flags.contains(mapped)
+                    && heap_of(kind).size < 1 << 30
+                    && largest > heap_of(kind).size;
+                allowed >> index & 1 == 1 && kind.property_flags.contains(*flags) && !is_window
+            };
+            types.iter().enumerate().find(fits).map(|(index, _)| index as u32)
+        })
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // SAFETY: all that was made of the device holds this, and is gone; it is idle then, or lost.
+        unsafe {
+            // A lost device says so here, and is destroyed all the same.
+            let _ = self.device.device_wait_idle();
+            self.device.destroy_semaphore(self.timeline, None);
+            self.device.destroy_device(None);
+        }
+    }
+}
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the device's memory; mapped where the host reaches that at no cost.
+    Device,
+    /// In the device's memory, as if the host did not reach it: for tests of staging.
+    Apart,
+    /// In the host's memory, which the device reaches.
+    Host,
+}
+
+/// Some memory.
+pub(crate) struct Buffer {
+    pub(crate) handle: vk::Buffer,
+    memory: vk::DeviceMemory,
+    pub(crate) bytes: u64,
+    mapped: Option<NonNull<u8>>,
+    driver: Arc<Driver>,
+}
+
+// SAFETY: the handles may be used by any thread. The mapped bytes are read and written through methods whose callers say
+// that no operation of the device is under way on them.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {}", self.bytes, self.driver.listed.name)
+    }
+}
+
+impl Buffer {
+    /// At least a word long. Its content is undefined.
+    pub(crate) fn new(driver: &Arc<Driver>, bytes: u64, place: Place) -> Result<Buffer, OutOfMemory> {
+        let short = OutOfMemory { bytes: bytes as usize };
+        let bytes = bytes.max(4).next_multiple_of(4);
+        let usage =
+            vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::TRANSFER_SRC | vk::BufferUsageFlags::TRANSFER_DST;
+        let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
+        let device = &driver.device;
+        // SAFETY: (to the end) the device is alive, structures live until the calls return, and what was made is destroyed
+        // once, here or in `drop`.
+        let handle = unsafe { device.create_buffer(&info, None) }.map_err(|_| short)?;
+        let free_handle = |_| {
+            // SAFETY: as above.
+            unsafe { device.destroy_buffer(handle, None) };
+            short
+        };
+        // SAFETY: as above.
+        let needed = unsafe { device.get_buffer_memory_requirements(handle) };
+        let kind = driver.memory_type(needed.memory_type_bits, place).ok_or(()).map_err(free_handle)?;
+        let info = vk::MemoryAllocateInfo::default().allocation_size(needed.size).memory_type_index(kind);
+        // SAFETY: as above.
+        let memory = unsafe { device.allocate_memory(&info, None) }.map_err(|_| free_handle(()))?;
+        let mut buffer = Buffer { handle, memory, bytes, mapped: None, driver: driver.clone() };
+        // SAFETY: as above; neither is bound yet.
+        unsafe { device.bind_buffer_memory(handle, memory, 0) }.map_err(|_| short)?;
+        let flags = driver.memory.memory_types[kind as usize].property_flags;
+        if place != Place::Apart && flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE) {
+            // SAFETY: as above; the memory is not mapped yet.
+            let start = unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+            buffer.mapped = NonNull::new(start.map_err(|_| short)?.cast());
+        }
+        Ok(buffer)
+    }
+
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    /// Its bytes, where the host reaches them.
+    ///
+    /// # Safety
+    /// No operation that writes them is under way.
+    pub(crate) unsafe fn bytes(&self) -> Option<&[u8]> {
+        // SAFETY: so many bytes are mapped as long as this lives, and by the caller's word nothing writes them.
+        self.mapped.map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes as usize) })
+    }
+
+    /// Writes some of them. False: the host does not reach them.
+    ///
+    /// # Safety
+    /// No operation on these bytes is under way, and no other thread reads or writes them.
+    pub(crate) unsafe fn write(&self, at: usize, from: &[u8]) -> bool {
+        assert!(at + from.len() <= self.bytes as usize, "{} bytes at {at} of {}", from.len(), self.bytes);
+        let Some(start) = self.mapped else { return false };
+        // SAFETY: in range as checked, mapped as long as this lives, and alone by the caller's word.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start.as_ptr().add(at), from.len()) };
+        true
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: what is under way holds the buffer, so nothing is; freeing unmaps.
+        unsafe {
+            self.driver.device.destroy_buffer(self.handle, None);
+            self.driver.device.free_memory(self.memory, None);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The operations of a transformer on a GPU, through Vulkan, with the bits of [`kernels::Reference`].
+//!
+//! ```text
+//! driver      the loader, a device, its memory            (list, open)
+//! recorder    operations in order: one queue, one timeline
+//! pipelines   the kernels: spirv/*.spv, compiled from shaders/*.comp by compile.sh
+//! probe       whether the device computes as it has to; it is refused where not
+//! device      weights, adapters, cache                     impl kernels::Device
+//! backend     the operations                               impl kernels::Backend
+//! ```
+//!
+//! # Whose bits
+//!
+//! Kernels trust only what every device has to round correctly: `+ - *` of f32, kept apart by `NoContraction`, comparisons,
+//! and 32-bit integers. A fused multiply-add is the device's where the probe saw it round once, and else is made of
+//! correctly rounded operations (Boldo & Melquiond, 2008). Quotients and roots begin with the driver's estimate and are
+//! made exact in integers; `exp` is the polynomial of the CPU. No order of workgroups and no size of a subgroup matters.
+//! Denormals may be flushed: none occurs (see [`kernels::accumulation_order`]).
+
+mod backend;
+mod device;
+mod driver;
+mod pipelines;
+mod probe;
+mod recorder;
+
+pub use backend::{Best, Rows, Step, Vector};
+pub use device::{HostMemory, KvCache, LowRank, Matrix, Vulkan, VulkanOptions};
+pub use driver::{Listed, VulkanError, list};

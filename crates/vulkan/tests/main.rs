@@ -1,0 +1,4 @@
+//! A GPU gives the bits of the definition, on every device that there is. Where there is none, that is a failure: software
+//! devices can be installed anywhere (Debian: mesa-vulkan-drivers).
+
+mod passes;
