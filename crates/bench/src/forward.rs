@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::limits::Limits;
-use kernels::{AccumulationOrder, Cpu, DeviceInfo, Isa, KvDtype, Reference};
+use kernels::{AccumulationOrder, Cpu, CpuOptions, DeviceInfo, Isa, KvDtype, Reference};
 use model::{AdapterRoom, Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use roofline::{Demands, PassWork};
 
@@ -129,7 +129,16 @@ impl LoadedModel {
         };
         let mut progress = |p: model::Progress| (setup.progress)(BenchProgress::Loading(p.bytes_done, p.bytes_total));
         let arithmetic = setup.model.arithmetic.unwrap_or_else(AccumulationOrder::best);
-        let forward: Box<dyn Forward> = if setup.isa == Some(Isa::Scalar) {
+        let cpu = CpuOptions {
+            threads: setup.model.threads,
+            isa: setup.isa,
+            arithmetic: setup.model.arithmetic,
+            nodes: setup.model.nodes,
+        };
+        let gpu = setup.model.device.open(cpu).map_err(|error| BenchError::Usage(error.to_string()))?;
+        let forward: Box<dyn Forward> = if let Some(gpu) = gpu {
+            Box::new(noted(setup, model::load(gpu, setup.checkpoint, &options, &mut progress)?))
+        } else if setup.isa == Some(Isa::Scalar) {
             let loaded = model::load(Reference::of(arithmetic), setup.checkpoint, &options, &mut progress)?;
             Box::new(noted(setup, loaded))
         } else {

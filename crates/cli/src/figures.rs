@@ -7,11 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bench::LIMITS_SECONDS;
+use engine::DeviceChoice;
 pub(crate) use bench::{limits_json, not_sure};
 use kernels::limits::{Doubt, Limits, MeasureError, measure_while};
 use kernels::memory_limits::Limit;
 use kernels::threads::{Pool, ThreadError};
-use kernels::{AccumulationOrder, Isa};
+use kernels::{AccumulationOrder, CpuOptions, Device, Isa};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
 pub(crate) use roofline::{Bound, Demands, LimitShares, NOT_KNOWN, PassWork, Peaks, peak};
 use serde_json::{Value, json};
@@ -27,8 +28,8 @@ pub(crate) enum Measure {
     IfOld,
 }
 
-/// Of which threads and arithmetic.
-type Key = (usize, AccumulationOrder);
+/// Of which threads, arithmetic and device.
+type Key = (usize, AccumulationOrder, DeviceChoice);
 
 /// Those that were measured in the life of the process, at most once.
 static MEASURED: Mutex<Option<(Key, Limits)>> = Mutex::new(None);
@@ -42,11 +43,10 @@ fn measured() -> MutexGuard<'static, Option<(Key, Limits)>> {
 /// `directory`: where measurements are kept; `None`: nowhere.
 pub(crate) fn limits(
     measure: Measure,
-    threads: Option<usize>,
-    arithmetic: Option<AccumulationOrder>,
+    on: kept::On,
     directory: Option<&Path>,
 ) -> Result<Limits, Failure> {
-    let limits = limits_while(measure, threads, arithmetic, directory, &|| true)?;
+    let limits = limits_while(measure, on, directory, &|| true)?;
     Ok(limits.expect("measured to its end"))
 }
 
@@ -54,25 +54,24 @@ pub(crate) fn limits(
 /// is kept of it.
 fn limits_while(
     measure: Measure,
-    threads: Option<usize>,
-    arithmetic: Option<AccumulationOrder>,
+    on: kept::On,
     directory: Option<&Path>,
     goes_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<Limits>, Failure> {
-    let threads = threads.unwrap_or_else(kernels::threads::default_threads);
-    let key = (threads, arithmetic.unwrap_or_else(AccumulationOrder::best));
+    let key = (on.threads, on.arithmetic, on.device);
+    // Of GPUs nothing is kept: a measurement takes a second, and a key would have to know the driver.
+    let directory = directory.filter(|_| on.device == DeviceChoice::Cpu);
     let mut measured = measured();
     if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == key) {
         return Ok(Some(*limits));
     }
-    let on = kept::On { threads, arithmetic: key.1 };
     // A clock before 1970 is one that was not set.
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let recent = directory.filter(|_| measure == Measure::IfOld);
     let limits = match recent.and_then(|directory| kept::recent_limits(directory, on, unix_s)) {
         Some(limits) => limits,
         None => {
-            let Some(now) = measure_now(threads, Isa::best(), key.1, goes_on)? else { return Ok(None) };
+            let Some(now) = measure_now(on, goes_on)? else { return Ok(None) };
             directory.map_or(now, |directory| kept::keep_limits(directory, on, &now, unix_s))
         }
     };
@@ -82,7 +81,7 @@ fn limits_while(
 
 /// As [`limits`], of what these flags say.
 pub(crate) fn limits_of(flags: &ModelFlags) -> Result<Limits, Failure> {
-    limits(Measure::IfOld, flags.threads, flags.arithmetic.arithmetic(), models::packed_cache(flags).as_deref())
+    limits(Measure::IfOld, kept::On::of(flags), models::packed_cache(flags).as_deref())
 }
 
 /// The same while nothing else is to be done: see [`limits_while`].
@@ -90,16 +89,17 @@ pub(crate) fn limits_in_peace(
     flags: &ModelFlags,
     goes_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<Limits>, Failure> {
-    let (arithmetic, directory) = (flags.arithmetic.arithmetic(), models::packed_cache(flags));
-    limits_while(Measure::IfOld, flags.threads, arithmetic, directory.as_deref(), goes_on)
+    limits_while(Measure::IfOld, kept::On::of(flags), models::packed_cache(flags).as_deref(), goes_on)
 }
 
 /// Those that are known without a measurement: of this process, or what earlier starts have measured well, however long
 /// ago. Waits while they are measured.
 pub(crate) fn known_limits(flags: &ModelFlags) -> Option<Limits> {
     let on = kept::On::of(flags);
-    let measured = measured().filter(|(key, _)| *key == (on.threads, on.arithmetic)).map(|(_, limits)| limits);
-    measured.or_else(|| kept::limits(&models::packed_cache(flags)?, on))
+    let key = (on.threads, on.arithmetic, on.device);
+    let measured = measured().filter(|(of, _)| *of == key).map(|(_, limits)| limits);
+    let directory = models::packed_cache(flags).filter(|_| on.device == DeviceChoice::Cpu);
+    measured.or_else(|| kept::limits(&directory?, on))
 }
 
 /// What earlier starts have measured counts no more.
@@ -111,12 +111,15 @@ pub(crate) fn forget_limits(flags: &ModelFlags) {
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
 fn measure_now(
-    threads: usize,
-    isa: Isa,
-    arithmetic: AccumulationOrder,
+    on: kept::On,
     goes_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<Limits>, Failure> {
-    let measure = |pool: Pool| measure_while(&pool, isa, arithmetic, LIMITS_SECONDS, goes_on);
+    let kept::On { threads, arithmetic, device } = on;
+    let host = CpuOptions { threads: Some(threads), arithmetic: Some(arithmetic), ..CpuOptions::default() };
+    if let Some(gpu) = device.open(host).map_err(Failure::usage)? {
+        return gpu.limits(LIMITS_SECONDS).map(Some).map_err(unmeasured);
+    }
+    let measure = |pool: Pool| measure_while(&pool, Isa::best(), arithmetic, LIMITS_SECONDS, goes_on);
     let pool = Pool::new(threads).map_err(MeasureError::from);
     pool.and_then(|pool| Ok(measure(pool)?)).map_err(unmeasured)
 }
@@ -136,6 +139,7 @@ pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
         Some(Limit::Group { .. }) => "control group",
         Some(Limit::AddressSpace { .. }) => "address space",
         Some(Limit::Data { .. }) => "data",
+        Some(Limit::Device { .. }) => "device",
     };
     json!({ "kind": kind, "bytes": limit.and_then(Limit::bytes), "source": limit.map(Limit::source) })
 }

@@ -9,7 +9,7 @@
 use hub::{HubEnv, HubError, Incoming, ShortName};
 use kernels::limits::Limits;
 use kernels::memory_limits::headroom;
-use kernels::{AccumulationOrder, KvDtype, WeightClass};
+use kernels::{KvDtype, WeightClass};
 use launch::OpenError;
 use model::ModelConfig;
 use plan::units::{bytes, rate};
@@ -32,7 +32,7 @@ pub(crate) struct Speeds {
 
 /// The limits of this machine as earlier starts have measured them.
 pub(crate) fn limits() -> Option<Limits> {
-    let on = kept::On { threads: kernels::threads::default_threads(), arithmetic: AccumulationOrder::best() };
+    let on = kept::On::cpu(None, None);
     kept::limits(&environment::variables().packed_cache?, on)
 }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
+use engine::DeviceChoice;
 use kernels::limits::Limits;
 use kernels::{AccumulationOrder, Isa, KvDtype, WeightClass};
 use launch::machine;
@@ -88,14 +89,21 @@ fn printable(name: &str) -> String {
 pub(crate) struct On {
     pub(crate) threads: usize,
     pub(crate) arithmetic: AccumulationOrder,
+    pub(crate) device: DeviceChoice,
 }
 
 impl On {
-    pub(crate) fn of(flags: &ModelFlags) -> On {
+    /// Of the CPU with its defaults.
+    pub(crate) fn cpu(threads: Option<usize>, arithmetic: Option<AccumulationOrder>) -> On {
         On {
-            threads: flags.threads.unwrap_or_else(kernels::threads::default_threads),
-            arithmetic: flags.arithmetic.arithmetic().unwrap_or_else(AccumulationOrder::best),
+            threads: threads.unwrap_or_else(kernels::threads::default_threads),
+            arithmetic: arithmetic.unwrap_or_else(AccumulationOrder::best),
+            device: DeviceChoice::Cpu,
         }
+    }
+
+    pub(crate) fn of(flags: &ModelFlags) -> On {
+        On { device: flags.device, ..On::cpu(flags.threads, flags.arithmetic.arithmetic()) }
     }
 
     fn key(self) -> String {

@@ -169,6 +169,8 @@ pub(crate) fn held(flags: &ModelFlags) -> ModelSettings {
         kv_dtype: flags.kv_dtype.dtype(),
         expert_memory: flags.expert_memory,
         arithmetic: flags.arithmetic.arithmetic(),
+        device: flags.device,
+        standby: false,
         threads: flags.threads,
         nodes: flags.nodes(),
         cache: packed_cache(flags),

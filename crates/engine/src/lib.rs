@@ -21,6 +21,7 @@ mod clock;
 mod command;
 mod compile_rule;
 mod core;
+mod devices;
 mod encoder_options;
 mod encoders;
 mod feature;
@@ -71,6 +72,7 @@ use tokio::sync::oneshot;
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
 pub use clock::expert_memory;
 pub use compile_rule::LazyVocabulary;
+pub use devices::DeviceChoice;
 pub use grammar::{ConstraintError, Rule, RuleError, ThoughtBudget, check_rule, fit_schema};
 #[doc(hidden)]
 pub use handoff::check_frame;

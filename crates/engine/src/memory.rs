@@ -49,7 +49,7 @@ pub(crate) fn beside(wants: &Wants, room: &Headroom) -> u64 {
 
 fn reserve(wants: &Wants, limit: &Limit) -> u64 {
     let rest = match limit {
-        Limit::Machine | Limit::Group { .. } => RESERVE,
+        Limit::Machine | Limit::Group { .. } | Limit::Device { .. } => RESERVE,
         Limit::AddressSpace { .. } | Limit::Data { .. } => MAPPED_RESERVE,
     };
     wants.activation_bytes.saturating_add(rest)

@@ -15,6 +15,7 @@ use speculate::Speculation;
 use text::chat_template::TemplateSettings;
 
 use crate::adapters::AdapterError;
+use crate::devices::DeviceChoice;
 use crate::handoff::HandoffOptions;
 use crate::recording::RecordError;
 use crate::tiers::{Store, SwapDisk};
@@ -30,6 +31,10 @@ pub type CacheListener = Sender<Vec<CacheEvent>>;
 /// Sizes and choices of an engine. [`EngineOptions::default`] serves a workstation; every field can be left alone.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
+    /// What computes. Tokens do not depend on it.
+    pub device: DeviceChoice,
+    /// The CPU goes on where a GPU is lost, with the same tokens; else its requests end with an error.
+    pub standby: bool,
     /// Threads that compute; `None`: every core the process may use.
     pub threads: Option<usize>,
     /// Memory nodes that weights, KV cache and threads are split over. Tokens do not depend on it.
@@ -121,6 +126,8 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> EngineOptions {
         EngineOptions {
+            device: DeviceChoice::Cpu,
+            standby: false,
             threads: None,
             nodes: NodeChoice::AsFound,
             isa: None,

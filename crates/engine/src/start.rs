@@ -31,6 +31,7 @@ use crate::adapters::{self, AdapterError, Adapters};
 use crate::clock::Clock;
 use crate::clock::expert_memory;
 use crate::core::EngineCore;
+use crate::devices::{self, DeviceChoice};
 use crate::handoff::{
     self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
     TravelSizes,
@@ -99,14 +100,15 @@ impl Engine {
             None => None,
         };
         let options = of_encoder.as_ref().unwrap_or(options);
-        let Built { forward, draft, model } = Engine::build(checkpoint, options, progress)?;
+        let Built { forward, standby, draft, model } = Engine::build(checkpoint, options, progress)?;
         let mut scheduler = Scheduler::new(limits(options, &model))?;
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
         let draft = draft.map(|draft| {
             scheduler.set_drafting_cost(draft.cost.map(|cost| (speculate::SOURCE, cost)));
             draft.network
         });
-        Engine::spawn(scheduler, around(forward), draft, model, options)
+        let (forward, other) = around(forward);
+        Engine::spawn(scheduler, (forward, other.or(standby)), draft, model, options)
     }
 
     /// Everything but the scheduler and the thread.
@@ -126,7 +128,7 @@ impl Engine {
             .map(|learned| DraftFiles::find(learned, options.weights, checkpoint, &config, tokenizer.as_deref()))
             .transpose()
             .map_err(wrong_drafter)?;
-        let room = headroom();
+        let (room, layer_bytes) = options.device.room(headroom())?;
         let seats = seats(&config, options, room.as_ref());
         let fewer_seats = (seats < options.max_num_seqs).then(|| {
             let asked = options.max_num_seqs;
@@ -135,10 +137,10 @@ impl Engine {
         let mut options = options.clone();
         options.max_num_seqs = seats;
         let options = &options;
-        let sizes = Sizes::of(&config, options, draft_files.as_ref(), room)?;
+        let sizes = Sizes::of(&config, options, draft_files.as_ref(), (room, layer_bytes))?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
-        let Loaded { mut forward, draft, cache, max_model_len, mut notices, arithmetic } =
+        let Loaded { mut forward, standby, draft, cache, max_model_len, mut notices, arithmetic } =
             load_model(checkpoint, (options, &config), &sizes, draft_files.as_ref(), &mut |loaded| {
                 progress(Starting::Loading(loaded));
             })?;
@@ -227,7 +229,7 @@ impl Engine {
             origin,
             adapters,
         });
-        Ok(Built { forward, draft, model })
+        Ok(Built { forward, standby, draft, model })
     }
 
     fn spawn(
@@ -359,6 +361,7 @@ fn load_adapters(
 /// What is loaded and measured, before there is a scheduler.
 pub(crate) struct Built {
     pub(crate) forward: Box<dyn Forward>,
+    standby: Option<Standby>,
     draft: Option<TrainedDrafter>,
     pub(crate) model: Arc<ModelInfo>,
 }
@@ -392,10 +395,13 @@ impl EngineOptions {
     /// weight. The context that an engine gives itself depends on the free memory: where that is short, nothing may be
     /// found. Why it is not sure beside it.
     pub fn kept_cost(&self, config: &ModelConfig) -> Option<(CostModel, Option<Doubt>)> {
+        if self.device != DeviceChoice::Cpu {
+            return None;
+        }
         let isa = self.isa.unwrap_or_else(Isa::best);
         let threads =
             if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
-        let len = Sizes::of(config, self, None, headroom()).ok()?.max_model_len;
+        let len = Sizes::of(config, self, None, (headroom(), u64::MAX)).ok()?.max_model_len;
         let room = StepLimits {
             rows: self.max_num_batched_tokens,
             seqs: self.max_num_seqs,
@@ -631,13 +637,13 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// `room`: what this process may take; `None` where the system does not say.
-    /// `draft`: drafters that need memory beside it.
+    /// `room`: what this process may take, `None` where the system does not say; and the most bytes of the cache of one
+    /// layer. `draft`: drafters that need memory beside it.
     fn of(
         config: &ModelConfig,
         options: &EngineOptions,
         draft: Option<&DraftFiles>,
-        room: Option<Headroom>,
+        (room, layer_bytes): (Option<Headroom>, u64),
     ) -> Result<Sizes, StartError> {
         let max_model_len = options.max_model_len.unwrap_or(config.context_limit);
         let block_size = options.block_size;
@@ -650,6 +656,8 @@ impl Sizes {
         };
         let block_bytes = config.cache_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options.kv_dtype, block_size));
+        let layer_block_bytes = config.cache_shape(options.kv_dtype, 1, block_size).layer_bytes().max(1) as u64;
+        let most_of_layer = usize::try_from(layer_bytes / layer_block_bytes).unwrap_or(usize::MAX);
         let states = StateRoom::of(config, options);
         let weight_bytes = config.weight_bytes_in_memory(options.weights, options.expert_memory)
             + draft.map_or(0, DraftFiles::weight_bytes);
@@ -666,12 +674,18 @@ impl Sizes {
                 + states.map_or(0, |states| states.fixed_bytes())
                 + draft.and_then(DraftFiles::config).map_or(0, |config| activation_bytes(config, options)),
             fewest: shortest.div_ceil(block_size) as u64,
-            most: plenty as u64,
+            most: plenty.min(most_of_layer) as u64,
         };
         let (blocks, limit) = match options.kv_cache_bytes {
             Some(bytes) => {
                 check_wish(bytes, &wants, &room)?;
-                ((bytes / block_bytes) as usize, None)
+                let blocks = (bytes / block_bytes) as usize;
+                if blocks > most_of_layer {
+                    let most = most_of_layer as u64 * block_bytes >> 20;
+                    let problem = format!("this device holds {most} MiB at most: a layer's cache is one buffer there");
+                    return Err(StartError::Option { option: "--kv-cache-memory-bytes", problem });
+                }
+                (blocks, None)
             }
             None => {
                 let blocks = memory::blocks(&wants, &room).map_err(|little| StartError::Memory {
@@ -731,6 +745,7 @@ fn template(
 /// A model in memory, whatever backend computes it.
 struct Loaded {
     forward: Box<dyn Forward>,
+    standby: Option<Standby>,
     draft: Option<LoadedDrafter>,
     cache: CacheShape,
     max_model_len: usize,
@@ -764,6 +779,27 @@ fn load_model(
     };
     let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());
     let is_encoder = config.encoder.is_some();
+    let EngineOptions { threads, nodes, device, .. } = *options;
+    let of_cpu = CpuOptions { threads, isa: Some(isa), arithmetic: Some(arithmetic), nodes };
+    if let Some(gpu) = device.open(of_cpu)? {
+        let loaded = match is_encoder {
+            true => model::load_encoder(gpu, checkpoint, &load, progress)
+                .map(|encoder| boxed_encoder(encoder, arithmetic))
+                .map_err(StartError::from),
+            false => model::load(gpu, checkpoint, &load, progress)
+                .map_err(StartError::from)
+                .and_then(|runner| boxed(runner, checkpoint, arithmetic, draft, &load)),
+        };
+        match loaded {
+            Err(error) if device == DeviceChoice::Auto && devices::is_not_computed(&error) => {
+                tracing::warn!(%error, "the CPU computes");
+            }
+            Ok(loaded) if options.standby && !is_encoder => {
+                return Ok(Loaded { standby: Some(devices::standby(of_cpu, checkpoint, &load)?), ..loaded });
+            }
+            loaded => return loaded,
+        }
+    }
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
     if isa == Isa::Scalar {
         if is_encoder {
@@ -773,8 +809,7 @@ fn load_model(
         let runner = model::load(Reference::of(arithmetic), checkpoint, &load, progress)?;
         return boxed(runner, checkpoint, arithmetic, draft, &load);
     }
-    let EngineOptions { threads, nodes, .. } = *options;
-    let cpu = Cpu::new(CpuOptions { threads, isa: Some(isa), arithmetic: Some(arithmetic), nodes })?;
+    let cpu = Cpu::new(of_cpu)?;
     if is_encoder {
         return Ok(boxed_encoder(model::load_encoder(cpu, checkpoint, &load, progress)?, arithmetic));
     }
@@ -783,6 +818,7 @@ fn load_model(
 
 fn boxed_encoder<B: Backend>(encoder: Encoder<B>, arithmetic: AccumulationOrder) -> Loaded {
     Loaded {
+        standby: None,
         draft: None,
         cache: encoder.cache_shape().clone(),
         max_model_len: encoder.max_model_len(),
@@ -804,6 +840,7 @@ fn boxed<B: Backend>(
     }
     let cache = runner.cache_shape().clone();
     Ok(Loaded {
+        standby: None,
         draft: draft
             .map(|draft| draft.load(&mut runner, checkpoint, load, cache.blocks()))
             .transpose()

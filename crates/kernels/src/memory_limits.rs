@@ -47,6 +47,11 @@ pub enum Limit {
         /// The limit.
         bytes: u64,
     },
+    /// Memory of a device that is not the host's.
+    Device {
+        /// All of it.
+        bytes: u64,
+    },
 }
 
 impl Limit {
@@ -54,7 +59,10 @@ impl Limit {
     pub fn bytes(&self) -> Option<u64> {
         match *self {
             Limit::Machine => None,
-            Limit::Group { bytes, .. } | Limit::AddressSpace { bytes } | Limit::Data { bytes } => Some(bytes),
+            Limit::Group { bytes, .. }
+            | Limit::AddressSpace { bytes }
+            | Limit::Data { bytes }
+            | Limit::Device { bytes } => Some(bytes),
         }
     }
 }
@@ -67,6 +75,7 @@ impl fmt::Display for Limit {
             Limit::Group { bytes, .. } => write!(f, "memory limit of the control group: {} MiB", bytes >> 20),
             Limit::AddressSpace { bytes } => write!(f, "address-space limit: {} MiB", bytes >> 20),
             Limit::Data { bytes } => write!(f, "data-segment limit: {} MiB", bytes >> 20),
+            Limit::Device { bytes } => write!(f, "memory of the GPU: {} MiB", bytes >> 20),
         }
     }
 }
@@ -79,6 +88,7 @@ impl Limit {
             Limit::Group { file, .. } => file,
             Limit::AddressSpace { .. } => "ulimit -v, Max address space in /proc/self/limits",
             Limit::Data { .. } => "ulimit -d, Max data size in /proc/self/limits",
+            Limit::Device { .. } => "doctor --device gpu",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{
-    CacheListener, Calibration, DefaultTarget, Engine, EngineOptions, HandoffOptions, Speculation, StartError,
+    CacheListener, Calibration, DefaultTarget, DeviceChoice, Engine, EngineOptions, HandoffOptions, Speculation, StartError,
     Starting, SwapDisk, Turns,
 };
 use kernels::threads::NodeChoice;
@@ -33,6 +33,10 @@ pub struct ModelSettings {
     pub expert_memory: Option<u64>,
     /// Order of sums of 16-bit products; `None`: the one that is fastest here.
     pub arithmetic: Option<AccumulationOrder>,
+    /// What computes.
+    pub device: DeviceChoice,
+    /// The CPU goes on where a GPU is lost.
+    pub standby: bool,
     /// Threads that compute; `None`: one per core that the process may use.
     pub threads: Option<usize>,
     /// Memory nodes that they are on.
@@ -262,6 +266,8 @@ impl Settings {
         EngineOptions {
             adapters: asked.adapters,
             adapter_room: AdapterRoom { slots, max_rank: asked.max_adapter_rank },
+            device: asked.model.device,
+            standby: asked.model.standby,
             threads: asked.model.threads,
             nodes: asked.model.nodes,
             isa: asked.isa,

@@ -4,7 +4,7 @@
 //! together. So an image on disk serves both.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernels::limits::MeasureError;
@@ -32,8 +32,21 @@ pub struct VulkanOptions {
     pub binding_bytes: Option<u64>,
 }
 
-/// A GPU. Its operations are queued in the order of the calls.
-pub struct Vulkan {
+/// A GPU. Its operations are queued in the order of the calls. Clones are the same device with the same queue.
+#[derive(Clone)]
+pub struct Vulkan(Arc<Opened>);
+
+impl Deref for Vulkan {
+    type Target = Opened;
+
+    fn deref(&self) -> &Opened {
+        &self.0
+    }
+}
+
+/// An open device.
+#[doc(hidden)]
+pub struct Opened {
     pub(crate) kernels: Kernels,
     pub(crate) driver: Arc<Driver>,
     pub(crate) place: Place,
@@ -80,7 +93,7 @@ impl Vulkan {
         probe::check(&driver, &mut recorder, &kernels, place)?;
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.bounds.binding_bytes);
         let state = Mutex::new(State { recorder, scratch: Scratch::default(), steps: Vec::new() });
-        Ok(Vulkan { kernels, driver, place, binding_bytes, host, state })
+        Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, host, state })))
     }
 
     /// Accumulation order of 16-bit products.

@@ -88,11 +88,13 @@ pub struct Listed {
     pub driver: String,
     /// Bytes of its largest memory that is its own, or of the host's where it has none.
     pub memory_bytes: u64,
+    /// Bytes of a buffer that a kernel sees: what a layer of the KV cache has at most.
+    pub binding_bytes: u64,
 }
 
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listed { name, kind, driver, memory_bytes } = self;
+        let Listed { name, kind, driver, memory_bytes, .. } = self;
         write!(f, "{name} ({kind}, {driver}, {:.1} GiB)", *memory_bytes as f64 / (1u64 << 30) as f64)
     }
 }
@@ -160,6 +162,7 @@ impl Instance {
             kind,
             driver: format!("{name} {info}").trim_end().to_owned(),
             memory_bytes: own.map(|heap| heap.size).max().unwrap_or(0),
+            binding_bytes: properties.limits.max_storage_buffer_range.into(),
         }
     }
 }

@@ -5,7 +5,8 @@ use checkpoint::{Checkpoint, LoadError};
 use kernels::cpu_time::QueueWait;
 use kernels::limits::{Limits, NodeLimits, measure_nodes};
 use kernels::threads::Pool;
-use kernels::{AccumulationOrder, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
+use engine::{DeviceChoice, StartError};
+use kernels::{AccumulationOrder, Cpu, CpuOptions, Device, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
 use model::{Batch, Forward, KvBudget, LoadOptions, Span};
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use crate::console::put_line;
 use crate::failure::Failure;
 use crate::figures::{self, bandwidth, bytes, operations};
 use crate::flags::DoctorFlags;
+use crate::kept::On;
 use crate::{environment, models};
 
 /// Below this much free memory nothing but the built-in model fits.
@@ -25,17 +27,62 @@ const NODE_SECONDS: f64 = 1.0;
 /// Runs the command. Ends with exit code 1 if something is missing.
 pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     let threads = flags.threads.unwrap_or_else(threads::default_threads);
-    let limits =
-        figures::limits(figures::Measure::Now, Some(threads), None, environment::variables().packed_cache.as_deref())?;
-    let diagnosis = Diagnosis::of(threads, limits)?;
+    let on = On { device: flags.device, ..On::cpu(Some(threads), None) };
+    // A GPU that cannot be used is a finding, not the end of them.
+    let (gpu, on) = match Gpu::of(on) {
+        Ok(gpu) => (gpu, on),
+        Err(error) => (Some(Gpu { problem: Some(error.to_string()), ..Gpu::default() }), On { device: DeviceChoice::Cpu, ..on }),
+    };
+    let limits = figures::limits(figures::Measure::Now, on, environment::variables().packed_cache.as_deref())?;
+    let diagnosis = Diagnosis::of(threads, limits, gpu)?;
     let text = if flags.json { diagnosis.json().to_string() } else { diagnosis.text() };
     put_line(&text)?;
     if diagnosis.problems.is_empty() { Ok(()) } else { Err(Failure::Said(1)) }
 }
 
+/// What `--device` asks about.
+#[derive(Default)]
+struct Gpu {
+    /// All that there are, by number.
+    listed: Vec<String>,
+    /// The one that computes, and whether the built-in model gives the bits of the definition on it.
+    name: String,
+    same: bool,
+    /// Why none can be used.
+    problem: Option<String>,
+}
+
+impl Gpu {
+    /// `None`: the CPU was asked about, or `auto` takes it.
+    fn of(on: On) -> Result<Option<Gpu>, StartError> {
+        let open = |arithmetic| {
+            let cpu = CpuOptions { threads: Some(on.threads), arithmetic: Some(arithmetic), ..CpuOptions::default() };
+            on.device.open(cpu)
+        };
+        let Some(first) = open(AccumulationOrder::best())? else { return Ok(None) };
+        let listed = vulkan::list().unwrap_or_default();
+        let listed = listed.iter().enumerate().map(|(index, listed)| format!("gpu:{index} {listed}")).collect();
+        let (name, checkpoint) = (first.describe(), models::shipped().map_err(as_option)?);
+        drop(first);
+        let mut same = true;
+        for (arithmetic, options) in check_cases().as_flattened() {
+            let Some(gpu) = open(*arithmetic)? else { return Ok(None) };
+            let found = logits(model::load(gpu, &checkpoint, options, &mut |_| {}), &checkpoint).map_err(as_option)?;
+            let reference = model::load(Reference::of(*arithmetic), &checkpoint, options, &mut |_| {});
+            same &= found == logits(reference, &checkpoint).map_err(as_option)?;
+        }
+        Ok(Some(Gpu { listed, name, same, problem: None }))
+    }
+}
+
+fn as_option(failure: Failure) -> StartError {
+    StartError::Option { option: "--device", problem: models::said(failure) }
+}
+
 struct Diagnosis {
     threads: usize,
     limits: Limits,
+    gpu: Option<Gpu>,
     /// Of several memory nodes.
     node_limits: Option<NodeLimits>,
     /// Instruction sets and whether the built-in model gives the bits of the definition with them.
@@ -44,7 +91,7 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    fn of(threads: usize, limits: Limits) -> Result<Diagnosis, Failure> {
+    fn of(threads: usize, limits: Limits, gpu: Option<Gpu>) -> Result<Diagnosis, Failure> {
         let checks = self_check(threads)?;
         let pool = Pool::new(threads).map_err(Failure::usage)?;
         let node_limits = measure_nodes(&pool, NODE_SECONDS).map_err(|error| models::without_memory(&error))?;
@@ -56,13 +103,19 @@ impl Diagnosis {
             problems
                 .push(format!("the {} kernels do not give the bits of their definition: please report it", isa.name()));
         }
+        if let Some(gpu) = &gpu {
+            problems.extend(gpu.problem.clone());
+            if gpu.problem.is_none() && !gpu.same {
+                problems.push(format!("{} does not give the bits of the definition: please report it", gpu.name));
+            }
+        }
         if machine::memory().is_some_and(|(_, available)| available < LITTLE_MEMORY) {
             problems.push("less than 1 GiB of memory is available".to_string());
         }
         if let Some(cache) = environment::variables().hub_cache().filter(|cache| !machine::can_write(cache)) {
             problems.push(format!("the model cache {} cannot be written to", cache.display()));
         }
-        Ok(Diagnosis { threads, limits, node_limits, checks, problems })
+        Ok(Diagnosis { threads, limits, gpu, node_limits, checks, problems })
     }
 
     fn json(&self) -> Value {
@@ -94,6 +147,9 @@ impl Diagnosis {
             "memory_available_bytes": memory.map(|(_, available)| available),
             "memory_limit": figures::memory_limit_json(machine::memory_limit().as_ref()),
             "huge_pages": machine::huge_pages(),
+            "gpus": self.gpu.as_ref().map(|gpu| &gpu.listed),
+            "gpu": self.gpu.as_ref().filter(|gpu| gpu.problem.is_none()).map(|gpu| &gpu.name),
+            "gpu_identical_bits": self.gpu.as_ref().filter(|gpu| gpu.problem.is_none()).map(|gpu| gpu.same),
             "limits": figures::limits_json(&self.limits),
             "model_cache": environment::variables().hub_cache(),
             "packed_cache": environment::variables().packed_cache,
@@ -152,6 +208,13 @@ impl Diagnosis {
                 known(machine::huge_pages())
             ),
         );
+        if let Some(gpu) = self.gpu.as_ref().filter(|gpu| gpu.problem.is_none()) {
+            for (index, listed) in gpu.listed.iter().enumerate() {
+                line(if index == 0 { "gpus" } else { "" }, listed.clone());
+            }
+            let same = if gpu.same { "ok" } else { "WRONG" };
+            line("gpu", format!("{} (same bits as the definition: {same}); the limits are its", gpu.name));
+        }
         let limits = &self.limits;
         line("limits", format!("memory  {} read", bandwidth(limits.read_bandwidth)));
         if let Some(NodeLimits { alone, neighbour }) = &self.node_limits {
@@ -195,8 +258,7 @@ fn counts_waits() -> bool {
 /// each type of KV cache in each arithmetic.
 fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
     let checkpoint = models::shipped()?;
-    let cases =
-        AccumulationOrder::ALL.map(|arithmetic| KvDtype::ALL.map(|kv_dtype| (arithmetic, check_options(kv_dtype))));
+    let cases = check_cases();
     let mut defined = Vec::new();
     for (arithmetic, options) in cases.as_flattened() {
         let reference = Reference::of(*arithmetic);
@@ -214,6 +276,10 @@ fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
         checks.push((isa, same));
     }
     Ok(checks)
+}
+
+fn check_cases() -> [[(AccumulationOrder, LoadOptions); 2]; 2] {
+    AccumulationOrder::ALL.map(|arithmetic| KvDtype::ALL.map(|kv_dtype| (arithmetic, check_options(kv_dtype))))
 }
 
 /// Tokens of the checked prompt: any will do.
@@ -257,6 +323,6 @@ fn logits<F: Forward>(runner: Result<F, LoadError>, checkpoint: &Checkpoint) -> 
         ..Batch::default()
     };
     let mut logits = vec![0.0; runner.config().vocab_size];
-    runner.forward(&batch, &mut logits).expect("a CPU is not lost");
+    runner.forward(&batch, &mut logits).expect("a device that is there");
     Ok(logits.into_iter().map(f32::to_bits).collect())
 }

@@ -162,7 +162,8 @@ impl Found {
 
 /// Steps are measured, and their size is left to targets unless the flags name one.
 fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
-    let common = models::settings(&flags.model);
+    let mut common = models::settings(&flags.model);
+    common.model.standby = flags.standby.is_some();
     let handoff = handoff(flags)?;
     let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
     Ok(Settings {

@@ -23,6 +23,7 @@ use sim::{Acceptance, Curve, Disaggregation, Fleet, Instance, Link, Observer, Re
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
 use crate::flags::{Reject, SimFlags, Workload as Kind};
+use crate::kept::On;
 use crate::{environment, figures, outputs, shapes};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
@@ -227,7 +228,7 @@ fn instance(flags: &SimFlags) -> Result<(Instance, f64), Failure> {
 fn named_machine(name: &str) -> Result<Machine, Failure> {
     if plan::is_here(name) {
         let limits =
-            figures::limits(figures::Measure::IfOld, None, None, environment::variables().packed_cache.as_deref())?;
+            figures::limits(figures::Measure::IfOld, On::cpu(None, None), environment::variables().packed_cache.as_deref())?;
         let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
         let here = Machine::here(&limits, WeightClass::Bf16, Some(memory as f64));
         // What this engine reaches, by docs/performance.md.

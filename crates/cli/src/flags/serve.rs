@@ -45,6 +45,10 @@ pub(crate) struct ServeFlags {
     pub(crate) models: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
+    /// Go on with the CPU where a GPU is lost, in the middle of every answer and with the same tokens. Takes the host's
+    /// memory for weights and cache when that happens. Otherwise open requests end with an error.
+    #[arg(long, value_enum, value_name = "DEVICE")]
+    pub(crate) standby: Option<StandbyDevice>,
     /// Download a model that does not fit into the free memory all the same.
     #[arg(long)]
     pub(crate) force: bool,
@@ -322,4 +326,11 @@ pub(crate) struct KvEvents(pub(crate) Option<kv_events::Endpoints>);
 
 fn kv_events(text: &str) -> Result<KvEvents, String> {
     kv_events::Endpoints::parse(text).map(KvEvents).map_err(|error| error.to_string())
+}
+
+/// `--standby`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StandbyDevice {
+    /// All cores.
+    Cpu,
 }

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use bench::load::{Api, Target};
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
+use engine::DeviceChoice;
 use kernels::threads::NodeChoice;
 
 use super::completions::models;
@@ -37,6 +38,10 @@ pub(crate) struct ModelFlags {
     /// agree.
     #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
     pub(crate) arithmetic: SumOrder,
+    /// What computes: cpu, gpu, gpu:N with the number that `doctor --device gpu` shows, or auto: the first GPU that is no
+    /// software, where it computes this model, and else the CPU. Answers are the same. A GPU needs a Vulkan driver.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
+    pub(crate) device: DeviceChoice,
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,

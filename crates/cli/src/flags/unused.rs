@@ -12,6 +12,8 @@ const USES: &[Use] = &[
     ("bench", &["--weights"], &["forward", "mixed", "nodes", "products"]),
     ("bench", &["--kv-dtype"], &["forward", "mixed", "nodes"]),
     ("bench", &["--arithmetic", "--threads", "--isa"], COMPUTE),
+    ("bench", &["--device"], &["forward", "mixed"]),
+    ("serve", &["--standby"], &["--device"]),
     ("bench", &["--n-prompt", "--n-depth", "--parallel"], &["forward", "mixed", "nodes"]),
     ("bench", &["--n-gen"], &["forward", "nodes", "masks"]),
     ("bench", &["--batch-size"], &["forward", "nodes"]),
@@ -24,6 +26,7 @@ const USES: &[Use] = &[
     ("bench-serve", &["--burstiness"], &["--request-rate", "--sweep-request-rate", "--ramp-up-strategy"]),
     ("bench-serve", &["--sweep-svg"], &["--sweep-request-rate", "--sweep-max-concurrency"]),
     ("bench-serve", &["--result-dir", "--result-filename"], &["--save-result", "--save-detailed"]),
+    ("quality", &["--device"], &[]),
     ("plan", &["--threads", "--arithmetic"], &["--machine here", "--machine this", "--check"]),
     ("sim", &["--link"], &["--prefill", "--splits"]),
     ("sim", &["--burst-cv"], &["--workload bursty"]),
@@ -59,6 +62,9 @@ pub(crate) fn unused(arguments: &ArgMatches) -> Option<String> {
     let idle = uses.filter(|(.., users)| !users.iter().any(|user| holds(given, user)));
     let mut flags = idle.flat_map(|(_, flags, users)| flags.iter().map(move |flag| (flag, users)));
     let (flag, users) = flags.find(|(flag, _)| is_given(given, flag))?;
+    if users.is_empty() {
+        return Some(format!("{flag} changes nothing of what {verb} measures"));
+    }
     Some(format!("{flag} is of use only with {}", users.join(" or ")))
 }
 
@@ -99,6 +105,11 @@ mod tests {
     fn flags_are_of_use_where_something_uses_them() {
         let table = [
             ("sim --burst-cv 9", "--burst-cv is of use only with --workload bursty"),
+            ("quality --device gpu", "--device changes nothing of what quality measures"),
+            ("serve --standby cpu", "--standby is of use only with --device"),
+            ("serve --standby cpu --device gpu:1", ""),
+            ("bench products --device gpu", "--device is of use only with forward or mixed"),
+            ("bench --device gpu", ""),
             ("sim --trace x --turns 7", "--turns is of use only with --workload sessions"),
             (
                 "sim --prefix-tokens 9",

@@ -27,6 +27,11 @@ impl CacheShape {
         self.groups.iter().map(KvShape::block_bytes).sum()
     }
 
+    /// Bytes of a block in the layer that keeps the most.
+    pub fn layer_bytes(&self) -> usize {
+        self.groups.iter().map(|group| group.block_bytes() / group.layers.max(1)).max().unwrap_or(0)
+    }
+
     /// Bytes of the whole cache.
     pub fn bytes(&self) -> usize {
         self.blocks() * self.block_bytes()
