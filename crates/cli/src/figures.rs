@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bench::LIMITS_SECONDS;
-use engine::DeviceChoice;
 pub(crate) use bench::{limits_json, not_sure};
+use engine::DeviceChoice;
 use kernels::limits::{Doubt, Limits, MeasureError, measure_while};
 use kernels::memory_limits::Limit;
 use kernels::threads::{Pool, ThreadError};
@@ -41,11 +41,7 @@ fn measured() -> MutexGuard<'static, Option<(Key, Limits)>> {
 /// The limits of this machine with `threads` threads: measured once in the life of the process at most, and the highest
 /// that was measured well, now or at an earlier start. `arithmetic`: what is computed; `None`: what is fastest here.
 /// `directory`: where measurements are kept; `None`: nowhere.
-pub(crate) fn limits(
-    measure: Measure,
-    on: kept::On,
-    directory: Option<&Path>,
-) -> Result<Limits, Failure> {
+pub(crate) fn limits(measure: Measure, on: kept::On, directory: Option<&Path>) -> Result<Limits, Failure> {
     let limits = limits_while(measure, on, directory, &|| true)?;
     Ok(limits.expect("measured to its end"))
 }
@@ -110,10 +106,7 @@ pub(crate) fn forget_limits(flags: &ModelFlags) {
 }
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
-fn measure_now(
-    on: kept::On,
-    goes_on: &(dyn Fn() -> bool + Sync),
-) -> Result<Option<Limits>, Failure> {
+fn measure_now(on: kept::On, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<Option<Limits>, Failure> {
     let kept::On { threads, arithmetic, device } = on;
     let host = CpuOptions { threads: Some(threads), arithmetic: Some(arithmetic), ..CpuOptions::default() };
     if let Some(gpu) = device.open(host).map_err(Failure::usage)? {

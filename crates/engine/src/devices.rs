@@ -126,9 +126,13 @@ mod tests {
     #[test]
     fn a_device_is_named_by_its_number() {
         use DeviceChoice::{Auto, Cpu, Gpu};
-        for (text, wanted) in
-            [("cpu", Some(Cpu)), ("gpu", Some(Gpu(0))), ("gpu:0", Some(Gpu(0))), ("gpu:12", Some(Gpu(12))), ("auto", Some(Auto))]
-        {
+        for (text, wanted) in [
+            ("cpu", Some(Cpu)),
+            ("gpu", Some(Gpu(0))),
+            ("gpu:0", Some(Gpu(0))),
+            ("gpu:12", Some(Gpu(12))),
+            ("auto", Some(Auto)),
+        ] {
             assert_eq!(text.parse().ok(), wanted, "{text}");
         }
         for text in ["", "GPU", "gpu:", "gpu:-1", "gpu:01", "gpu:1e3", "gpu:99999", "cuda", "cpu:0"] {

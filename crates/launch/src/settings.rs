@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{
-    CacheListener, Calibration, DefaultTarget, DeviceChoice, Engine, EngineOptions, HandoffOptions, Speculation, StartError,
-    Starting, SwapDisk, Turns,
+    CacheListener, Calibration, DefaultTarget, DeviceChoice, Engine, EngineOptions, HandoffOptions, Speculation,
+    StartError, Starting, SwapDisk, Turns,
 };
 use kernels::threads::NodeChoice;
 use kernels::{AccumulationOrder, DeviceLimits, Isa, KvDtype, WeightClass};

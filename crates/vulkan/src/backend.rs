@@ -95,6 +95,7 @@ impl Vulkan {
         let steps = in_features.div_ceil(w.class.step());
         let words = steps * 16;
         let (kernel, is_bf16): (&Pipeline, _) = match w.class {
+            _ if w.groups.is_some() => (&self.kernels.linear_groups, false),
             WeightClass::Bf16 => (&self.kernels.linear_bf16, true),
             WeightClass::Int8 => (&self.kernels.linear_int8, false),
             WeightClass::Int4 => (&self.kernels.linear_int4, false),
@@ -112,20 +113,16 @@ impl Vulkan {
             let [a, b, c, d] = bindings;
             recorder.dispatch(&self.kernels.digits, &[a, b, c, d, w.scales()], &push, [rows as u32, 1, 1]);
         }
-        let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as usize - steps * 512 } else { 0 };
+        let of_groups = w.groups.as_ref().map(|groups| [groups.step_words].into_iter().chain(groups.push));
+        let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as u32 - steps as u32 * 512 } else { 0 };
         let bias_buffer = bias.map_or(&converted, |bias| &bias.buffer);
         for (first, count, tiles) in w.windows(self) {
-            let push = [
-                rows as u32,
-                out_features as u32,
-                steps as u32,
-                first as u32,
-                u32::from(bias.is_some()),
-                u32::from(to.add),
-                to.width as u32,
-                to.at as u32,
-                ratio_words as u32,
-            ];
+            let mut push = [0; 13];
+            let common = [rows, out_features, steps, first, usize::from(bias.is_some()), usize::from(to.add)];
+            let common = common.into_iter().chain([to.width, to.at]).map(|number| number as u32);
+            let numbers = common.chain(of_groups.clone().into_iter().flatten().chain([ratio_words]));
+            push.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
+            let [scale, level] = [w.scales(), w.levels()];
             let all = [
                 Binding::whole(&converted),
                 tiles,
@@ -133,8 +130,8 @@ impl Vulkan {
                 Binding::whole(bias_buffer),
                 Binding::whole(&scales),
                 Binding::whole(&planes),
-                w.scales(),
-                w.levels(),
+                if w.groups.is_some() { level } else { scale },
+                level,
             ];
             let groups = [count as u32, rows.div_ceil(PRODUCT_ROWS) as u32, 1];
             recorder.dispatch(kernel, &all[..kernel.buffers], &push, groups);
@@ -263,6 +260,27 @@ impl Backend for Vulkan {
     fn embed(&self, step: &Step, table: &Matrix, out: &mut Rows) {
         let (width, bits) = (table.shape.in_features, table.class);
         let steps = width.div_ceil(bits.step()) as u64;
+        if let Some(groups) = &table.groups {
+            let mut state = self.state();
+            for (first, count, tiles) in table.windows(self) {
+                let [kind, group, mins, four] = groups.push;
+                let push = [
+                    width as u32,
+                    first as u32,
+                    count as u32,
+                    steps as u32,
+                    groups.step_words,
+                    kind,
+                    group,
+                    mins,
+                    four,
+                ];
+                let all = [step.part(Part::Tokens), tiles, table.levels(), Binding::whole(&out.0)];
+                let size = [width.div_ceil(LANES) as u32, step.tokens as u32, 1];
+                state.recorder.dispatch(&self.kernels.embed_groups, &all, &push, size);
+            }
+            return;
+        }
         let (bits, ratio_words) = match bits {
             WeightClass::Bf16 => (16, 0),
             WeightClass::Int8 => (8, table.pair_bytes / 4 - steps * 512),

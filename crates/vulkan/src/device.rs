@@ -8,6 +8,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernels::limits::MeasureError;
+use kernels::quant::{Codes, Scales};
 use kernels::{
     AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits, Extra,
     HostBuffer, Image, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
@@ -138,29 +139,61 @@ impl Vulkan {
     }
 
     fn matrix(&self, packed: &PackedMatrix) -> Result<Matrix, OutOfMemory> {
-        let image = packed.image().expect("groups of a file are refused before");
-        let (shape, class) = (packed.shape(), packed.class());
-        let pieces = image.pieces();
-        let (pairs, behind) = pieces.split_at(shape.out_features.div_ceil(PAIR));
-        // A pair is some bytes of tiles: all are one stream.
-        let tiles = pairs.concat();
+        let (shape, class, groups) = (packed.shape(), packed.class(), packed.blocks().map(GroupFormat::of));
+        // Pairs are one stream.
+        let (tiles, pairs) = (packed.bytes_of_pairs().collect::<Vec<_>>().concat(), packed.bytes_of_pairs().count());
+        let image = packed.image();
+        let behind = image.as_ref().map_or_else(Vec::new, |image| image.pieces().split_off(pairs));
+        let levels = groups.as_ref().map(|groups| groups.levels);
         let mut parts = vec![&tiles[..]];
-        parts.extend_from_slice(behind);
+        parts.extend(behind);
+        parts.extend(levels.as_ref().map(|levels| &levels[..]));
         let (buffer, starts) = self.upload(&parts)?;
-        let scales = behind.first().copied().unwrap_or_default();
+        let scales = if groups.is_none() { parts.get(1).copied().unwrap_or_default() } else { &[] };
         let padded = shape.out_features.next_multiple_of(PAIR) * size_of::<f32>();
         let shifted = scales.get(padded..).is_some_and(|exponents| exponents.iter().any(|&exponent| exponent != 0));
         Ok(Matrix {
             shape,
             class,
             bytes: packed.bytes(),
-            pair_bytes: (tiles.len() / pairs.len()) as u64,
-            pairs: pairs.len(),
-            scales: starts.get(1).map(|&at| at..at + scales.len() as u64),
-            levels: starts.get(2).copied(),
+            pair_bytes: (tiles.len() / pairs) as u64,
+            pairs,
+            scales: starts.get(1).filter(|_| groups.is_none()).map(|&at| at..at + scales.len() as u64),
+            levels: starts.get(if groups.is_some() { 1 } else { 2 }).copied(),
             exponents: shifted.then_some(padded as u32),
+            groups,
             buffer,
         })
+    }
+}
+
+/// Groups of a file as kernels take them.
+pub(crate) struct GroupFormat {
+    /// How scales are stored, weights of a group, whether there are minima, and whether codes have four bits.
+    pub(crate) push: [u32; 4],
+    /// Words of 64 weights of a pair.
+    pub(crate) step_words: u32,
+    levels: [u8; 16],
+}
+
+impl GroupFormat {
+    fn of(format: &BlockFormat) -> GroupFormat {
+        let BlockFormat { codes, group, mins, scales } = *format;
+        let kind = match scales {
+            Scales::Half => 0,
+            Scales::Super => 1,
+            Scales::Power => 2,
+            Scales::Full => 3,
+        };
+        let levels = match codes {
+            Codes::Four { levels } => Some(levels.map(|level| level as u8)),
+            Codes::Eight => None,
+        };
+        GroupFormat {
+            push: [kind, group as u32, u32::from(mins), u32::from(levels.is_some())],
+            step_words: format.step_bytes() as u32 / 4,
+            levels: levels.unwrap_or_default(),
+        }
     }
 }
 
@@ -179,6 +212,7 @@ pub struct Matrix {
     levels: Option<u64>,
     /// Byte of the scales where the exponents of the inputs begin, if they are shifted.
     pub(crate) exponents: Option<u32>,
+    pub(crate) groups: Option<GroupFormat>,
 }
 
 impl Matrix {
@@ -280,8 +314,8 @@ impl Device for Vulkan {
         DeviceInfo { kind: "GPU", kernels, threads: self.host.threads(), nodes: 1 }
     }
 
-    fn has(&self, _: Extra) -> bool {
-        false
+    fn has(&self, extra: Extra) -> bool {
+        extra == Extra::FileGroups
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
@@ -308,14 +342,20 @@ impl Device for Vulkan {
         self.matrix(&self.host.pack_int4(shape, rows)?)
     }
 
-    fn pack_blocks(&self, _: MatrixShape, _: BlockFormat, _: &BlockSource<'_>) -> Result<Matrix, OutOfMemory> {
-        unreachable!("groups of a file are refused when a model is loaded")
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<Matrix, OutOfMemory> {
+        self.matrix(&self.host.pack_blocks(shape, format, rows)?)
     }
 
     fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<LowRank, OutOfMemory> {
         let packed = kernels::LowRank::pack(shape, source)?;
         let part = |(spans, pairs): (Vec<[u32; 4]>, &[u32])| {
-            let bytes = |numbers: &mut dyn Iterator<Item = u32>| numbers.flat_map(u32::to_ne_bytes).collect::<Vec<u8>>();
+            let bytes =
+                |numbers: &mut dyn Iterator<Item = u32>| numbers.flat_map(u32::to_ne_bytes).collect::<Vec<u8>>();
             Ok(LowRankPart {
                 strips: spans.len() as u32,
                 spans: self.upload(&[&bytes(&mut spans.into_iter().flatten())])?.0,

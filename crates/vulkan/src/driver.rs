@@ -117,7 +117,8 @@ impl Instance {
     fn new() -> Result<Instance, VulkanError> {
         // SAFETY: the loader is a library that may be loaded and unloaded; it is trusted to be one.
         let entry = unsafe { ash::Entry::load() }.map_err(|error| VulkanError::NoLoader(error.to_string()))?;
-        let application = vk::ApplicationInfo::default().application_name(c"twostroke").api_version(vk::API_VERSION_1_3);
+        let application =
+            vk::ApplicationInfo::default().application_name(c"twostroke").api_version(vk::API_VERSION_1_3);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the structures live until the call returns.
         let instance = unsafe { entry.create_instance(&info, None) }.map_err(failed("vkCreateInstance"))?;
@@ -288,9 +289,7 @@ impl Driver {
         // SAFETY: the semaphore is alive.
         match unsafe { self.device.wait_semaphores(&info, PATIENCE.as_nanos() as u64) } {
             Ok(()) => Ok(()),
-            Err(vk::Result::TIMEOUT) => {
-                Err(DeviceError::Stuck { device: self.listed.to_string(), waited: PATIENCE })
-            }
+            Err(vk::Result::TIMEOUT) => Err(DeviceError::Stuck { device: self.listed.to_string(), waited: PATIENCE }),
             Err(error) => Err(self.lost("vkWaitSemaphores", error)),
         }
     }
@@ -379,8 +378,9 @@ impl Buffer {
     pub(crate) fn new(driver: &Arc<Driver>, bytes: u64, place: Place) -> Result<Buffer, OutOfMemory> {
         let short = OutOfMemory { bytes: bytes as usize };
         let bytes = bytes.max(4).next_multiple_of(4);
-        let usage =
-            vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::TRANSFER_SRC | vk::BufferUsageFlags::TRANSFER_DST;
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
+            | vk::BufferUsageFlags::TRANSFER_SRC
+            | vk::BufferUsageFlags::TRANSFER_DST;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         let device = &driver.device;
         // SAFETY: (to the end) the device is alive, structures live until the calls return, and what was made is destroyed

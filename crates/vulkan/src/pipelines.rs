@@ -61,6 +61,8 @@ kernels! {
     linear_bf16: 4,
     linear_int8: 7,
     linear_int4: 8,
+    linear_groups: 7,
+    embed_groups: 4,
     rotate: 7,
     store_bf16: 3,
     store_int8: 3,
@@ -88,12 +90,10 @@ impl Pipeline {
         };
         let bindings: Vec<_> = (0..buffers).map(binding).collect();
         let of_sets = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-        let push = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(PUSH_BYTES as u32)];
-        let entry = |index: usize| vk::SpecializationMapEntry {
-            constant_id: index as u32,
-            offset: 4 * index as u32,
-            size: 4,
-        };
+        let push =
+            [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(PUSH_BYTES as u32)];
+        let entry =
+            |index: usize| vk::SpecializationMapEntry { constant_id: index as u32, offset: 4 * index as u32, size: 4 };
         let entries: Vec<_> = (0..constants.len()).map(entry).collect();
         let data: Vec<u8> = constants.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let special = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
@@ -105,7 +105,8 @@ impl Pipeline {
             let module = device
                 .create_shader_module(&vk::ShaderModuleCreateInfo::default().code(&words), None)
                 .map_err(failed("vkCreateShaderModule"))?;
-            let sets = device.create_descriptor_set_layout(&of_sets, None).map_err(failed("vkCreateDescriptorSetLayout"))?;
+            let sets =
+                device.create_descriptor_set_layout(&of_sets, None).map_err(failed("vkCreateDescriptorSetLayout"))?;
             let layouts = [sets];
             let of_layout = vk::PipelineLayoutCreateInfo::default().set_layouts(&layouts).push_constant_ranges(&push);
             let layout = device.create_pipeline_layout(&of_layout, None).map_err(failed("vkCreatePipelineLayout"))?;

@@ -47,7 +47,15 @@ fn cases() -> Vec<[f32; 3]> {
     let case = |index: usize| {
         let [x, y, z] = [number(), number(), number()];
         // The sum's sign and the last bits of the product decide.
-        [x, y, if index.is_multiple_of(2) { z } else { -(x * y) * (1.0 + f32::from_bits(z.to_bits() & 0x7f | 0x3f80_0000) * 1e-6) }]
+        [
+            x,
+            y,
+            if index.is_multiple_of(2) {
+                z
+            } else {
+                -(x * y) * (1.0 + f32::from_bits(z.to_bits() & 0x7f | 0x3f80_0000) * 1e-6)
+            },
+        ]
     };
     (0..CASES).map(case).collect()
 }
@@ -73,14 +81,24 @@ fn results(
 }
 
 /// Whether the device's fma rounds once.
-pub(crate) fn fuses(driver: &Arc<Driver>, recorder: &mut Recorder, kernels: &Kernels, place: Place) -> Result<bool, VulkanError> {
+pub(crate) fn fuses(
+    driver: &Arc<Driver>,
+    recorder: &mut Recorder,
+    kernels: &Kernels,
+    place: Place,
+) -> Result<bool, VulkanError> {
     let cases = cases();
     let found = results(driver, recorder, kernels, place, (&cases, &FUSED))?;
     Ok(cases.iter().zip(found).all(|(case, bits)| (FUSED.of)(*case).to_bits() == bits))
 }
 
 /// Refuses a device whose arithmetic differs.
-pub(crate) fn check(driver: &Arc<Driver>, recorder: &mut Recorder, kernels: &Kernels, place: Place) -> Result<(), VulkanError> {
+pub(crate) fn check(
+    driver: &Arc<Driver>,
+    recorder: &mut Recorder,
+    kernels: &Kernels,
+    place: Place,
+) -> Result<(), VulkanError> {
     let cases = cases();
     for operation in &OPERATIONS {
         let found = results(driver, recorder, kernels, place, (&cases, operation))?;
@@ -140,7 +158,8 @@ impl Vulkan {
         let rounds = 64;
         let [int8, f32_twice, f32_once] = [of(0, rounds, 64.0), of(1, rounds, 16.0), of(2, rounds, 16.0)];
         let best = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
-        let [bytes, int8_ops, bf16_flops, f32_flops] = [&bandwidth, &int8, &f32_twice, &f32_once].map(|rates| best(rates));
+        let [bytes, int8_ops, bf16_flops, f32_flops] =
+            [&bandwidth, &int8, &f32_twice, &f32_once].map(|rates| best(rates));
         let certainty = [&bandwidth, &bandwidth, &int8, &f32_twice, &f32_once].map(|rates| Certainty::of_rates(rates));
         let (int8_kind, bf16_kind) = ("dot4", "f32 product and sum");
         Ok(DeviceLimits {

@@ -171,7 +171,8 @@ impl Recorder {
         self.attempt(|this| {
             let driver = this.driver.clone();
             let frame = this.frame()?;
-            let region = |&(src_offset, dst_offset, size): &(u64, u64, u64)| vk::BufferCopy { src_offset, dst_offset, size };
+            let region =
+                |&(src_offset, dst_offset, size): &(u64, u64, u64)| vk::BufferCopy { src_offset, dst_offset, size };
             let regions: Vec<_> = parts.iter().map(region).collect();
             barrier(&driver.device, frame.commands);
             // SAFETY: the command buffer is being recorded, and both buffers are kept until it is done.
@@ -347,9 +348,7 @@ impl Frame {
         let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
         // SAFETY: as above.
         match unsafe { driver.device.allocate_command_buffers(&info) } {
-            Ok(all) => {
-                Ok(Frame { pool, commands: all[0], sets: Vec::new(), taken: 0, kept: Vec::new(), value: 0 })
-            }
+            Ok(all) => Ok(Frame { pool, commands: all[0], sets: Vec::new(), taken: 0, kept: Vec::new(), value: 0 }),
             Err(error) => {
                 // SAFETY: nothing was made of the pool.
                 unsafe { driver.device.destroy_command_pool(pool, None) };

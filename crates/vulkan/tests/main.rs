@@ -1,4 +1,6 @@
 //! A GPU gives the bits of the definition, on every device that there is. Where there is none, that is a failure: software
 //! devices can be installed anywhere (Debian: mesa-vulkan-drivers).
 
+mod common;
+mod operations;
 mod passes;

@@ -1,28 +1,18 @@
 //! Whole passes of every committed checkpoint that the device computes.
 
+use crate::common::{devices, open};
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Source};
-use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, Device, KvDtype, Reference, WeightClass};
+use kernels::{AccumulationOrder, Backend, Device, KvDtype, Reference, WeightClass};
 use model::{AdapterRoom, Batch, Forward, KvBudget, LoadOptions, Span};
 use testing::Dice;
-use vulkan::{Vulkan, VulkanOptions};
+use vulkan::VulkanOptions;
 
 const BLOCK: u32 = 32;
-
-/// The devices that there are, software ones among them.
-fn devices() -> usize {
-    let found = vulkan::list().expect("a Vulkan loader");
-    assert!(!found.is_empty(), "no Vulkan device: install mesa-vulkan-drivers");
-    found.len()
-}
-
-fn open(order: AccumulationOrder, options: VulkanOptions) -> Vulkan {
-    let host = CpuOptions { threads: Some(1), arithmetic: Some(order), ..CpuOptions::default() };
-    Vulkan::open(Cpu::new(host).unwrap(), options).unwrap()
-}
 
 fn checkpoints() -> Vec<(String, PathBuf)> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
@@ -169,6 +159,7 @@ fn every_checkpoint_has_the_references_bits_or_is_refused_by_name() {
 /// Memory that the host does not reach, matrices in several parts, and no fused multiply-add.
 #[test]
 fn so_it_has_where_the_device_lacks_what_others_have() {
-    let way = VulkanOptions { stage: true, emulate_fma: true, binding_bytes: Some(96 << 10), ..VulkanOptions::default() };
+    let way =
+        VulkanOptions { stage: true, emulate_fma: true, binding_bytes: Some(96 << 10), ..VulkanOptions::default() };
     on_device(devices() - 1, way);
 }

@@ -445,7 +445,10 @@ impl Weights {
             tensors.iter().map(|(rows, _)| rows.block_format(class)).reduce(|a, b| Some(a?.join(b?))).flatten();
         if format.is_some() && !backend.has(Extra::FileGroups) {
             let problem = format!("{} does not compute weights as a GGUF file has them yet", backend.describe());
-            return Err(LoadError::Option { option: "device", problem: format!("{problem}: --weights int8, or a CPU") });
+            return Err(LoadError::Option {
+                option: "device",
+                problem: format!("{problem}: --weights int8, or a CPU"),
+            });
         }
         let packed = if let Some(format) = format {
             let fill = |row: usize, levels: &mut [i8], scales: &mut [GroupScale]| {

@@ -2,10 +2,10 @@
 //! define.
 
 use checkpoint::{Checkpoint, LoadError};
+use engine::{DeviceChoice, StartError};
 use kernels::cpu_time::QueueWait;
 use kernels::limits::{Limits, NodeLimits, measure_nodes};
 use kernels::threads::Pool;
-use engine::{DeviceChoice, StartError};
 use kernels::{AccumulationOrder, Cpu, CpuOptions, Device, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
 use model::{Batch, Forward, KvBudget, LoadOptions, Span};
@@ -31,7 +31,9 @@ pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     // A GPU that cannot be used is a finding, not the end of them.
     let (gpu, on) = match Gpu::of(on) {
         Ok(gpu) => (gpu, on),
-        Err(error) => (Some(Gpu { problem: Some(error.to_string()), ..Gpu::default() }), On { device: DeviceChoice::Cpu, ..on }),
+        Err(error) => {
+            (Some(Gpu { problem: Some(error.to_string()), ..Gpu::default() }), On { device: DeviceChoice::Cpu, ..on })
+        }
     };
     let limits = figures::limits(figures::Measure::Now, on, environment::variables().packed_cache.as_deref())?;
     let diagnosis = Diagnosis::of(threads, limits, gpu)?;

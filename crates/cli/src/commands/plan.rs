@@ -172,7 +172,11 @@ fn chosen(flags: &PlanFlags, stored: Option<WeightClass>) -> Chosen {
 
 fn limits(flags: &PlanFlags) -> Result<Limits, Failure> {
     let directory = environment::variables().packed_cache;
-    figures::limits(figures::Measure::IfOld, On::cpu(flags.threads, flags.arithmetic.arithmetic()), directory.as_deref())
+    figures::limits(
+        figures::Measure::IfOld,
+        On::cpu(flags.threads, flags.arithmetic.arithmetic()),
+        directory.as_deref(),
+    )
 }
 
 /// What is known of this machine: its limits if they are asked for, and the model if it is stored here.

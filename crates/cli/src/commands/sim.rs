@@ -227,8 +227,11 @@ fn instance(flags: &SimFlags) -> Result<(Instance, f64), Failure> {
 
 fn named_machine(name: &str) -> Result<Machine, Failure> {
     if plan::is_here(name) {
-        let limits =
-            figures::limits(figures::Measure::IfOld, On::cpu(None, None), environment::variables().packed_cache.as_deref())?;
+        let limits = figures::limits(
+            figures::Measure::IfOld,
+            On::cpu(None, None),
+            environment::variables().packed_cache.as_deref(),
+        )?;
         let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
         let here = Machine::here(&limits, WeightClass::Bf16, Some(memory as f64));
         // What this engine reaches, by docs/performance.md.

@@ -210,7 +210,8 @@ impl LowRank {
     /// Both matrices for another device: of each the strips that have inputs, `[strip, first pair, pairs, first line]`, and
     /// its lines, `[line][16]` pairs of bf16.
     pub fn strips(&self) -> [(Vec<[u32; 4]>, &[u32]); 2] {
-        let number = |&Span { strip, first, pairs, line }: &Span| [strip, first, pairs, line].map(|number| number as u32);
+        let number =
+            |&Span { strip, first, pairs, line }: &Span| [strip, first, pairs, line].map(|number| number as u32);
         [&self.a, &self.b].map(|strips| (strips.spans.iter().map(number).collect(), &strips.pairs[..]))
     }
 

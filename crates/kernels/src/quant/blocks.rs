@@ -132,7 +132,7 @@ impl BlockFormat {
     }
 
     /// Bytes of a step of a pair of strips.
-    pub(crate) const fn step_bytes(&self) -> usize {
+    pub const fn step_bytes(&self) -> usize {
         let (scales, mins) = self.scale_bytes();
         scales + mins + 2 * self.tile_bytes()
     }

@@ -358,8 +358,13 @@ impl PackedMatrix {
         self.levels
     }
 
+    /// The bytes of each pair of strips, in order: for the memory of another device.
+    pub fn bytes_of_pairs(&self) -> impl Iterator<Item = &[u8]> {
+        self.tiles.pieces()
+    }
+
     /// The file's quantization groups, if the weights keep them.
-    pub(crate) fn blocks(&self) -> Option<&BlockFormat> {
+    pub fn blocks(&self) -> Option<&BlockFormat> {
         self.blocks.as_ref()
     }
 

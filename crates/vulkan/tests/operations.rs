@@ -1,0 +1,341 @@
+//! Each operation beside its definition, with numbers that models have and numbers that they should not have.
+
+use crate::common::{devices, open};
+
+use kernels::quant::{Codes, GroupScale, Scales};
+use kernels::{
+    AccumulationOrder, Activation, Backend, BlockFormat, BlockSource, Device, Extent, Int4Source, Int8Source,
+    LowRankShape, LowRankSource, MatrixShape, Norm, Out, Reference, RowSource, StepArrays, WeightClass,
+};
+use testing::Dice;
+use vulkan::{Vulkan, VulkanOptions};
+
+const SEED: u64 = 7;
+
+/// Rows of which some have spikes of every size, one is zero, one tiny, and one holds what is no number.
+///
+/// Where a fused multiply-add is made of others, products below 2^-102 are rounded twice, and denormals may be flushed: so what is no product of weights,
+/// which flush what is smaller, is tried with numbers above.
+fn rows(dice: &mut Dice, count: usize, width: usize, tiny: f32) -> Vec<f32> {
+    let mut all = dice.normals(count * width);
+    for (index, row) in all.chunks_exact_mut(width).enumerate() {
+        match index % 8 {
+            1 => row.fill(0.0),
+            2 => row.iter_mut().for_each(|x| *x *= tiny),
+            3 => (0..width.div_ceil(40)).for_each(|nth| row[nth * 37 % width] *= 1000.0),
+            4 => (0..width.div_ceil(6)).for_each(|nth| row[nth * 5 % width] *= 10f32.powi(nth as i32 % 5)),
+            5 => row[width / 2] = [f32::NAN, f32::INFINITY][index / 8 % 2],
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The bits; all that is no number is alike, and denormals, which a device may flush, are zeros.
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    let bits = |x: &f32| match x {
+        x if x.is_nan() => f32::NAN.to_bits(),
+        x if x.is_subnormal() || *x == 0.0 => 0,
+        x => x.to_bits(),
+    };
+    numbers.iter().map(bits).collect()
+}
+
+/// Rows of a backend with these numbers.
+fn put<B: Backend>(backend: &B, numbers: &[f32], width: usize) -> B::Rows {
+    let mut rows = backend.rows(numbers.len() / width, width).unwrap();
+    backend.write(numbers, &mut rows).unwrap();
+    rows
+}
+
+fn get<B: Backend>(backend: &B, rows: &B::Rows, count: usize, width: usize) -> Vec<u32> {
+    let mut out = vec![0.0; count * width];
+    backend.read(rows, 0..count, width, &mut out).unwrap();
+    bits(&out)
+}
+
+/// Calls `compare` with each order on each device, as it is and as if it lacked what it may lack.
+fn on_each(compare: impl Fn(&Vulkan, &Reference, &str)) {
+    let poor =
+        VulkanOptions { stage: true, emulate_fma: true, binding_bytes: Some(4 << 10), ..VulkanOptions::default() };
+    for index in 0..devices() {
+        for (order, way) in AccumulationOrder::ALL.into_iter().zip([VulkanOptions::default(), poor]) {
+            let vulkan = open(order, VulkanOptions { index, ..way });
+            compare(&vulkan, &Reference::of(order), &format!("seed {SEED}, {}", vulkan.describe()));
+        }
+    }
+}
+
+/// Widths and heights around strips, pairs, steps, groups and workgroups.
+const SHAPES: [(usize, usize, usize); 7] =
+    [(1, 1, 1), (3, 15, 33), (9, 32, 64), (16, 33, 130), (17, 70, 257), (2, 257, 512), (40, 100, 96)];
+
+/// How a matrix is packed.
+#[derive(Clone, Copy, Debug)]
+enum Packed {
+    Floats(WeightClass),
+    /// Columns of sizes far apart, whose inputs are shifted.
+    Shifted(WeightClass),
+    Int8,
+    Int4,
+    Groups(BlockFormat),
+}
+
+fn packings() -> Vec<Packed> {
+    use WeightClass::{Bf16, Int4, Int8};
+    let mut all = vec![Packed::Floats(Bf16), Packed::Floats(Int8), Packed::Floats(Int4)];
+    all.extend([Packed::Shifted(Int8), Packed::Shifted(Int4), Packed::Int8, Packed::Int4]);
+    let levels = [-127, -100, -80, -60, -45, -30, -18, -7, 3, 14, 26, 40, 55, 72, 95, 120];
+    for codes in [Codes::Eight, Codes::Four { levels }] {
+        for (scales, mins) in [
+            (Scales::Half, false),
+            (Scales::Half, true),
+            (Scales::Super, true),
+            (Scales::Power, false),
+            (Scales::Full, true),
+        ] {
+            all.extend([16, 32].map(|group| Packed::Groups(BlockFormat { codes, group, mins, scales })));
+        }
+    }
+    all
+}
+
+fn pack<B: Backend>(backend: &B, shape: MatrixShape, how: Packed) -> B::Matrix {
+    let of_row = |row: usize| Dice::new(SEED + row as u64);
+    let floats = |row: usize, out: &mut [f32]| out.copy_from_slice(&of_row(row).normals(shape.in_features));
+    let shifted = |row: usize, out: &mut [f32]| {
+        floats(row, out);
+        out.iter_mut().enumerate().for_each(|(k, x)| *x *= 2f32.powi((k * 7 % 23) as i32 - 11));
+    };
+    match how {
+        Packed::Floats(class) => backend.pack(shape, class, &RowSource(&floats)),
+        Packed::Shifted(class) => backend.pack(shape, class, &RowSource(&shifted)),
+        Packed::Int8 => {
+            let fill = |row: usize, q: &mut [i8], scales: &mut [f32]| {
+                let mut dice = of_row(row);
+                q.iter_mut().for_each(|q| *q = dice.bits() as i8);
+                scales.iter_mut().for_each(|scale| *scale = dice.signed() * 0.01);
+            };
+            backend.pack_int8(shape, &Int8Source(&fill))
+        }
+        Packed::Int4 => {
+            let fill = |row: usize, q: &mut [i8], scales: &mut [f32]| {
+                let mut dice = of_row(row);
+                q.iter_mut().for_each(|q| *q = dice.below(16) as i8 - 8);
+                scales.iter_mut().for_each(|scale| *scale = dice.signed() * 0.01);
+            };
+            backend.pack_int4(shape, &Int4Source(&fill))
+        }
+        Packed::Groups(format) => {
+            let fill = |row: usize, q: &mut [i8], scales: &mut [GroupScale]| {
+                let mut dice = of_row(row);
+                let mut level = || match format.codes {
+                    Codes::Eight => dice.bits() as i8,
+                    Codes::Four { levels } => levels[dice.below(16) as usize],
+                };
+                q.iter_mut().for_each(|q| *q = level());
+                // Numbers of 16 bits, the smallest among them.
+                let half = |dice: &mut Dice| match dice.below(6) {
+                    0 => 2f32.powi(-24) * dice.below(1024) as f32,
+                    _ => (dice.signed() * 256.0).round() / 4096.0,
+                };
+                let (mut d, mut m) = (0.0, 0.0);
+                for (index, scale) in scales.iter_mut().enumerate() {
+                    if format.scales != Scales::Super || index % (64 / format.group) == 0 {
+                        (d, m) = (half(&mut dice), half(&mut dice));
+                    }
+                    let ratio = if format.scales == Scales::Super { dice.bits() as i8 } else { 1 };
+                    if format.scales == Scales::Power {
+                        d = if dice.below(5) == 0 { 0.0 } else { 2f32.powi(dice.below(20) as i32 - 10) };
+                    }
+                    *scale = GroupScale { d, ratio, m, min_ratio: if format.mins { ratio / 2 } else { 0 } };
+                }
+            };
+            backend.pack_blocks(shape, format, &BlockSource(&fill))
+        }
+    }
+    .unwrap()
+}
+
+#[test]
+fn products_and_rows_of_tables_in_every_packing() {
+    on_each(|vulkan, reference, what| {
+        for (index, how) in packings().into_iter().enumerate() {
+            for (at, (count, out_features, in_features)) in SHAPES.into_iter().enumerate() {
+                if !testing::is_long() && (at + index) % 3 > 0 {
+                    continue;
+                }
+                let what = format!("{what}: {how:?}, {count} x {out_features} x {in_features}");
+                let shape = MatrixShape { out_features, in_features };
+                let mut dice = Dice::new(SEED);
+                let (x, bias) = (rows(&mut dice, count, in_features, 1e-35), dice.normals(out_features));
+                let before = dice.normals(count * 2 * out_features);
+                let found = products(vulkan, shape, how, (count, &x, &bias, &before));
+                let expected = products(reference, shape, how, (count, &x, &bias, &before));
+                for (way, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let other = found.iter().zip(expected).filter(|(a, b)| a != b).count();
+                    assert_eq!(other, 0, "{what}, way {way} of {}", expected.len());
+                }
+            }
+        }
+    });
+}
+
+/// A product in every way that it may end, and rows of the matrix as of a table.
+fn products<B: Backend>(
+    backend: &B,
+    shape: MatrixShape,
+    how: Packed,
+    (count, x, bias, before): (usize, &[f32], &[f32], &[f32]),
+) -> Vec<Vec<u32>> {
+    let MatrixShape { out_features: n, in_features: k } = shape;
+    let (w, x, bias) = (pack(backend, shape, how), put(backend, x, k), backend.vector(bias).unwrap());
+    let mut all = Vec::new();
+    let mut out = put(backend, before, 2 * n);
+    backend.linear(&x, count, &w, None, Out::Store(&mut out));
+    all.push(get(backend, &out, count, n));
+    backend.linear(&x, count, &w, Some(&bias), Out::Add(&mut out));
+    all.push(get(backend, &out, count, n));
+    let mut wide = put(backend, before, 2 * n);
+    backend.linear(&x, count, &w, Some(&bias), Out::StoreAt { out: &mut wide, at: n / 2, width: 2 * n });
+    all.push(get(backend, &wide, count, 2 * n));
+    if n.is_multiple_of(2) {
+        backend.linear(&x, count, &w, Some(&bias), Out::Gated(Activation::Silu, &mut out));
+        all.push(get(backend, &out, count, n / 2));
+    }
+    let tokens: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
+    let mut rows = backend.rows(tokens.len(), k).unwrap();
+    let arrays = StepArrays {
+        token_ids: &tokens,
+        positions: &tokens,
+        slots: &tokens,
+        spans: &[],
+        states: &[],
+        wanted: &[],
+        listed: &[],
+    };
+    let step = backend.begin(arrays);
+    backend.embed(&step, &w, &mut rows);
+    all.push(get(backend, &rows, tokens.len(), k));
+    all
+}
+
+#[test]
+fn what_is_done_row_by_row_and_number_by_number() {
+    on_each(|vulkan, reference, what| {
+        for width in [1, 15, 16, 17, 64, 100, 260] {
+            let (found, expected) = (by_rows(vulkan, width), by_rows(reference, width));
+            assert_eq!(found.len(), expected.len());
+            for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+                let other = found.iter().zip(expected).enumerate().find(|(_, (a, b))| a != b);
+                let other =
+                    other.map(|(at, (a, b))| format!("{:e} for {:e} at {at}", f32::from_bits(*a), f32::from_bits(*b)));
+                assert_eq!(other, None, "{what}: {name}, {width} wide");
+            }
+        }
+    });
+}
+
+const ACTIVATIONS: [Activation; 7] = [
+    Activation::Silu,
+    Activation::ScaledSilu { inner: 0.7, outer: 1.3 },
+    Activation::GeluTanh,
+    Activation::Gelu,
+    Activation::ReluSquared,
+    Activation::Xielu { positive: 0.8, negative: 0.9, beta: 0.5, eps: -1e-6 },
+    Activation::Clamped { limit: 2.0 },
+];
+
+fn by_rows<B: Backend>(backend: &B, width: usize) -> Vec<(String, Vec<u32>)> {
+    const ROWS: usize = 16;
+    let (mut dice, extent) = (Dice::new(SEED), Extent { rows: ROWS, width });
+    let numbers = rows(&mut dice, 2 * ROWS, width, 1e-15);
+    let (x, y) = numbers.split_at(ROWS * width);
+    let (weight, bias) = (dice.normals(width), dice.normals(width));
+    let (weight, bias) = (backend.vector(&weight).unwrap(), backend.vector(&bias).unwrap());
+    let other = put(backend, y, width);
+    let mut all = Vec::new();
+    let mut record = |name: String, rows: &B::Rows, count: usize| all.push((name, get(backend, rows, count, width)));
+    let source = put(backend, x, width);
+    let mut out = put(backend, y, width);
+    backend.rms_norm(&source, 3..11, &weight, 1e-5, &mut out);
+    record("rms_norm".into(), &out, ROWS);
+    for bias in [None, Some(&bias)] {
+        backend.layer_norm(&source, 1..9, Norm { weight: &weight, bias, eps: 1e-5 }, &mut out);
+        record("layer_norm".into(), &out, 8);
+    }
+    let gate_up = put(backend, &numbers, 2 * width);
+    for activation in ACTIVATIONS {
+        let mut x = put(backend, x, width);
+        backend.activate(activation, &mut x, extent);
+        record(format!("{activation:?}"), &x, ROWS);
+        backend.gate(activation, &gate_up, extent, &mut x);
+        record(format!("gate of {activation:?}"), &x, ROWS);
+    }
+    let mut changed = |name: &str, change: &dyn Fn(&mut B::Rows)| {
+        let mut x = put(backend, x, width);
+        change(&mut x);
+        record(name.to_owned(), &x, ROWS);
+    };
+    changed("scale", &|x| backend.scale(0.37, x, extent));
+    changed("add_scaled", &|x| backend.add_scaled(&other, 0.37, x, extent));
+    changed("softcap", &|x| backend.softcap(3.5, x, extent));
+    changed("clear", &|x| backend.clear(x, Extent { rows: ROWS / 2, width }));
+    changed("add_gated", &|x| backend.add_gated(&other, &source, x, extent));
+    changed("multiply", &|x| backend.multiply(x, Extent { rows: ROWS / 2, width }, (&gate_up, 2 * width, width)));
+    // What is no number has no order.
+    let finite: Vec<f32> = x.iter().map(|&x| if x.is_finite() { x } else { 0.25 }).collect();
+    let mut clamped = put(backend, &finite, width);
+    backend.clamp(1.5, &mut clamped, extent);
+    record("clamp".into(), &clamped, ROWS);
+    all
+}
+
+#[test]
+fn adapters_are_added_to_their_rows_alone() {
+    on_each(|vulkan, reference, what| {
+        for (in_features, rank, out_features) in [(33, 1, 20), (64, 8, 70), (130, 40, 48)] {
+            let shape = LowRankShape { in_features, rank, out_features };
+            let (found, expected) = (adapted(vulkan, shape), adapted(reference, shape));
+            assert!(found == expected, "{what}: {shape:?}");
+        }
+    });
+}
+
+fn adapted<B: Backend>(backend: &B, shape: LowRankShape) -> Vec<u32> {
+    const ROWS: usize = 12;
+    let LowRankShape { in_features, rank, out_features } = shape;
+    let pack = |seed: u64| {
+        let of = |at: usize| Dice::new(seed + at as u64);
+        // Some outputs read nothing, others a part.
+        let reads = |output: usize| match output / 16 % 3 {
+            0 => 0..rank,
+            1 => 0..0,
+            _ => rank / 2..rank,
+        };
+        let source = LowRankSource {
+            a: &|inner, to: &mut [f32]| to.copy_from_slice(&of(inner).normals(to.len())),
+            reads: &reads,
+            b: &|output, to: &mut [f32]| to.copy_from_slice(&of(1000 + output).normals(to.len())),
+        };
+        backend.pack_low_rank(shape, source).unwrap()
+    };
+    let (first, second) = (pack(1), pack(2));
+    let mut dice = Dice::new(SEED);
+    let x = put(backend, &rows(&mut dice, ROWS, in_features, 1e-35), in_features);
+    let mut out = put(backend, &dice.normals(ROWS * out_features), out_features);
+    let listed = [0, 3, 4, 9, 1, 7, 11];
+    let none: &[u32] = &[];
+    let arrays = StepArrays {
+        token_ids: none,
+        positions: none,
+        slots: none,
+        spans: &[],
+        states: &[],
+        wanted: none,
+        listed: &listed,
+    };
+    let step = backend.begin(arrays);
+    backend.add_low_rank(&step, &x, [(&first, 0..4), (&second, 4..7)].into_iter(), &mut out);
+    get(backend, &out, ROWS, out_features)
+}
