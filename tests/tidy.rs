@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("residency", "protocol"),
     ("kernels", ""),
     ("files", ""),
+    ("vulkan", "kernels"),
     ("roofline", "kernels"),
     ("quality", "kernels"),
     ("figures", ""),
@@ -30,7 +31,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("speculate", "protocol scheduler model text checkpoint kernels"),
     (
         "engine",
-        "protocol observe speculate rates scheduler ledger model text checkpoint roofline kernels files figures \
+        "protocol observe speculate rates scheduler ledger model text checkpoint roofline kernels vulkan files figures \
          grammar receipt",
     ),
     ("replay", "protocol engine sim ledger scheduler model checkpoint files"),
@@ -52,14 +53,16 @@ const ARROWS: &[(&str, &str)] = &[
     (
         "cli",
         "protocol server batches bench dialect launch replay engine model text checkpoint hub \
-         quality rates residency roofline kernels scheduler sim plan files figures kv-events receipt",
+         quality rates residency roofline kernels vulkan scheduler sim plan files figures kv-events receipt",
     ),
     ("python", "cli engine text scheduler"),
 ];
 
 /// Arrows that point up, in tests alone. The chaos over the engine writes recordings and has them replayed: a file
 /// passes between the two, and no type.
-const UP_IN_TESTS: [(&str, &str); 6] = [
+const UP_IN_TESTS: [(&str, &str); 8] = [
+    ("vulkan", "model"),
+    ("vulkan", "checkpoint"),
     ("sim", "ledger"),
     ("engine", "replay"),
     ("model", "quality"),
@@ -621,7 +624,7 @@ fn files_have_one_door() {
 fn unsafe_has_one_address() {
     let mut complaints = Vec::new();
     // Workspaces of their own: programs for developers, without a lint table to take.
-    let apart = ["crates/kernels", "fuzz", "guards"];
+    let apart = ["crates/kernels", "crates/vulkan", "fuzz", "guards"];
     for (directory, manifest) in packages() {
         if !apart.contains(&&*directory.to_string_lossy()) && !manifest.contains("[lints]\nworkspace = true") {
             complaints.push(format!("{}/Cargo.toml does not take the workspace's lints", directory.display()));
@@ -631,7 +634,7 @@ fn unsafe_has_one_address() {
     if !workspace.contains("unsafe_code = \"forbid\"") {
         complaints.push("Cargo.toml does not forbid unsafe code".into());
     }
-    assert_none("unsafe code lives in kernels; everything else is forbidden to have any", complaints);
+    assert_none("unsafe code lives in kernels and vulkan; everything else is forbidden to have any", complaints);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod completions;
 mod deploy;
 mod doctor;
 mod errors;
+mod gpu;
 mod handoff;
 mod lab;
 mod limits;

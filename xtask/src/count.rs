@@ -61,17 +61,18 @@ fn figures() -> Result<Vec<Figure>, String> {
         // 240,000 until attention had kernels for tiles and a lost device a standby, 241,000 until blocks and the best
         // logits came from a device by operations, and adapters, HTTP and handoffs were tried across losses (600 of
         // tests).
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 242_000 },
+        // 242,000 until there was a GPU: its driver, operations and their tests (2,900).
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 246_000 },
         // A device that is lost while requests are open (150) is what 8,750 had no room for, its adapters what 8,900 had
-        // none for.
-        Figure { name: "code of engine", value: code("engine")?, limit: 8_920 },
+        // none for, and the choice of a device with its memory and standby (130) 8,920.
+        Figure { name: "code of engine", value: code("engine")?, limit: 9_080 },
         Figure { name: "code of server", value: code("server")?, limit: 12_900 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 14 },
         Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 15 },
         Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 6 },
         Figure { name: "lines with banned words", value: banned(&rust)?, limit: 3 },
-        Figure { name: "binaries of tests", value: test_binaries()?, limit: 46 },
+        Figure { name: "binaries of tests", value: test_binaries()?, limit: 47 },
         Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 5_000 },
     ])
 }

@@ -20,6 +20,7 @@ const GUNGRAUN: &str = "0.20.0";
 /// fetched it hears again, and says.
 pub(crate) fn ahead(extent: Extent) {
     let fetch = move || -> Result<(), String> {
+        gpu()?;
         let python = client_python()?;
         let path = node()?;
         node_packages(&path, &root().join("web"))?;
@@ -340,6 +341,24 @@ pub(crate) fn browser() -> Result<String, String> {
     }
     install(&["chromium"])?;
     found().ok_or_else(|| "chromium was installed and does not start".to_owned())
+}
+
+/// A GPU in software, and what compiles kernels for GPUs.
+pub(crate) fn gpu() -> Result<(), String> {
+    let mut packages = Vec::new();
+    if !answers("sh", &["-c", "ls /usr/share/vulkan/icd.d/lvp_icd*.json && ls /usr/lib/*/libvulkan.so.1"]) {
+        packages.extend(["mesa-vulkan-drivers", "libvulkan1"]);
+    }
+    if !answers("glslangValidator", &["--version"]) {
+        packages.push("glslang-tools");
+    }
+    if packages.is_empty() { Ok(()) } else { install(&packages) }
+}
+
+/// The other one, which the browser has, if that is here: for the loader's variable.
+pub(crate) fn browsers_gpu() -> Option<&'static str> {
+    const OF_CHROMIUM: &str = "/usr/lib/chromium/vk_swiftshader_icd.json";
+    is_here(OF_CHROMIUM).then_some(OF_CHROMIUM)
 }
 
 /// cargo-deny: the one installed, or our own under `target/tools`. Built without optimisation: it runs for two seconds,

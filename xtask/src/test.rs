@@ -243,6 +243,8 @@ fn tests(extent: Extent) -> Result<Counts, String> {
         run
     };
     run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_TESTS_CACHE", measured_machine()?);
+    setup::gpu()?;
+    run.envs(setup::browsers_gpu().map(|driver| ("VK_ADD_DRIVER_FILES", driver)));
     if extent == Extent::All {
         run.env("TWOSTROKE_LONG_TESTS", "1");
         if let Some(file) = setup::smollm2(&python)? {

@@ -19,7 +19,7 @@ use crate::flags::{self, Cli, Command};
 use crate::{config, environment};
 
 /// Flags of `serve` that say what computes, and not who may ask or where: the options of [`start`].
-pub const ENGINE_OPTIONS: [&str; 45] = [
+pub const ENGINE_OPTIONS: [&str; 47] = [
     "model",
     "revision",
     "weights",
@@ -27,6 +27,8 @@ pub const ENGINE_OPTIONS: [&str; 45] = [
     "kv_cache_dtype",
     "expert_memory",
     "arithmetic",
+    "device",
+    "standby",
     "threads",
     "no_numa",
     "no_packed_cache",

@@ -681,7 +681,7 @@ impl Sizes {
                 check_wish(bytes, &wants, &room)?;
                 let blocks = (bytes / block_bytes) as usize;
                 if blocks > most_of_layer {
-                    let most = most_of_layer as u64 * block_bytes >> 20;
+                    let most = (most_of_layer as u64 * block_bytes) >> 20;
                     let problem = format!("this device holds {most} MiB at most: a layer's cache is one buffer there");
                     return Err(StartError::Option { option: "--kv-cache-memory-bytes", problem });
                 }

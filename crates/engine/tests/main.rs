@@ -5,6 +5,7 @@ mod answers;
 mod bits;
 mod calibration;
 mod common;
+mod gpu;
 mod handoff;
 mod ledger;
 #[path = "../../server/tests/http/losses.rs"]

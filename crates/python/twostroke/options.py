@@ -16,6 +16,8 @@ class EngineOptions(TypedDict, total=False):
     kv_cache_dtype: Literal["bf16", "int8"]
     expert_memory: int | str
     arithmetic: Literal["auto", "pairs", "tiles"]
+    device: str
+    standby: Literal["cpu"]
     threads: int
     no_numa: bool
     no_packed_cache: bool

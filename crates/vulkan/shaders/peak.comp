@@ -22,6 +22,6 @@ void main() {
     else sums[k] = fma(sums[k], x, 1.0);
   }
   float all = sums[0];
-  for (uint k = 1u; k < 8u; k++) all += sums[k];
+  for (uint k = 1u; k < 8u; k++) all = add(all, sums[k]);
   y[i] = floatBitsToUint(all);
 }

@@ -14,7 +14,7 @@ use kernels::{
 use crate::device::{KvCache, LowRank, Matrix, Scratch, State, Vulkan, is_int8};
 use crate::driver::{Buffer, Place};
 use crate::pipelines::Pipeline;
-use crate::recorder::Binding;
+use crate::recorder::{Binding, Recorder};
 
 /// Lanes of a workgroup of what is done number by number.
 const LANES: usize = 64;
@@ -69,14 +69,26 @@ impl Step {
 }
 
 impl Vulkan {
-    /// A scratch buffer of at least so many bytes. Where the device has no such memory, it is taken as lost.
-    fn at_least(&self, place: &mut Option<Arc<Buffer>>, bytes: usize) -> Arc<Buffer> {
+    /// A scratch buffer of at least this many bytes. Where there is no memory, the device is lost, and anything will do:
+    /// `other`.
+    fn at_least(
+        &self,
+        recorder: &mut Recorder,
+        place: &mut Option<Arc<Buffer>>,
+        bytes: usize,
+        other: &Arc<Buffer>,
+    ) -> Arc<Buffer> {
         if let Some(buffer) = place.as_ref().filter(|buffer| buffer.bytes >= bytes as u64) {
             return buffer.clone();
         }
         // Half as much again, so that a prompt that grows does not take memory in each step.
-        let new = Buffer::new(&self.driver, (bytes + bytes / 2) as u64, self.place);
-        place.insert(Arc::new(new.expect("scratch for a step was planned"))).clone()
+        match Buffer::new(&self.driver, (bytes + bytes / 2) as u64, self.place) {
+            Ok(new) => place.insert(Arc::new(new)).clone(),
+            Err(error) => {
+                recorder.lose("scratch for a step", error);
+                other.clone()
+            }
+        }
     }
 
     fn pointwise(&self, operation: u32, x: &Rows, extent: Extent, how: Pointwise<'_>) {
@@ -101,8 +113,8 @@ impl Vulkan {
             WeightClass::Int4 => (&self.kernels.linear_int4, false),
         };
         let State { recorder, scratch: Scratch { converted, scales, planes, .. }, .. } = state;
-        let converted = self.at_least(converted, rows * words * if is_bf16 { 4 } else { 12 });
-        let [scales, planes] = [scales, planes].map(|place| self.at_least(place, rows * 4));
+        let converted = self.at_least(recorder, converted, rows * words * if is_bf16 { 4 } else { 12 }, x);
+        let [scales, planes] = [scales, planes].map(|place| self.at_least(recorder, place, rows * 4, x));
         if is_bf16 {
             let push = [in_features as u32, words as u32];
             let bindings = [Binding::whole(x), Binding::whole(&converted)];
@@ -241,13 +253,25 @@ impl Backend for Vulkan {
         let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
         let buffer = match state.steps.iter().find(|buffer| is_free(buffer)) {
             Some(buffer) => buffer.clone(),
-            None => {
-                let new = Buffer::new(&self.driver, end.next_power_of_two(), Place::Host);
-                let new = Arc::new(new.expect("memory of the host for a step"));
-                state.steps.retain(|buffer| Arc::strong_count(buffer) > 1 || buffer.bytes >= end);
-                state.steps.push(new.clone());
-                new
-            }
+            None => match Buffer::new(&self.driver, end.next_power_of_two(), Place::Host) {
+                Ok(new) => {
+                    let new = Arc::new(new);
+                    state.steps.retain(|buffer| Arc::strong_count(buffer) > 1 || buffer.bytes >= end);
+                    state.steps.push(new.clone());
+                    new
+                }
+                Err(error) => {
+                    state.recorder.lose("the arrays of a step", error);
+                    let (buffer, parts) = (self.nothing.clone(), [(0, self.nothing.bytes); PARTS]);
+                    return Step {
+                        buffer,
+                        tokens: token_ids.len(),
+                        rows: positions.len(),
+                        wanted: wanted.len(),
+                        parts,
+                    };
+                }
+            },
         };
         for ((at, _), numbers) in parts.iter().zip(all) {
             let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
@@ -335,7 +359,8 @@ impl Backend for Vulkan {
             }
             Out::Add(out) => self.product(state, &x.0, rows, w, bias, to(&out.0, true)),
             Out::Gated(activation, out) => {
-                let gate_up = self.at_least(&mut state.scratch.between, rows * n * size_of::<f32>());
+                let State { recorder, scratch, .. } = state;
+                let gate_up = self.at_least(recorder, &mut scratch.between, rows * n * size_of::<f32>(), &x.0);
                 self.product(state, &x.0, rows, w, bias, to(&gate_up, false));
                 self.gated(state, activation, &gate_up, Extent { rows, width: n / 2 }, out);
             }
@@ -500,7 +525,7 @@ impl Backend for Vulkan {
             let LowRankShape { in_features, rank, out_features } = *shape;
             let (rank, first, rows) = (rank.next_multiple_of(16), listed.start as u32, listed.len());
             let State { recorder, scratch, .. } = &mut *state;
-            let h = self.at_least(&mut scratch.between, rows * rank * size_of::<f32>());
+            let h = self.at_least(recorder, &mut scratch.between, rows * rank * size_of::<f32>(), &x.0);
             for (part, from, to, push) in [
                 (a, &x.0, &h, [first, in_features as u32, rank as u32, 1]),
                 (b, &h, &out.0, [first, rank as u32, out_features as u32, 0]),

@@ -48,14 +48,17 @@ impl Deref for Vulkan {
 /// An open device.
 #[doc(hidden)]
 pub struct Opened {
+    /// Dropped first: the recorder waits for what is under way before anything that it uses goes.
+    state: Mutex<State>,
     pub(crate) kernels: Kernels,
     pub(crate) driver: Arc<Driver>,
     pub(crate) place: Place,
     /// Bytes that a kernel may see of a buffer.
     pub(crate) binding_bytes: u64,
+    /// Stands for what there is no memory for on a lost device.
+    pub(crate) nothing: Arc<Buffer>,
     /// Packs, and shares out the host's work.
     host: Cpu,
-    state: Mutex<State>,
 }
 
 /// What changes with operations.
@@ -86,15 +89,13 @@ impl Vulkan {
         let place = if options.stage { Place::Apart } else { Place::Device };
         let mut recorder = Recorder::new(driver.clone());
         let order = host.arithmetic();
-        let mut kernels = Kernels::new(&driver, order, true)?;
-        if options.emulate_fma || !probe::fuses(&driver, &mut recorder, &kernels, place)? {
-            recorder.wait()?;
-            kernels = Kernels::new(&driver, order, false)?;
-        }
+        let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
+        let kernels = Kernels::new(&driver, order, fuses)?;
         probe::check(&driver, &mut recorder, &kernels, place)?;
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.bounds.binding_bytes);
+        let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
         let state = Mutex::new(State { recorder, scratch: Scratch::default(), steps: Vec::new() });
-        Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, host, state })))
+        Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
     }
 
     /// Accumulation order of 16-bit products.
@@ -292,8 +293,11 @@ impl HostBuffer for HostMemory {
     fn bytes(&self) -> Result<&[u8], DeviceError> {
         self.driver.wait(self.saved.min(self.submitted.value()))?;
         // SAFETY: what was submitted is done; who saves once more has this alone.
-        let bytes = unsafe { self.buffer.bytes() }.expect("memory of the host is mapped");
-        Ok(&bytes[..self.len])
+        let bytes = unsafe { self.buffer.bytes() }.and_then(|bytes| bytes.get(..self.len));
+        bytes.ok_or_else(|| DeviceError::Lost {
+            device: self.driver.listed.to_string(),
+            what: "there was no memory of the host".to_owned(),
+        })
     }
 }
 
@@ -405,13 +409,21 @@ impl Device for Vulkan {
         kv.shape.block_bytes()
     }
 
-    /// Panics where the host has no such memory: as an allocation of its own does.
+    /// Where the host has no such memory, the device is lost.
     fn host_buffer(&self, bytes: Vec<u8>) -> HostMemory {
-        let buffer = Buffer::new(&self.driver, bytes.len() as u64, Place::Host).expect("memory of the host");
-        // SAFETY: it is new.
-        unsafe { buffer.write(0, &bytes) };
-        let submitted = self.state().recorder.submitted();
-        HostMemory { buffer: Arc::new(buffer), len: bytes.len(), driver: self.driver.clone(), submitted, saved: 0 }
+        let mut state = self.state();
+        let (driver, submitted) = (self.driver.clone(), state.recorder.submitted());
+        match Buffer::new(&self.driver, bytes.len() as u64, Place::Host) {
+            Ok(buffer) => {
+                // SAFETY: it is new.
+                unsafe { buffer.write(0, &bytes) };
+                HostMemory { buffer: Arc::new(buffer), len: bytes.len(), driver, submitted, saved: 0 }
+            }
+            Err(error) => {
+                state.recorder.lose("memory of the host", error);
+                HostMemory { buffer: self.nothing.clone(), len: bytes.len(), driver, submitted, saved: 0 }
+            }
+        }
     }
 
     fn save_block(&self, kv: &KvCache, block: u32, to: &mut HostMemory, at: usize) {

@@ -28,6 +28,12 @@ pub enum VulkanError {
          such as mesa-vulkan-drivers or NVIDIA's): {0}"
     )]
     NoLoader(String),
+    /// It finds no driver.
+    #[error(
+        "no GPU can be used: the Vulkan loader finds no driver (NVIDIA's own, or Debian's mesa-vulkan-drivers; in a \
+         container the device has to be passed in)"
+    )]
+    NoDriver,
     /// The loader knows no device of this number.
     #[error("there is no GPU {index}: Vulkan knows {}", if .names.is_empty() { "none".to_owned() } else { .names.join(", ") })]
     NoDevice {
@@ -121,7 +127,10 @@ impl Instance {
             vk::ApplicationInfo::default().application_name(c"twostroke").api_version(vk::API_VERSION_1_3);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the structures live until the call returns.
-        let instance = unsafe { entry.create_instance(&info, None) }.map_err(failed("vkCreateInstance"))?;
+        let instance = unsafe { entry.create_instance(&info, None) }.map_err(|error| match error {
+            vk::Result::ERROR_INCOMPATIBLE_DRIVER => VulkanError::NoDriver,
+            error => failed("vkCreateInstance")(error),
+        })?;
         Ok(Instance { _entry: entry, instance })
     }
 
@@ -263,7 +272,7 @@ impl Driver {
         Ok(Driver { device, queue, family, listed, bounds, timeline, memory, _instance: instance })
     }
 
-    /// What a failed call means to whoever computes with the device: it is gone, for whatever reason.
+    /// What a failed call means for all that is computed there: the device is gone, for whatever reason.
     pub(crate) fn lost(&self, call: &str, error: vk::Result) -> DeviceError {
         DeviceError::Lost { device: self.listed.to_string(), what: format!("{call}: {error}") }
     }
@@ -418,7 +427,7 @@ impl Buffer {
     /// # Safety
     /// No operation that writes them is under way.
     pub(crate) unsafe fn bytes(&self) -> Option<&[u8]> {
-        // SAFETY: so many bytes are mapped as long as this lives, and by the caller's word nothing writes them.
+        // SAFETY: `bytes` are mapped as long as this lives, and by the caller's word nothing writes them.
         self.mapped.map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes as usize) })
     }
 

@@ -9,6 +9,7 @@ use crate::driver::{Driver, PUSH_BYTES, VulkanError, failed};
 
 /// A kernel of a device.
 pub(crate) struct Pipeline {
+    driver: Arc<Driver>,
     pub(crate) handle: vk::Pipeline,
     pub(crate) layout: vk::PipelineLayout,
     pub(crate) sets: vk::DescriptorSetLayout,
@@ -18,10 +19,9 @@ pub(crate) struct Pipeline {
 
 /// Name, buffers and SPIR-V of each.
 macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident: $buffers:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*) => {
         /// All kernels, by the name of their source.
         pub(crate) struct Kernels {
-            driver: Arc<Driver>,
             $($(#[$doc])* pub(crate) $name: Pipeline,)*
         }
 
@@ -29,16 +29,10 @@ macro_rules! kernels {
             /// `fuses`: whether the device's fma rounds once.
             pub(crate) fn new(driver: &Arc<Driver>, order: AccumulationOrder, fuses: bool) -> Result<Kernels, VulkanError> {
                 let constants = [u32::from(fuses), u32::from(order == AccumulationOrder::Amx)];
-                // What was made before a failure stays with the device, which is closed then.
                 let kernel = |name, code, buffers| Pipeline::new(driver, name, code, buffers, &constants);
                 Ok(Kernels {
-                    driver: driver.clone(),
                     $($name: kernel(stringify!($name), include_bytes!(concat!("../spirv/", stringify!($name), ".spv")), $buffers)?,)*
                 })
-            }
-
-            fn each(&self) -> impl Iterator<Item = &Pipeline> {
-                [$(&self.$name,)*].into_iter()
             }
         }
     };
@@ -46,7 +40,7 @@ macro_rules! kernels {
 
 kernels! {
     /// Single operations, to see how the device computes.
-    probe: 2,
+    probe: PROBE_BUFFERS,
     /// As many operations as it can.
     peak: 1,
     embed: 5,
@@ -71,9 +65,16 @@ kernels! {
     low_rank: 5,
 }
 
+const PROBE_BUFFERS: usize = 2;
+
 impl Pipeline {
+    /// The probe alone, with the device's fused multiply-add.
+    pub(crate) fn probe(driver: &Arc<Driver>) -> Result<Pipeline, VulkanError> {
+        Pipeline::new(driver, "probe", include_bytes!("../spirv/probe.spv"), PROBE_BUFFERS, &[1, 0])
+    }
+
     fn new(
-        driver: &Driver,
+        driver: &Arc<Driver>,
         name: &str,
         code: &[u8],
         buffers: usize,
@@ -119,21 +120,19 @@ impl Pipeline {
             let made = device.create_compute_pipelines(vk::PipelineCache::null(), &info, None);
             device.destroy_shader_module(module, None);
             let handle = made.map_err(|(_, error)| failed("vkCreateComputePipelines")(error))?[0];
-            Ok(Pipeline { handle, layout, sets, buffers })
+            Ok(Pipeline { driver: driver.clone(), handle, layout, sets, buffers })
         }
     }
 }
 
-impl Drop for Kernels {
+impl Drop for Pipeline {
     fn drop(&mut self) {
-        for Pipeline { handle, layout, sets, .. } in self.each() {
-            let device = &self.driver.device;
-            // SAFETY: whoever records with the kernels has waited, and is gone.
-            unsafe {
-                device.destroy_pipeline(*handle, None);
-                device.destroy_pipeline_layout(*layout, None);
-                device.destroy_descriptor_set_layout(*sets, None);
-            }
+        let device = &self.driver.device;
+        // SAFETY: the recorder that used it has waited, or is gone.
+        unsafe {
+            device.destroy_pipeline(self.handle, None);
+            device.destroy_pipeline_layout(self.layout, None);
+            device.destroy_descriptor_set_layout(self.sets, None);
         }
     }
 }

@@ -11,7 +11,7 @@ use kernels::{Certainty, DeviceLimits};
 
 use crate::device::Vulkan;
 use crate::driver::{Buffer, Driver, Place, VulkanError};
-use crate::pipelines::Kernels;
+use crate::pipelines::{Kernels, Pipeline};
 use crate::recorder::{Binding, Recorder};
 
 /// Cases of each operation.
@@ -64,7 +64,7 @@ fn cases() -> Vec<[f32; 3]> {
 fn results(
     driver: &Arc<Driver>,
     recorder: &mut Recorder,
-    kernels: &Kernels,
+    probe: &Pipeline,
     place: Place,
     (cases, operation): (&[[f32; 3]], &Operation),
 ) -> Result<Vec<u32>, VulkanError> {
@@ -74,21 +74,16 @@ fn results(
     recorder.upload(&operands, 0, &bytes)?;
     let bindings = [Binding::whole(&operands), Binding::whole(&out)];
     let groups = [cases.len().div_ceil(64) as u32, 1, 1];
-    recorder.dispatch(&kernels.probe, &bindings, &[cases.len() as u32, operation.code], groups);
+    recorder.dispatch(probe, &bindings, &[cases.len() as u32, operation.code], groups);
     let mut bytes = vec![0; 4 * cases.len()];
     recorder.download(&out, 0, &mut bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|bits| u32::from_ne_bytes(*bits)).collect())
 }
 
 /// Whether the device's fma rounds once.
-pub(crate) fn fuses(
-    driver: &Arc<Driver>,
-    recorder: &mut Recorder,
-    kernels: &Kernels,
-    place: Place,
-) -> Result<bool, VulkanError> {
+pub(crate) fn fuses(driver: &Arc<Driver>, recorder: &mut Recorder, place: Place) -> Result<bool, VulkanError> {
     let cases = cases();
-    let found = results(driver, recorder, kernels, place, (&cases, &FUSED))?;
+    let found = results(driver, recorder, &Pipeline::probe(driver)?, place, (&cases, &FUSED))?;
     Ok(cases.iter().zip(found).all(|(case, bits)| (FUSED.of)(*case).to_bits() == bits))
 }
 
@@ -101,7 +96,7 @@ pub(crate) fn check(
 ) -> Result<(), VulkanError> {
     let cases = cases();
     for operation in &OPERATIONS {
-        let found = results(driver, recorder, kernels, place, (&cases, operation))?;
+        let found = results(driver, recorder, &kernels.probe, place, (&cases, operation))?;
         for (case, found) in cases.iter().zip(found) {
             let expected = (operation.of)(*case).to_bits();
             if found != expected {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kernels::DeviceError;
+use kernels::{DeviceError, OutOfMemory};
 
 use crate::driver::{Buffer, Driver, MAX_BUFFERS, PUSH_BYTES, Place, VulkanError, failed};
 use crate::pipelines::Pipeline;
@@ -98,6 +98,12 @@ impl Recorder {
     /// Operations and submissions since the start.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.operations, self.submissions)
+    }
+
+    /// There is no memory for what has to be: the device is of no use any more.
+    pub(crate) fn lose(&mut self, what: &str, error: OutOfMemory) {
+        let (device, what) = (self.driver.listed.to_string(), format!("{what}: {error}"));
+        self.lost.get_or_insert(DeviceError::Lost { device, what });
     }
 
     /// The first failure.

@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use kernels::{AccumulationOrder, Cpu, CpuOptions};
+use kernels::{AccumulationOrder, Cpu, CpuOptions, Device};
 use vulkan::{Vulkan, VulkanOptions};
 
 /// The devices that there are, software ones among them.
@@ -13,4 +13,10 @@ pub(crate) fn devices() -> usize {
 pub(crate) fn open(order: AccumulationOrder, options: VulkanOptions) -> Vulkan {
     let host = CpuOptions { threads: Some(1), arithmetic: Some(order), ..CpuOptions::default() };
     Vulkan::open(Cpu::new(host).unwrap(), options).unwrap()
+}
+
+/// A part of a long table: of devices that compile and compute slowly a smaller one.
+pub(crate) fn part_for<T>(vulkan: &Vulkan, table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
+    let slowness = if vulkan.describe().contains("SwiftShader") { 3 } else { 1 };
+    testing::part_of(table, n * slowness)
 }

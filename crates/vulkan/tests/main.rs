@@ -2,5 +2,6 @@
 //! devices can be installed anywhere (Debian: mesa-vulkan-drivers).
 
 mod common;
+mod modules;
 mod operations;
 mod passes;

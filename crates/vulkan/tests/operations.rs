@@ -1,6 +1,6 @@
 //! Each operation beside its definition, with numbers that models have and numbers that they should not have.
 
-use crate::common::{devices, open};
+use crate::common::{devices, open, part_for};
 
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
@@ -157,28 +157,32 @@ fn pack<B: Backend>(backend: &B, shape: MatrixShape, how: Packed) -> B::Matrix {
     .unwrap()
 }
 
+/// All in one test: each opens the devices, and drivers compile the kernels then.
 #[test]
-fn products_and_rows_of_tables_in_every_packing() {
+fn each_gives_the_bits_of_its_definition() {
     on_each(|vulkan, reference, what| {
-        for (index, how) in packings().into_iter().enumerate() {
-            for (at, (count, out_features, in_features)) in SHAPES.into_iter().enumerate() {
-                if !testing::is_long() && (at + index) % 3 > 0 {
-                    continue;
-                }
-                let what = format!("{what}: {how:?}, {count} x {out_features} x {in_features}");
-                let shape = MatrixShape { out_features, in_features };
-                let mut dice = Dice::new(SEED);
-                let (x, bias) = (rows(&mut dice, count, in_features, 1e-35), dice.normals(out_features));
-                let before = dice.normals(count * 2 * out_features);
-                let found = products(vulkan, shape, how, (count, &x, &bias, &before));
-                let expected = products(reference, shape, how, (count, &x, &bias, &before));
-                for (way, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                    let other = found.iter().zip(expected).filter(|(a, b)| a != b).count();
-                    assert_eq!(other, 0, "{what}, way {way} of {}", expected.len());
-                }
-            }
-        }
+        products_and_rows_of_tables_in_every_packing(vulkan, reference, what);
+        what_is_done_row_by_row_and_number_by_number(vulkan, reference, what);
+        adapters_are_added_to_their_rows_alone(vulkan, reference, what);
     });
+}
+
+fn products_and_rows_of_tables_in_every_packing(vulkan: &Vulkan, reference: &Reference, what: &str) {
+    let shapes = || SHAPES.into_iter();
+    let cases = packings().into_iter().flat_map(|how| shapes().map(move |shape| (how, shape)));
+    for (how, (count, out_features, in_features)) in part_for(vulkan, cases, 5) {
+        let what = format!("{what}: {how:?}, {count} x {out_features} x {in_features}");
+        let shape = MatrixShape { out_features, in_features };
+        let mut dice = Dice::new(SEED);
+        let (x, bias) = (rows(&mut dice, count, in_features, 1e-35), dice.normals(out_features));
+        let before = dice.normals(count * 2 * out_features);
+        let found = products(vulkan, shape, how, (count, &x, &bias, &before));
+        let expected = products(reference, shape, how, (count, &x, &bias, &before));
+        for (way, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let other = found.iter().zip(expected).filter(|(a, b)| a != b).count();
+            assert_eq!(other, 0, "{what}, way {way} of {}", expected.len());
+        }
+    }
 }
 
 /// A product in every way that it may end, and rows of the matrix as of a table.
@@ -220,20 +224,17 @@ fn products<B: Backend>(
     all
 }
 
-#[test]
-fn what_is_done_row_by_row_and_number_by_number() {
-    on_each(|vulkan, reference, what| {
-        for width in [1, 15, 16, 17, 64, 100, 260] {
-            let (found, expected) = (by_rows(vulkan, width), by_rows(reference, width));
-            assert_eq!(found.len(), expected.len());
-            for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-                let other = found.iter().zip(expected).enumerate().find(|(_, (a, b))| a != b);
-                let other =
-                    other.map(|(at, (a, b))| format!("{:e} for {:e} at {at}", f32::from_bits(*a), f32::from_bits(*b)));
-                assert_eq!(other, None, "{what}: {name}, {width} wide");
-            }
+fn what_is_done_row_by_row_and_number_by_number(vulkan: &Vulkan, reference: &Reference, what: &str) {
+    for width in part_for(vulkan, [1, 260, 15, 16, 64, 100, 17], 2) {
+        let (found, expected) = (by_rows(vulkan, width), by_rows(reference, width));
+        assert_eq!(found.len(), expected.len());
+        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+            let other = found.iter().zip(expected).enumerate().find(|(_, (a, b))| a != b);
+            let other =
+                other.map(|(at, (a, b))| format!("{:e} for {:e} at {at}", f32::from_bits(*a), f32::from_bits(*b)));
+            assert_eq!(other, None, "{what}: {name}, {width} wide");
         }
-    });
+    }
 }
 
 const ACTIVATIONS: [Activation; 7] = [
@@ -291,15 +292,12 @@ fn by_rows<B: Backend>(backend: &B, width: usize) -> Vec<(String, Vec<u32>)> {
     all
 }
 
-#[test]
-fn adapters_are_added_to_their_rows_alone() {
-    on_each(|vulkan, reference, what| {
-        for (in_features, rank, out_features) in [(33, 1, 20), (64, 8, 70), (130, 40, 48)] {
-            let shape = LowRankShape { in_features, rank, out_features };
-            let (found, expected) = (adapted(vulkan, shape), adapted(reference, shape));
-            assert!(found == expected, "{what}: {shape:?}");
-        }
-    });
+fn adapters_are_added_to_their_rows_alone(vulkan: &Vulkan, reference: &Reference, what: &str) {
+    for (in_features, rank, out_features) in part_for(vulkan, [(130, 40, 48), (33, 1, 20), (64, 8, 70)], 1) {
+        let shape = LowRankShape { in_features, rank, out_features };
+        let (found, expected) = (adapted(vulkan, shape), adapted(reference, shape));
+        assert!(found == expected, "{what}: {shape:?}");
+    }
 }
 
 fn adapted<B: Backend>(backend: &B, shape: LowRankShape) -> Vec<u32> {

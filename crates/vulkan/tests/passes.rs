@@ -1,6 +1,6 @@
 //! Whole passes of every committed checkpoint that the device computes.
 
-use crate::common::{devices, open};
+use crate::common::{devices, open, part_for};
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -127,7 +127,7 @@ fn on_device(index: usize, way: VulkanOptions) {
     let options_of_device = VulkanOptions { index, ..way };
     let opened = AccumulationOrder::ALL.map(|order| open(order, options_of_device));
     let mut computed = 0;
-    for (at, (name, directory)) in testing::part_of(checkpoints(), 4).enumerate() {
+    for (at, (name, directory)) in part_for(&opened[0], checkpoints(), 6).enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
         for (weights, kv) in testing::one_of(PRECISIONS, at) {
             let (vulkan, options) = (&opened[at % 2], options(weights, kv));
@@ -162,4 +162,29 @@ fn so_it_has_where_the_device_lacks_what_others_have() {
     let way =
         VulkanOptions { stage: true, emulate_fma: true, binding_bytes: Some(96 << 10), ..VulkanOptions::default() };
     on_device(devices() - 1, way);
+}
+
+/// The host waits once for a pass, which goes to the queue at once.
+#[test]
+fn a_pass_is_one_submission() {
+    let checkpoint = checkpoints().into_iter().find(|(name, _)| name == "llama3").expect("it is committed").1;
+    let checkpoint = Checkpoint::open(Source::Directory(checkpoint)).unwrap();
+    let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
+    let options = options(WeightClass::Int8, KvDtype::Bf16);
+    let mut model = model::load(vulkan.clone(), &checkpoint, &options, &mut |_| {}).unwrap();
+    let mut batch = Batch::default();
+    push(&mut batch, &[1, 2, 3], 0..3, &[0], |position| position == 2);
+    run(&mut model, &batch);
+    let (operations, submissions) = vulkan.counts();
+    let mut each = Vec::new();
+    for position in 3..6 {
+        batch.clear();
+        push(&mut batch, &[1; 6], position..position + 1, &[0], |_| true);
+        let ticket = model.launch(&batch).unwrap();
+        model.wait(ticket).unwrap();
+        each.push(vulkan.counts());
+    }
+    let (first, last) = (each[0], each[2]);
+    assert_eq!(last.1 - submissions, 3, "three passes");
+    assert_eq!(first.0 - operations, (last.0 - operations) / 3, "of as many operations");
 }

@@ -61,17 +61,19 @@ impl Gpu {
             let cpu = CpuOptions { threads: Some(on.threads), arithmetic: Some(arithmetic), ..CpuOptions::default() };
             on.device.open(cpu)
         };
-        let Some(first) = open(AccumulationOrder::best())? else { return Ok(None) };
         let listed = vulkan::list().unwrap_or_default();
         let listed = listed.iter().enumerate().map(|(index, listed)| format!("gpu:{index} {listed}")).collect();
-        let (name, checkpoint) = (first.describe(), models::shipped().map_err(as_option)?);
-        drop(first);
-        let mut same = true;
-        for (arithmetic, options) in check_cases().as_flattened() {
-            let Some(gpu) = open(*arithmetic)? else { return Ok(None) };
-            let found = logits(model::load(gpu, &checkpoint, options, &mut |_| {}), &checkpoint).map_err(as_option)?;
-            let reference = model::load(Reference::of(*arithmetic), &checkpoint, options, &mut |_| {});
-            same &= found == logits(reference, &checkpoint).map_err(as_option)?;
+        let checkpoint = models::shipped().map_err(as_option)?;
+        let (mut name, mut same) = (String::new(), true);
+        for of_order in check_cases() {
+            let Some(gpu) = open(of_order[0].0)? else { return Ok(None) };
+            name = gpu.describe();
+            for (arithmetic, options) in of_order {
+                let model = model::load(gpu.clone(), &checkpoint, &options, &mut |_| {});
+                let found = logits(model, &checkpoint).map_err(as_option)?;
+                let reference = model::load(Reference::of(arithmetic), &checkpoint, &options, &mut |_| {});
+                same &= found == logits(reference, &checkpoint).map_err(as_option)?;
+            }
         }
         Ok(Some(Gpu { listed, name, same, problem: None }))
     }

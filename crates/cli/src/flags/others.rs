@@ -135,7 +135,7 @@ pub(crate) const REFUSED: &[Refused] = &[
          --expert-placement-strategy --all2all-backend --enable-dbo --dbo-decode-token-threshold \
          --dbo-prefill-token-threshold --disable-nccl-for-dp-synchronization --distributed-executor-backend \
          --max-parallel-loading-workers --ray-workers-use-nsight --worker-cls --worker-extension-cls --nnodes \
-         --node-rank --master-addr --master-port --headless --api-server-count -asc --rpc --device -dev \
+         --node-rank --master-addr --master-port --headless --api-server-count -asc --rpc -dev \
          --list-devices --threads-batch -tb",
     ),
     (
