@@ -127,7 +127,7 @@ impl Vulkan {
         Ok((buffer, starts))
     }
 
-    /// So many zeros.
+    /// Zeros.
     pub(crate) fn zeroed(&self, bytes: usize) -> Result<Arc<Buffer>, OutOfMemory> {
         let buffer = Arc::new(Buffer::new(&self.driver, bytes as u64, self.place)?);
         self.state().recorder.clear(&buffer, buffer.bytes);
