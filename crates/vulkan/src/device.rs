@@ -292,6 +292,8 @@ impl fmt::Debug for HostMemory {
 impl HostBuffer for HostMemory {
     fn bytes(&self) -> Result<&[u8], DeviceError> {
         self.driver.wait(self.saved.min(self.submitted.value()))?;
+        // What was to be saved on a lost device is not here.
+        self.submitted.check()?;
         // SAFETY: what was submitted is done; who saves once more has this alone.
         let bytes = unsafe { self.buffer.bytes() }.and_then(|bytes| bytes.get(..self.len));
         bytes.ok_or_else(|| DeviceError::Lost {

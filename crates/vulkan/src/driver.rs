@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use kernels::{DeviceError, OutOfMemory};
 
-/// Longest time to wait for what was submitted. A pass takes seconds at most.
+/// Longest time to wait for what was submitted: a pass takes seconds at most, but on software.
 const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_WITH_SOFTWARE: Duration = Duration::from_secs(3600);
 /// Buffers that a kernel may have.
 pub(crate) const MAX_BUFFERS: usize = 8;
 /// Bytes of push constants that every device has.
@@ -295,10 +296,11 @@ impl Driver {
     pub(crate) fn wait(&self, value: u64) -> Result<(), DeviceError> {
         let (semaphores, values) = ([self.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        let patience = if self.listed.kind == "software" { PATIENCE_WITH_SOFTWARE } else { PATIENCE };
         // SAFETY: the semaphore is alive.
-        match unsafe { self.device.wait_semaphores(&info, PATIENCE.as_nanos() as u64) } {
+        match unsafe { self.device.wait_semaphores(&info, patience.as_nanos() as u64) } {
             Ok(()) => Ok(()),
-            Err(vk::Result::TIMEOUT) => Err(DeviceError::Stuck { device: self.listed.to_string(), waited: PATIENCE }),
+            Err(vk::Result::TIMEOUT) => Err(DeviceError::Stuck { device: self.listed.to_string(), waited: patience }),
             Err(error) => Err(self.lost("vkWaitSemaphores", error)),
         }
     }

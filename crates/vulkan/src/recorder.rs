@@ -10,8 +10,8 @@
 
 use ash::vk;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use kernels::{DeviceError, OutOfMemory};
 
@@ -50,13 +50,22 @@ struct Frame {
     value: u64,
 }
 
-/// Values of the timeline, for those that wait without the recorder.
+/// What was submitted, and whether the device is lost: for those that wait without the recorder.
 #[derive(Debug, Default)]
-pub(crate) struct Submitted(AtomicU64);
+pub(crate) struct Submitted {
+    value: AtomicU64,
+    lost: OnceLock<DeviceError>,
+}
 
 impl Submitted {
+    /// The last value of the timeline that was submitted.
     pub(crate) fn value(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.value.load(Ordering::Acquire)
+    }
+
+    /// The first failure.
+    pub(crate) fn check(&self) -> Result<(), DeviceError> {
+        self.lost.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 }
 
@@ -66,7 +75,6 @@ pub(crate) struct Recorder {
     under_way: VecDeque<Frame>,
     spare: Vec<Frame>,
     submitted: Arc<Submitted>,
-    lost: Option<DeviceError>,
     /// Operations since the start, for tests.
     operations: u64,
     submissions: u64,
@@ -80,7 +88,6 @@ impl Recorder {
             under_way: VecDeque::new(),
             spare: Vec::new(),
             submitted: Arc::default(),
-            lost: None,
             operations: 0,
             submissions: 0,
         }
@@ -103,25 +110,28 @@ impl Recorder {
     /// There is no memory for what has to be: the device is of no use any more.
     pub(crate) fn lose(&mut self, what: &str, error: OutOfMemory) {
         let (device, what) = (self.driver.listed.to_string(), format!("{what}: {error}"));
-        self.lost.get_or_insert(DeviceError::Lost { device, what });
+        // The first failure counts.
+        let _ = self.submitted.lost.set(DeviceError::Lost { device, what });
     }
 
     /// The first failure.
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
-        self.lost.clone().map_or(Ok(()), Err)
+        self.submitted.check()
     }
 
     /// Runs what may fail, unless something has.
     fn attempt(&mut self, work: impl FnOnce(&mut Recorder) -> Result<(), VulkanError>) {
-        if self.lost.is_some() {
+        if self.check().is_err() {
             return;
         }
         if let Err(error) = work(self) {
-            self.lost = Some(match error {
+            let error = match error {
                 VulkanError::Call { call, error } => self.driver.lost(call, error),
                 VulkanError::Lost(error) => error,
                 other => DeviceError::Lost { device: self.driver.listed.to_string(), what: other.to_string() },
-            });
+            };
+            // It is the first.
+            let _ = self.submitted.lost.set(error);
         }
     }
 
@@ -222,7 +232,7 @@ impl Recorder {
             this.under_way.push_back(frame);
             submitted?;
             this.submissions += 1;
-            this.submitted.0.store(value, Ordering::Release);
+            this.submitted.value.store(value, Ordering::Release);
             Ok(())
         });
         self.check()
