@@ -4,7 +4,7 @@ use ash::vk;
 use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use kernels::{DeviceError, OutOfMemory};
@@ -106,21 +106,26 @@ impl fmt::Display for Listed {
     }
 }
 
-/// The loader and its instance.
+/// The loader and its instance: one for the process, to its end. Drivers leave destructors for threads that outlive
+/// devices (LLVM's, in software), so a library that was unloaded would be called.
 struct Instance {
     /// Keeps the library loaded.
     _entry: ash::Entry,
     instance: ash::Instance,
 }
 
-impl Drop for Instance {
-    fn drop(&mut self) {
-        // SAFETY: whatever was made of the instance holds this, and is gone.
-        unsafe { self.instance.destroy_instance(None) };
-    }
-}
-
 impl Instance {
+    fn get() -> Result<&'static Instance, VulkanError> {
+        static INSTANCE: OnceLock<Instance> = OnceLock::new();
+        static LOADING: Mutex<()> = Mutex::new(());
+        let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        match INSTANCE.get() {
+            Some(instance) => Ok(instance),
+            // What failed is tried again: a driver may have been installed.
+            None => Instance::new().map(|instance| INSTANCE.get_or_init(|| instance)),
+        }
+    }
+
     fn new() -> Result<Instance, VulkanError> {
         // SAFETY: the loader is a library that may be loaded and unloaded; it is trusted to be one.
         let entry = unsafe { ash::Entry::load() }.map_err(|error| VulkanError::NoLoader(error.to_string()))?;
@@ -180,7 +185,7 @@ impl Instance {
 
 /// The devices that `--device gpu:N` counts, from 0.
 pub fn list() -> Result<Vec<Listed>, VulkanError> {
-    Ok(Instance::new()?.devices()?.into_iter().map(|(_, listed)| listed).collect())
+    Ok(Instance::get()?.devices()?.into_iter().map(|(_, listed)| listed).collect())
 }
 
 /// Sizes that a device may limit.
@@ -202,13 +207,12 @@ pub(crate) struct Driver {
     /// Counts what is done.
     timeline: vk::Semaphore,
     memory: vk::PhysicalDeviceMemoryProperties,
-    _instance: Instance,
 }
 
 impl Driver {
     /// Opens the device of this number in [`list`].
     pub(crate) fn open(index: usize) -> Result<Driver, VulkanError> {
-        let instance = Instance::new()?;
+        let instance = Instance::get()?;
         let devices = instance.devices()?;
         let Some((physical, listed)) = devices.get(index).cloned() else {
             let names = devices.into_iter().map(|(_, listed)| listed.to_string()).collect();
@@ -270,7 +274,7 @@ impl Driver {
             binding_bytes: limits.max_storage_buffer_range.into(),
             alignment: limits.min_storage_buffer_offset_alignment.max(4),
         };
-        Ok(Driver { device, queue, family, listed, bounds, timeline, memory, _instance: instance })
+        Ok(Driver { device, queue, family, listed, bounds, timeline, memory })
     }
 
     /// What a failed call means for all that is computed there: the device is gone, for whatever reason.
