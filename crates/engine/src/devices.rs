@@ -64,7 +64,11 @@ impl DeviceChoice {
             }
             DeviceChoice::Auto => {
                 let all = vulkan::list().unwrap_or_default();
-                Ok(all.into_iter().next().filter(|first| first.kind != "software").map(|first| (0, first)))
+                let first = all.into_iter().next().filter(|first| first.kind != "software");
+                if first.is_none() {
+                    tracing::info!("there is no GPU but software: the CPU computes");
+                }
+                Ok(first.map(|first| (0, first)))
             }
         }
     }
@@ -91,7 +95,12 @@ impl DeviceChoice {
             // A tenth is its driver's and other programs'.
             "discrete" => {
                 let bytes = listed.memory_bytes / 10 * 9;
-                Some(Headroom { bytes, limit: Limit::Device { bytes: listed.memory_bytes } })
+                let own = Headroom { bytes, limit: Limit::Device { bytes: listed.memory_bytes } };
+                match host {
+                    // The CPU may be the one that has to hold it.
+                    Some(host) if self == DeviceChoice::Auto && host.bytes < bytes => Some(host),
+                    _ => Some(own),
+                }
             }
             _ => host,
         };

@@ -56,6 +56,9 @@ const MAX_TIER_SLOTS: usize = 1 << 24;
 /// Adapters that an engine has room for at most.
 const MAX_ADAPTERS: usize = 1024;
 
+/// Rows of a step on a GPU: each device takes as many workgroups.
+const MOST_ROWS_OF_GPU: usize = 65_535;
+
 /// Tokens of a common conversation: what a full house is thought to have in each seat.
 const TOKENS_EACH: usize = 1024;
 
@@ -543,6 +546,9 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     if options.max_num_seqs == 0 || options.max_num_seqs > 4096 {
         return refuse("--max-num-seqs", "must be between 1 and 4096");
     }
+    if options.device != DeviceChoice::Cpu && options.max_num_batched_tokens > MOST_ROWS_OF_GPU {
+        return refuse("--max-num-batched-tokens", "must be at most 65535 on a GPU");
+    }
     if options.max_num_batched_tokens < options.max_num_seqs || options.max_num_batched_tokens > 65536 {
         return refuse("--max-num-batched-tokens", "must be at least --max-num-seqs and at most 65536");
     }
@@ -779,6 +785,10 @@ fn load_model(
     };
     let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());
     let is_encoder = config.encoder.is_some();
+    if is_encoder && options.standby {
+        let problem = "an encoder has no answers that could go on: leave it out".to_owned();
+        return Err(StartError::Option { option: "--standby", problem });
+    }
     let EngineOptions { threads, nodes, device, .. } = *options;
     let of_cpu = CpuOptions { threads, isa: Some(isa), arithmetic: Some(arithmetic), nodes };
     if let Some(gpu) = device.open(of_cpu)? {
@@ -794,7 +804,7 @@ fn load_model(
             Err(error) if device == DeviceChoice::Auto && devices::is_not_computed(&error) => {
                 tracing::warn!(%error, "the CPU computes");
             }
-            Ok(loaded) if options.standby && !is_encoder => {
+            Ok(loaded) if options.standby => {
                 return Ok(Loaded { standby: Some(devices::standby(of_cpu, checkpoint, &load)?), ..loaded });
             }
             loaded => return loaded,

@@ -81,8 +81,13 @@ impl Vulkan {
         if let Some(buffer) = place.as_ref().filter(|buffer| buffer.bytes >= bytes as u64) {
             return buffer.clone();
         }
-        // Half as much again, so that a prompt that grows does not take memory in each step.
-        match Buffer::new(&self.driver, (bytes + bytes / 2) as u64, self.place) {
+        // Half as much again, so that a prompt that grows does not take memory in each step; a kernel has to see it all.
+        let most = self.driver.bounds.binding_bytes;
+        let buffer = match bytes as u64 <= most {
+            true => Buffer::new(&self.driver, ((bytes + bytes / 2) as u64).min(most), self.place),
+            false => Err(OutOfMemory { bytes }),
+        };
+        match buffer {
             Ok(new) => place.insert(Arc::new(new)).clone(),
             Err(error) => {
                 recorder.lose("scratch for a step", error);

@@ -7,6 +7,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use std::time::Duration;
+
 use kernels::limits::MeasureError;
 use kernels::quant::{Codes, Scales};
 use kernels::{
@@ -31,6 +33,8 @@ pub struct VulkanOptions {
     pub stage: bool,
     /// Bytes that a kernel may see of a buffer, where that is less than the device allows: for tests.
     pub binding_bytes: Option<u64>,
+    /// Longest wait for what was submitted once the device is open, in place of the usual one: for tests.
+    pub patience: Option<Duration>,
 }
 
 /// A GPU. Its operations are queued in the order of the calls. Clones are the same device with the same queue.
@@ -93,6 +97,7 @@ impl Vulkan {
         let kernels = Kernels::new(&driver, order, fuses)?;
         probe::check(&driver, &mut recorder, &kernels, place)?;
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.bounds.binding_bytes);
+        options.patience.into_iter().for_each(|patience| driver.set_patience(patience));
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
         let state = Mutex::new(State { recorder, scratch: Scratch::default(), steps: Vec::new() });
         Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
@@ -129,12 +134,19 @@ impl Vulkan {
 
     /// Zeros.
     pub(crate) fn zeroed(&self, bytes: usize) -> Result<Arc<Buffer>, OutOfMemory> {
+        // A kernel sees a whole buffer of rows.
+        if bytes as u64 > self.driver.bounds.binding_bytes {
+            return Err(OutOfMemory { bytes });
+        }
         let buffer = Arc::new(Buffer::new(&self.driver, bytes as u64, self.place)?);
         self.state().recorder.clear(&buffer, buffer.bytes);
         Ok(buffer)
     }
 
     pub(crate) fn vector_of(&self, numbers: &[f32]) -> Result<Arc<Buffer>, OutOfMemory> {
+        if size_of_val(numbers) as u64 > self.driver.bounds.binding_bytes {
+            return Err(OutOfMemory { bytes: size_of_val(numbers) });
+        }
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         Ok(self.upload(&[&bytes])?.0)
     }
@@ -291,8 +303,9 @@ impl fmt::Debug for HostMemory {
 
 impl HostBuffer for HostMemory {
     fn bytes(&self) -> Result<&[u8], DeviceError> {
+        // What was to be saved on a lost device is not here, and a stuck one is not waited for once more.
+        self.submitted.check()?;
         self.driver.wait(self.saved.min(self.submitted.value()))?;
-        // What was to be saved on a lost device is not here.
         self.submitted.check()?;
         // SAFETY: what was submitted is done; who saves once more has this alone.
         let bytes = unsafe { self.buffer.bytes() }.and_then(|bytes| bytes.get(..self.len));

@@ -4,6 +4,7 @@ use ash::vk;
 use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -207,6 +208,10 @@ pub(crate) struct Driver {
     /// Counts what is done.
     timeline: vk::Semaphore,
     memory: vk::PhysicalDeviceMemoryProperties,
+    /// It gave no answer in time, and may still compute: what it uses is never freed, and nothing waits for it again.
+    stuck: AtomicBool,
+    /// Longest time to wait for what was submitted, in nanoseconds.
+    patience: AtomicU64,
 }
 
 impl Driver {
@@ -218,6 +223,7 @@ impl Driver {
             let names = devices.into_iter().map(|(_, listed)| listed.to_string()).collect();
             return Err(VulkanError::NoDevice { index, names });
         };
+        let patience = if listed.kind == "software" { PATIENCE_WITH_SOFTWARE } else { PATIENCE };
         let lacks = |what: &str| VulkanError::Lacks { device: listed.to_string(), what: what.to_owned() };
         // SAFETY: (to the end) all handles are of this instance and alive, structures live until the calls return.
         let properties = unsafe { instance.instance.get_physical_device_properties(physical) };
@@ -249,7 +255,8 @@ impl Driver {
         let priorities = [1.0];
         let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
         let mut of_12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true);
-        let mut of_13 = vk::PhysicalDeviceVulkan13Features::default().shader_integer_dot_product(true);
+        let mut of_13 =
+            vk::PhysicalDeviceVulkan13Features::default().shader_integer_dot_product(true).maintenance4(true);
         let info =
             vk::DeviceCreateInfo::default().queue_create_infos(&queues).push_next(&mut of_12).push_next(&mut of_13);
         // SAFETY: as above.
@@ -274,7 +281,17 @@ impl Driver {
             binding_bytes: limits.max_storage_buffer_range.into(),
             alignment: limits.min_storage_buffer_offset_alignment.max(4),
         };
-        Ok(Driver { device, queue, family, listed, bounds, timeline, memory })
+        Ok(Driver {
+            device,
+            queue,
+            family,
+            listed,
+            bounds,
+            timeline,
+            memory,
+            stuck: AtomicBool::new(false),
+            patience: AtomicU64::new(patience.as_nanos() as u64),
+        })
     }
 
     /// What a failed call means for all that is computed there: the device is gone, for whatever reason.
@@ -300,13 +317,25 @@ impl Driver {
     pub(crate) fn wait(&self, value: u64) -> Result<(), DeviceError> {
         let (semaphores, values) = ([self.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        let patience = if self.listed.kind == "software" { PATIENCE_WITH_SOFTWARE } else { PATIENCE };
+        let patience = self.patience.load(Ordering::Relaxed);
         // SAFETY: the semaphore is alive.
-        match unsafe { self.device.wait_semaphores(&info, patience.as_nanos() as u64) } {
+        match unsafe { self.device.wait_semaphores(&info, patience) } {
             Ok(()) => Ok(()),
-            Err(vk::Result::TIMEOUT) => Err(DeviceError::Stuck { device: self.listed.to_string(), waited: patience }),
+            Err(vk::Result::TIMEOUT) => {
+                self.stuck.store(true, Ordering::Relaxed);
+                Err(DeviceError::Stuck { device: self.listed.to_string(), waited: Duration::from_nanos(patience) })
+            }
             Err(error) => Err(self.lost("vkWaitSemaphores", error)),
         }
+    }
+
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        self.patience.store(patience.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// See `stuck`.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
     }
 
     /// The value up to which all is done.
@@ -334,7 +363,7 @@ impl Driver {
             let fits = |(index, kind): &(usize, &vk::MemoryType)| {
                 // A window of 256 MiB into the device's memory is not where weights go.
                 let is_window = place == Place::Device
-                    && flags.contains(mapped)
+                    && kind.property_flags.contains(mapped)
                     && heap_of(kind).size < 1 << 30
                     && largest > heap_of(kind).size;
                 allowed >> index & 1 == 1 && kind.property_flags.contains(*flags) && !is_window
@@ -416,7 +445,9 @@ impl Buffer {
         // SAFETY: as above; neither is bound yet.
         unsafe { device.bind_buffer_memory(handle, memory, 0) }.map_err(|_| short)?;
         let flags = driver.memory.memory_types[kind as usize].property_flags;
-        if place != Place::Apart && flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE) {
+        // What is not coherent would have to be flushed.
+        let reached = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        if place != Place::Apart && flags.contains(reached) {
             // SAFETY: as above; the memory is not mapped yet.
             let start = unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
             buffer.mapped = NonNull::new(start.map_err(|_| short)?.cast());

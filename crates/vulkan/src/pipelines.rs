@@ -127,6 +127,9 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
+        if self.driver.is_stuck() {
+            return;
+        }
         let device = &self.driver.device;
         // SAFETY: the recorder that used it has waited, or is gone.
         unsafe {

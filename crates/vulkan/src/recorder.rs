@@ -341,6 +341,12 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        if self.driver.is_stuck() {
+            // It may use all of this for good; the standby does not wait for it.
+            let frames = (self.open.take(), std::mem::take(&mut self.under_way), std::mem::take(&mut self.spare));
+            std::mem::forget((frames, self.driver.clone()));
+            return;
+        }
         let device = &self.driver.device;
         // SAFETY: the device is idle, or lost, before what it may use is destroyed.
         unsafe {

@@ -5,9 +5,10 @@ use crate::common::{devices, open, part_for};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
-use kernels::{AccumulationOrder, Backend, Device, KvDtype, Reference, WeightClass};
+use kernels::{AccumulationOrder, Backend, Device, DeviceError, KvDtype, Reference, WeightClass};
 use model::{AdapterRoom, Batch, Forward, KvBudget, LoadOptions, Span};
 use testing::Dice;
 use vulkan::VulkanOptions;
@@ -187,4 +188,27 @@ fn a_pass_is_one_submission() {
     let (first, last) = (each[0], each[2]);
     assert_eq!(last.1 - submissions, 3, "three passes");
     assert_eq!(first.0 - operations, (last.0 - operations) / 3, "of as many operations");
+}
+
+/// It may still compute, so nothing that it uses is freed, and nothing waits for it again.
+#[test]
+fn a_device_that_gives_no_answer_is_left_alone() {
+    let checkpoint = checkpoints().into_iter().find(|(name, _)| name == "llama3").expect("it is committed").1;
+    let checkpoint = Checkpoint::open(Source::Directory(checkpoint)).unwrap();
+    let impatient = VulkanOptions { index: devices() - 1, patience: Some(Duration::ZERO), ..VulkanOptions::default() };
+    let vulkan = open(AccumulationOrder::Amx, impatient);
+    let options = options(WeightClass::Bf16, KvDtype::Bf16);
+    let mut model = model::load(vulkan, &checkpoint, &options, &mut |_| {}).unwrap();
+    let mut batch = Batch::default();
+    push(&mut batch, &[1; 300], 0..300, &[5, 3, 9, 4, 8, 10, 13, 14, 15, 16], |_| true);
+    let mut saved = model.host_buffer(vec![0; model.block_bytes()]);
+    let ticket = model.launch(&batch).unwrap();
+    let is_stuck = |error: &DeviceError| matches!(error, DeviceError::Stuck { waited: Duration::ZERO, .. });
+    assert!(model.wait(ticket).is_err_and(|error| is_stuck(&error)));
+    model.save_block(3, Arc::get_mut(&mut saved).unwrap());
+    assert!(model.launch(&batch).is_err_and(|error| is_stuck(&error)), "every door says so");
+    assert!(saved.bytes().is_err_and(|error| is_stuck(&error)), "nothing was saved");
+    drop((model, saved));
+    // The driver's threads end before the process does.
+    std::thread::sleep(Duration::from_secs(2));
 }
