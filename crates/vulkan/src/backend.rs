@@ -11,7 +11,7 @@ use kernels::{
     RoutingRule, StepArrays, WeightClass,
 };
 
-use crate::device::{KvCache, LowRank, Matrix, Scratch, State, Vulkan, is_int8};
+use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
 use crate::driver::{Buffer, Place};
 use crate::pipelines::Pipeline;
 use crate::recorder::{Binding, Recorder};
@@ -165,7 +165,7 @@ impl Vulkan {
     }
 
     /// Layout of a layer's block as kernels take it: tokens, words of a block, words of a head.
-    fn of_cache(kv: &KvCache) -> [u32; 3] {
+    fn of_cache(kv: &GpuKvCache) -> [u32; 3] {
         let words = kv.layer_block_bytes() / 4;
         [kv.shape.block_size as u32, words as u32, (words / kv.shape.num_kv_heads as u64) as u32]
     }
@@ -372,7 +372,7 @@ impl Backend for Vulkan {
         }
     }
 
-    fn rotate_and_store(&self, step: &Step, how: Rotation<'_, Vector>, qkv: &mut Rows, kv: &mut KvCache) {
+    fn rotate_and_store(&self, step: &Step, how: Rotation<'_, Vector>, qkv: &mut Rows, kv: &mut GpuKvCache) {
         let Rotation { layout, head_norms, rope, layer } = how;
         let kv_heads = if layout.queries_only { 0 } else { layout.num_kv_heads };
         let (norm, q, k, v, eps) = match head_norms {
@@ -416,7 +416,7 @@ impl Backend for Vulkan {
         state.recorder.dispatch(kernel, &all, &push, [step.rows as u32, kv_heads as u32, 1]);
     }
 
-    fn attend(&self, step: &Step, how: AttentionLayer<'_, Vector>, qkv: &Rows, kv: &KvCache, out: &mut Rows) {
+    fn attend(&self, step: &Step, how: AttentionLayer<'_, Vector>, qkv: &Rows, kv: &GpuKvCache, out: &mut Rows) {
         let AttentionLayer { layout, rule, sinks, layer } = how;
         let [block_size, block_words, head_words] = Vulkan::of_cache(kv);
         let push = [
@@ -447,7 +447,7 @@ impl Backend for Vulkan {
         self.state().recorder.dispatch(kernel, &all, &push, [step.rows as u32, layout.num_heads as u32, 1]);
     }
 
-    fn store_latents(&self, _: &Step, _: Latents<'_, Vector>, _: &Rows, _: (&mut Rows, &mut Rows), _: &mut KvCache) {
+    fn store_latents(&self, _: &Step, _: Latents<'_, Vector>, _: &Rows, _: (&mut Rows, &mut Rows), _: &mut GpuKvCache) {
         refused("latents")
     }
 
@@ -522,11 +522,11 @@ impl Backend for Vulkan {
         &self,
         step: &Step,
         x: &Rows,
-        groups: impl Iterator<Item = (&'a LowRank, Range<usize>)> + Clone + Sync,
+        groups: impl Iterator<Item = (&'a GpuLowRank, Range<usize>)> + Clone + Sync,
         out: &mut Rows,
     ) {
         let (mut state, kernel) = (self.state(), &self.kernels.low_rank);
-        for (LowRank { shape, parts: [a, b] }, listed) in groups {
+        for (GpuLowRank { shape, parts: [a, b] }, listed) in groups {
             let LowRankShape { in_features, rank, out_features } = *shape;
             let (rank, first, rows) = (rank.next_multiple_of(16), listed.start as u32, listed.len());
             let State { recorder, scratch, .. } = &mut *state;

@@ -259,7 +259,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// The matrices of an adapter in the device's memory.
-pub struct LowRank {
+pub struct GpuLowRank {
     pub(crate) shape: LowRankShape,
     /// Of each: its strips, and its lines.
     pub(crate) parts: [LowRankPart; 2],
@@ -273,12 +273,12 @@ pub(crate) struct LowRankPart {
 }
 
 /// Keys and values: a buffer for each layer.
-pub struct KvCache {
+pub struct GpuKvCache {
     pub(crate) shape: KvShape,
     pub(crate) layers: Vec<Arc<Buffer>>,
 }
 
-impl KvCache {
+impl GpuKvCache {
     /// Bytes of a block of one layer.
     pub(crate) fn layer_block_bytes(&self) -> u64 {
         (self.shape.block_bytes() / self.shape.layers.max(1)) as u64
@@ -318,8 +318,8 @@ impl HostBuffer for HostMemory {
 
 impl Device for Vulkan {
     type Matrix = Matrix;
-    type LowRank = LowRank;
-    type KvCache = KvCache;
+    type LowRank = GpuLowRank;
+    type KvCache = GpuKvCache;
     /// There are none.
     type States = ();
     type HostBuffer = HostMemory;
@@ -370,7 +370,7 @@ impl Device for Vulkan {
         self.matrix(&self.host.pack_blocks(shape, format, rows)?)
     }
 
-    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<LowRank, OutOfMemory> {
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<GpuLowRank, OutOfMemory> {
         let packed = kernels::LowRank::pack(shape, source)?;
         let part = |(spans, pairs): (Vec<[u32; 4]>, &[u32])| {
             let bytes =
@@ -382,7 +382,7 @@ impl Device for Vulkan {
             })
         };
         let [a, b] = packed.strips();
-        Ok(LowRank { shape, parts: [part(a)?, part(b)?] })
+        Ok(GpuLowRank { shape, parts: [part(a)?, part(b)?] })
     }
 
     /// One on disk serves a CPU and a GPU: this device reads them, and a CPU writes them.
@@ -402,16 +402,16 @@ impl Device for Vulkan {
         matrix.bytes
     }
 
-    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, OutOfMemory> {
+    fn kv_cache(&self, shape: KvShape) -> Result<GpuKvCache, OutOfMemory> {
         assert!(shape.latent.is_none(), "latent attention is refused when a model is loaded");
         let layer = shape.bytes() / shape.layers.max(1);
         if layer as u64 > self.driver.bounds.binding_bytes {
             return Err(OutOfMemory { bytes: shape.bytes() });
         }
-        Ok(KvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? })
+        Ok(GpuKvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? })
     }
 
-    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
+    fn copy_blocks(&self, kv: &mut GpuKvCache, copies: &[(u32, u32)]) {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for &(src, dst) in copies {
             for layer in &kv.layers {
@@ -420,7 +420,7 @@ impl Device for Vulkan {
         }
     }
 
-    fn block_bytes(&self, kv: &KvCache) -> usize {
+    fn block_bytes(&self, kv: &GpuKvCache) -> usize {
         kv.shape.block_bytes()
     }
 
@@ -441,7 +441,7 @@ impl Device for Vulkan {
         }
     }
 
-    fn save_block(&self, kv: &KvCache, block: u32, to: &mut HostMemory, at: usize) {
+    fn save_block(&self, kv: &GpuKvCache, block: u32, to: &mut HostMemory, at: usize) {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for (index, layer) in kv.layers.iter().enumerate() {
             let place = at as u64 + index as u64 * bytes;
@@ -450,7 +450,7 @@ impl Device for Vulkan {
         to.saved = state.recorder.next_value();
     }
 
-    fn load_block(&self, from: &HostMemory, at: usize, kv: &mut KvCache, block: u32) {
+    fn load_block(&self, from: &HostMemory, at: usize, kv: &mut GpuKvCache, block: u32) {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for (index, layer) in kv.layers.iter().enumerate() {
             let place = at as u64 + index as u64 * bytes;
@@ -469,6 +469,6 @@ impl Device for Vulkan {
 }
 
 /// Element type of a cache, as kernels distinguish it.
-pub(crate) fn is_int8(kv: &KvCache) -> bool {
+pub(crate) fn is_int8(kv: &GpuKvCache) -> bool {
     kv.shape.dtype == KvDtype::Int8
 }

@@ -25,5 +25,5 @@ mod probe;
 mod recorder;
 
 pub use backend::{Best, Rows, Step, Vector};
-pub use device::{HostMemory, KvCache, LowRank, Matrix, Vulkan, VulkanOptions};
+pub use device::{GpuKvCache, GpuLowRank, HostMemory, Matrix, Vulkan, VulkanOptions};
 pub use driver::{Listed, VulkanError, list};

@@ -14,8 +14,8 @@ const SEED: u64 = 7;
 
 /// Rows of which some have spikes of every size, one is zero, one tiny, and one holds what is no number.
 ///
-/// Where a fused multiply-add is made of others, products below 2^-102 are rounded twice, and denormals may be flushed: so what is no product of weights,
-/// which flush what is smaller, is tried with numbers above.
+/// Where a fused multiply-add is made of others, products below 2^-102 are rounded twice, and denormals may be flushed:
+/// so what is no product of weights, which flush what is smaller, is tried with numbers above.
 fn rows(dice: &mut Dice, count: usize, width: usize, tiny: f32) -> Vec<f32> {
     let mut all = dice.normals(count * width);
     for (index, row) in all.chunks_exact_mut(width).enumerate() {
