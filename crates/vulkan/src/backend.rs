@@ -22,7 +22,7 @@ const LANES: usize = 64;
 const PRODUCT_ROWS: usize = 8;
 
 /// f32 rows in the device's memory.
-pub struct Rows(pub(crate) Arc<Buffer>);
+pub struct GpuRows(pub(crate) Arc<Buffer>);
 
 /// Numbers in the device's memory.
 pub struct Vector {
@@ -37,7 +37,7 @@ pub struct Best {
 }
 
 /// The arrays of a step, in one buffer.
-pub struct Step {
+pub struct GpuStep {
     buffer: Arc<Buffer>,
     tokens: usize,
     rows: usize,
@@ -61,7 +61,7 @@ enum Part {
 
 const PARTS: usize = 7;
 
-impl Step {
+impl GpuStep {
     fn part(&self, part: Part) -> Binding<'_> {
         let (at, bytes) = self.parts[part as usize];
         Binding { buffer: &self.buffer, at, bytes }
@@ -96,9 +96,9 @@ impl Vulkan {
         }
     }
 
-    fn pointwise(&self, operation: u32, x: &Rows, extent: Extent, how: Pointwise<'_>) {
+    fn pointwise(&self, operation: u32, x: &GpuRows, extent: Extent, how: Pointwise<'_>) {
         let Pointwise { y, gates, by_width, at, by, per_head } = how;
-        let of = |rows: Option<&'_ Rows>| Binding::whole(rows.map_or(&x.0, |rows| &rows.0)).buffer.clone();
+        let of = |rows: Option<&'_ GpuRows>| Binding::whole(rows.map_or(&x.0, |rows| &rows.0)).buffer.clone();
         let (y, gates) = (of(y), of(gates));
         let push = [extent.width as u32, operation, by_width as u32, at as u32, by.to_bits(), per_head as u32];
         let bindings = [Binding::whole(&x.0), Binding::whole(&y), Binding::whole(&gates)];
@@ -155,7 +155,7 @@ impl Vulkan {
         }
     }
 
-    fn gated(&self, state: &mut State, activation: Activation, gate_up: &Arc<Buffer>, extent: Extent, out: &Rows) {
+    fn gated(&self, state: &mut State, activation: Activation, gate_up: &Arc<Buffer>, extent: Extent, out: &GpuRows) {
         let (kind, constants) = code_of(activation);
         let [a, b, c, d] = constants.map(f32::to_bits);
         let push = [extent.width as u32, kind, a, b, c, d];
@@ -182,8 +182,8 @@ struct To<'a> {
 /// Operands of an operation number by number, beside the rows that it changes.
 #[derive(Default)]
 struct Pointwise<'a> {
-    y: Option<&'a Rows>,
-    gates: Option<&'a Rows>,
+    y: Option<&'a GpuRows>,
+    gates: Option<&'a GpuRows>,
     by_width: usize,
     at: usize,
     by: f32,
@@ -209,15 +209,15 @@ fn refused(what: &str) -> ! {
 }
 
 impl Backend for Vulkan {
-    type Rows = Rows;
+    type Rows = GpuRows;
     type Vector = Vector;
-    type Step<'a> = Step;
+    type Step<'a> = GpuStep;
     type Routes = ();
     type Best = Best;
 
-    fn rows(&self, max_rows: usize, width: usize) -> Result<Rows, OutOfMemory> {
+    fn rows(&self, max_rows: usize, width: usize) -> Result<GpuRows, OutOfMemory> {
         let bytes = max_rows.checked_mul(width).and_then(|numbers| numbers.checked_mul(size_of::<f32>()));
-        Ok(Rows(self.zeroed(bytes.ok_or(OutOfMemory { bytes: usize::MAX })?)?))
+        Ok(GpuRows(self.zeroed(bytes.ok_or(OutOfMemory { bytes: usize::MAX })?)?))
     }
 
     fn vector(&self, numbers: &[f32]) -> Result<Vector, OutOfMemory> {
@@ -236,7 +236,7 @@ impl Backend for Vulkan {
         Ok(Best { width: 0, counts: Vec::with_capacity(max_rows) })
     }
 
-    fn begin<'a>(&self, arrays: StepArrays<'a>) -> Step {
+    fn begin<'a>(&self, arrays: StepArrays<'a>) -> GpuStep {
         let StepArrays { token_ids, positions, slots, spans, wanted, listed, .. } = arrays;
         let (mut seen, mut tables) = (vec![0; 4 * positions.len()], Vec::new());
         for span in spans {
@@ -268,7 +268,7 @@ impl Backend for Vulkan {
                 Err(error) => {
                     state.recorder.lose("the arrays of a step", error);
                     let (buffer, parts) = (self.nothing.clone(), [(0, self.nothing.bytes); PARTS]);
-                    return Step {
+                    return GpuStep {
                         buffer,
                         tokens: token_ids.len(),
                         rows: positions.len(),
@@ -283,10 +283,10 @@ impl Backend for Vulkan {
             // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
             unsafe { buffer.write(*at as usize, &bytes) };
         }
-        Step { buffer, tokens: token_ids.len(), rows: positions.len(), wanted: wanted.len(), parts }
+        GpuStep { buffer, tokens: token_ids.len(), rows: positions.len(), wanted: wanted.len(), parts }
     }
 
-    fn embed(&self, step: &Step, table: &Matrix, out: &mut Rows) {
+    fn embed(&self, step: &GpuStep, table: &Matrix, out: &mut GpuRows) {
         let (width, bits) = (table.shape.in_features, table.class);
         let steps = width.div_ceil(bits.step()) as u64;
         if let Some(groups) = &table.groups {
@@ -332,20 +332,20 @@ impl Backend for Vulkan {
         }
     }
 
-    fn rms_norm(&self, x: &Rows, rows: Range<usize>, weight: &Vector, eps: f32, out: &mut Rows) {
+    fn rms_norm(&self, x: &GpuRows, rows: Range<usize>, weight: &Vector, eps: f32, out: &mut GpuRows) {
         let push = [weight.len as u32, rows.start as u32, eps.to_bits()];
         let bindings = [&x.0, &weight.buffer, &out.0].map(Binding::whole);
         self.state().recorder.dispatch(&self.kernels.rms_norm, &bindings, &push, [rows.len() as u32, 1, 1]);
     }
 
-    fn layer_norm(&self, x: &Rows, rows: Range<usize>, norm: Norm<'_, Vector>, out: &mut Rows) {
+    fn layer_norm(&self, x: &GpuRows, rows: Range<usize>, norm: Norm<'_, Vector>, out: &mut GpuRows) {
         let Norm { weight, bias, eps } = norm;
         let push = [weight.len as u32, rows.start as u32, u32::from(bias.is_some()), eps.to_bits()];
         let bindings = [&x.0, &weight.buffer, &bias.unwrap_or(weight).buffer, &out.0].map(Binding::whole);
         self.state().recorder.dispatch(&self.kernels.layer_norm, &bindings, &push, [rows.len() as u32, 1, 1]);
     }
 
-    fn activate(&self, activation: Activation, x: &mut Rows, extent: Extent) {
+    fn activate(&self, activation: Activation, x: &mut GpuRows, extent: Extent) {
         let (kind, constants) = code_of(activation);
         let [a, b, c, d] = constants.map(f32::to_bits);
         let push = [extent.width as u32, kind, a, b, c, d];
@@ -353,7 +353,7 @@ impl Backend for Vulkan {
         self.state().recorder.dispatch(&self.kernels.activate, &[Binding::whole(&x.0)], &push, groups);
     }
 
-    fn linear(&self, x: &Rows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, Rows>) {
+    fn linear(&self, x: &GpuRows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, GpuRows>) {
         let (n, mut state) = (w.shape.out_features, self.state());
         let state = &mut *state;
         let to = |out, add| To { out, add, at: 0, width: n };
@@ -372,7 +372,7 @@ impl Backend for Vulkan {
         }
     }
 
-    fn rotate_and_store(&self, step: &Step, how: Rotation<'_, Vector>, qkv: &mut Rows, kv: &mut GpuKvCache) {
+    fn rotate_and_store(&self, step: &GpuStep, how: Rotation<'_, Vector>, qkv: &mut GpuRows, kv: &mut GpuKvCache) {
         let Rotation { layout, head_norms, rope, layer } = how;
         let kv_heads = if layout.queries_only { 0 } else { layout.num_kv_heads };
         let (norm, q, k, v, eps) = match head_norms {
@@ -416,7 +416,14 @@ impl Backend for Vulkan {
         state.recorder.dispatch(kernel, &all, &push, [step.rows as u32, kv_heads as u32, 1]);
     }
 
-    fn attend(&self, step: &Step, how: AttentionLayer<'_, Vector>, qkv: &Rows, kv: &GpuKvCache, out: &mut Rows) {
+    fn attend(
+        &self,
+        step: &GpuStep,
+        how: AttentionLayer<'_, Vector>,
+        qkv: &GpuRows,
+        kv: &GpuKvCache,
+        out: &mut GpuRows,
+    ) {
         let AttentionLayer { layout, rule, sinks, layer } = how;
         let [block_size, block_words, head_words] = Vulkan::of_cache(kv);
         let push = [
@@ -447,72 +454,86 @@ impl Backend for Vulkan {
         self.state().recorder.dispatch(kernel, &all, &push, [step.rows as u32, layout.num_heads as u32, 1]);
     }
 
-    fn store_latents(&self, _: &Step, _: Latents<'_, Vector>, _: &Rows, _: (&mut Rows, &mut Rows), _: &mut GpuKvCache) {
+    fn store_latents(
+        &self,
+        _: &GpuStep,
+        _: Latents<'_, Vector>,
+        _: &GpuRows,
+        _: (&mut GpuRows, &mut GpuRows),
+        _: &mut GpuKvCache,
+    ) {
         refused("latents")
     }
 
     fn linear_by_head(
         &self,
-        _: (&Rows, HeadColumns),
+        _: (&GpuRows, HeadColumns),
         _: usize,
         _: &[impl Borrow<Matrix> + Sync],
-        _: (&mut Rows, HeadColumns),
+        _: (&mut GpuRows, HeadColumns),
     ) {
         refused("products by head")
     }
 
-    fn convolve(&self, _: &Step, _: Convolution<'_, Vector>, _: &mut Rows, (): &mut ()) {
+    fn convolve(&self, _: &GpuStep, _: Convolution<'_, Vector>, _: &mut GpuRows, (): &mut ()) {
         refused("states")
     }
 
-    fn convolve_gated(&self, _: &Step, _: GatedConvolution<'_, Vector>, _: &Rows, (): &mut (), _: &mut Rows) {
+    fn convolve_gated(&self, _: &GpuStep, _: GatedConvolution<'_, Vector>, _: &GpuRows, (): &mut (), _: &mut GpuRows) {
         refused("states")
     }
 
-    fn delta_rule(&self, _: &Step, _: DeltaRule<'_, Vector>, _: DeltaRows<'_, Rows>, (): &mut (), _: &mut Rows) {
+    fn delta_rule(
+        &self,
+        _: &GpuStep,
+        _: DeltaRule<'_, Vector>,
+        _: DeltaRows<'_, GpuRows>,
+        (): &mut (),
+        _: &mut GpuRows,
+    ) {
         refused("states")
     }
 
-    fn mamba(&self, _: &Step, _: Mamba<'_, Vector>, _: (&mut Rows, &mut Rows), (): &mut (), _: &mut Rows) {
+    fn mamba(&self, _: &GpuStep, _: Mamba<'_, Vector>, _: (&mut GpuRows, &mut GpuRows), (): &mut (), _: &mut GpuRows) {
         refused("states")
     }
 
-    fn gate_heads(&self, layout: HeadLayout, qkv: &Rows, rows: usize, x: &mut Rows) {
+    fn gate_heads(&self, layout: HeadLayout, qkv: &GpuRows, rows: usize, x: &mut GpuRows) {
         let per_head = if layout.gates == 1 { layout.head_dim } else { 0 };
         let (by_width, at) = (layout.qkv_width(), layout.q_width());
         let how = Pointwise { y: Some(qkv), by_width, at, per_head, ..Pointwise::default() };
         self.pointwise(6, x, Extent { rows, width: layout.q_width() }, how);
     }
 
-    fn add_gated(&self, gates: &Rows, y: &Rows, x: &mut Rows, extent: Extent) {
+    fn add_gated(&self, gates: &GpuRows, y: &GpuRows, x: &mut GpuRows, extent: Extent) {
         self.pointwise(5, x, extent, Pointwise { y: Some(y), gates: Some(gates), ..Pointwise::default() });
     }
 
-    fn scale(&self, by: f32, x: &mut Rows, extent: Extent) {
+    fn scale(&self, by: f32, x: &mut GpuRows, extent: Extent) {
         self.pointwise(0, x, extent, Pointwise { by, ..Pointwise::default() });
     }
 
-    fn clamp(&self, limit: f32, x: &mut Rows, extent: Extent) {
+    fn clamp(&self, limit: f32, x: &mut GpuRows, extent: Extent) {
         self.pointwise(1, x, extent, Pointwise { by: limit, ..Pointwise::default() });
     }
 
-    fn multiply(&self, x: &mut Rows, extent: Extent, (by, by_width, at): (&Rows, usize, usize)) {
+    fn multiply(&self, x: &mut GpuRows, extent: Extent, (by, by_width, at): (&GpuRows, usize, usize)) {
         self.pointwise(2, x, extent, Pointwise { y: Some(by), by_width, at, ..Pointwise::default() });
     }
 
-    fn add_scaled(&self, y: &Rows, scale: f32, x: &mut Rows, extent: Extent) {
+    fn add_scaled(&self, y: &GpuRows, scale: f32, x: &mut GpuRows, extent: Extent) {
         self.pointwise(3, x, extent, Pointwise { y: Some(y), by: scale, ..Pointwise::default() });
     }
 
-    fn softcap(&self, cap: f32, x: &mut Rows, extent: Extent) {
+    fn softcap(&self, cap: f32, x: &mut GpuRows, extent: Extent) {
         self.pointwise(4, x, extent, Pointwise { by: cap, ..Pointwise::default() });
     }
 
-    fn clear(&self, x: &mut Rows, extent: Extent) {
+    fn clear(&self, x: &mut GpuRows, extent: Extent) {
         self.state().recorder.clear(&x.0, (extent.numbers() * size_of::<f32>()) as u64);
     }
 
-    fn gather_wanted(&self, step: &Step, from: &Rows, width: usize, out: &mut Rows) {
+    fn gather_wanted(&self, step: &GpuStep, from: &GpuRows, width: usize, out: &mut GpuRows) {
         let all = [step.part(Part::Wanted), Binding::whole(&from.0), Binding::whole(&out.0)];
         let groups = [width.div_ceil(LANES) as u32, step.wanted as u32, 1];
         self.state().recorder.dispatch(&self.kernels.gather, &all, &[width as u32], groups);
@@ -520,10 +541,10 @@ impl Backend for Vulkan {
 
     fn add_low_rank<'a>(
         &self,
-        step: &Step,
-        x: &Rows,
+        step: &GpuStep,
+        x: &GpuRows,
         groups: impl Iterator<Item = (&'a GpuLowRank, Range<usize>)> + Clone + Sync,
-        out: &mut Rows,
+        out: &mut GpuRows,
     ) {
         let (mut state, kernel) = (self.state(), &self.kernels.low_rank);
         for (GpuLowRank { shape, parts: [a, b] }, listed) in groups {
@@ -547,11 +568,11 @@ impl Backend for Vulkan {
         }
     }
 
-    fn gate(&self, activation: Activation, gate_up: &Rows, extent: Extent, out: &mut Rows) {
+    fn gate(&self, activation: Activation, gate_up: &GpuRows, extent: Extent, out: &mut GpuRows) {
         self.gated(&mut self.state(), activation, &gate_up.0, extent, out);
     }
 
-    fn route(&self, _: &Rows, _: Option<&Vector>, _: usize, (): &mut ()) {
+    fn route(&self, _: &GpuRows, _: Option<&Vector>, _: usize, (): &mut ()) {
         refused("experts")
     }
 
@@ -559,15 +580,15 @@ impl Backend for Vulkan {
         refused("experts")
     }
 
-    fn gather_routed(&self, (): &(), _: usize, _: &Rows, _: usize, _: &mut Rows) {
+    fn gather_routed(&self, (): &(), _: usize, _: &GpuRows, _: usize, _: &mut GpuRows) {
         refused("experts")
     }
 
-    fn scatter_routed(&self, (): &(), _: usize, _: &Rows, _: usize, _: &mut Rows) {
+    fn scatter_routed(&self, (): &(), _: usize, _: &GpuRows, _: usize, _: &mut GpuRows) {
         refused("experts")
     }
 
-    fn find_best(&self, _: &Rows, width: usize, counts: &[u32], out: &mut Best) {
+    fn find_best(&self, _: &GpuRows, width: usize, counts: &[u32], out: &mut Best) {
         out.width = width;
         out.counts.clear();
         out.counts.extend_from_slice(counts);
@@ -581,7 +602,7 @@ impl Backend for Vulkan {
         self.state().recorder.wait()
     }
 
-    fn read(&self, from: &Rows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+    fn read(&self, from: &GpuRows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
         let mut bytes = vec![0; size_of_val(out)];
         let at = rows.start * width * size_of::<f32>();
         self.state().recorder.download(&from.0, at as u64, &mut bytes)?;
@@ -590,14 +611,20 @@ impl Backend for Vulkan {
         Ok(())
     }
 
-    fn read_best(&self, from: &Best, logits: &Rows, row: usize, out: &mut Vec<Candidate>) -> Result<(), DeviceError> {
+    fn read_best(
+        &self,
+        from: &Best,
+        logits: &GpuRows,
+        row: usize,
+        out: &mut Vec<Candidate>,
+    ) -> Result<(), DeviceError> {
         let mut all = vec![0.0; from.width];
         self.read(logits, row..row + 1, from.width, &mut all)?;
         find_best(&all, from.counts[row] as usize, out);
         Ok(())
     }
 
-    fn write(&self, from: &[f32], out: &mut Rows) -> Result<(), DeviceError> {
+    fn write(&self, from: &[f32], out: &mut GpuRows) -> Result<(), DeviceError> {
         let bytes: Vec<u8> = from.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let mut state = self.state();
         // What was queued may still use them.

@@ -24,6 +24,6 @@ mod pipelines;
 mod probe;
 mod recorder;
 
-pub use backend::{Best, Rows, Step, Vector};
+pub use backend::{Best, GpuRows, GpuStep, Vector};
 pub use device::{GpuKvCache, GpuLowRank, HostMemory, Matrix, Vulkan, VulkanOptions};
 pub use driver::{Listed, VulkanError, list};
