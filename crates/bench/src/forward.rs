@@ -186,7 +186,7 @@ impl LoadedModel {
     /// The logits stay where they are computed: the sampler is not measured, and neither is its reading them.
     pub(crate) fn pass(&mut self, batch: &Batch) {
         let done = self.forward.launch(batch).and_then(|ticket| self.forward.wait(ticket));
-        done.expect("a CPU is not lost");
+        done.expect("a device that is there");
     }
 
     /// What one repetition asks of the machine.

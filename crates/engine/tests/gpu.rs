@@ -1,5 +1,5 @@
-//! An engine on a GPU gives the CPU's answers, whatever becomes of its blocks, and goes on with the CPU where it is lost.
-//! Software devices are GPUs too: `xtask test` installs one.
+//! An engine on a GPU gives the CPU's answers, whatever becomes of its blocks, and goes on with the CPU where it is
+//! lost. Software devices are GPUs too: `xtask test` installs one.
 
 use crate::adapters::files::write_in;
 use crate::adapters::{some, with_room};

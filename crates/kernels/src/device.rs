@@ -146,8 +146,6 @@ impl HostBuffer for Vec<u8> {
 /// What some models need and not every device computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Weights in the quantization groups of a file ([`Device::pack_blocks`]).
-    FileGroups,
     /// Latent attention ([`Backend::store_latents`](crate::Backend::store_latents)).
     Latents,
     /// Mixtures of experts ([`Backend::route`](crate::Backend::route)).

@@ -18,7 +18,9 @@ use crate::batch::Batch;
 use crate::config::{
     CacheShape, Classifier, ClassifierForm, EncoderConfig, Family, ModelConfig, NormPlacement, Pooling,
 };
-use crate::forward::{Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, max_model_len, rope_tables};
+use crate::forward::{
+    Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, check_device, max_model_len, rope_tables,
+};
 use crate::kv::Caches;
 use crate::mixers::Memory;
 use crate::tensors::{self, Linear as LinearTensors, Vector, unread_error, visit};
@@ -159,6 +161,7 @@ pub fn load_encoder<B: Backend>(
         let problem = format!("{} is no encoder", config.family);
         return Err(LoadError::Option { option: "model", problem });
     };
+    check_device(&*backend, &config)?;
     let weights = Weights::open(checkpoint)?;
     let mut notices = Vec::new();
     if encoder.pooling_is_assumed {

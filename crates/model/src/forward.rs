@@ -464,7 +464,7 @@ fn load_on<B: Backend>(
 }
 
 /// Refuses a model with parts that the device does not compute.
-fn check_device<B: Backend>(backend: &B, config: &ModelConfig) -> Result<(), LoadError> {
+pub(crate) fn check_device<B: Backend>(backend: &B, config: &ModelConfig) -> Result<(), LoadError> {
     let any = |part: &dyn Fn(&LayerConfig) -> bool| config.layers.iter().any(part);
     for (extra, is_there, what) in [
         (Extra::Experts, any(&|layer| layer.has_experts()), "mixtures of experts"),
@@ -472,15 +472,12 @@ fn check_device<B: Backend>(backend: &B, config: &ModelConfig) -> Result<(), Loa
         (Extra::States, config.state_numbers() > 0, "layers with states"),
     ] {
         if is_there && !backend.has(extra) {
-            return Err(not_on(backend, &format!("{} has {what}", config.family)));
+            let problem =
+                format!("{} has {what}, which {} does not compute yet: use a CPU", config.family, backend.describe());
+            return Err(LoadError::Option { option: "device", problem });
         }
     }
     Ok(())
-}
-
-fn not_on<B: Backend>(backend: &B, what: &str) -> LoadError {
-    let problem = format!("{what}, which {} does not compute yet: use a CPU", backend.describe());
-    LoadError::Option { option: "device", problem }
 }
 
 /// The rotations of a model, for positions below `max_model_len`.

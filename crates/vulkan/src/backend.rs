@@ -82,7 +82,7 @@ impl Vulkan {
             return buffer.clone();
         }
         // Half as much again, so that a prompt that grows does not take memory in each step; a kernel has to see it all.
-        let most = self.driver.bounds.binding_bytes;
+        let most = self.driver.listed.binding_bytes;
         let buffer = match bytes as u64 <= most {
             true => Buffer::new(&self.driver, ((bytes + bytes / 2) as u64).min(most), self.place),
             false => Err(OutOfMemory { bytes }),
@@ -252,7 +252,7 @@ impl Backend for Vulkan {
         for (part, numbers) in parts.iter_mut().zip(all) {
             // No binding is empty.
             *part = (end, (size_of_val(numbers) as u64).max(16));
-            end += part.1.next_multiple_of(self.driver.bounds.alignment);
+            end += part.1.next_multiple_of(self.driver.alignment);
         }
         let mut state = self.state();
         let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;

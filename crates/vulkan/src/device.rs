@@ -1,12 +1,11 @@
 //! Weights, adapters and the KV cache in the device's memory.
 //!
-//! A matrix is packed by the host as for a CPU, and its image uploaded as it is: a line of 16 columns is what 16 lanes read
-//! together. So an image on disk serves both.
+//! A matrix is packed by the host as for a CPU, and its image uploaded as it is: a line of 16 columns is what 16 lanes
+//! read together. So an image on disk serves both.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use std::time::Duration;
 
 use kernels::limits::MeasureError;
@@ -33,7 +32,8 @@ pub struct VulkanOptions {
     pub stage: bool,
     /// Bytes that a kernel may see of a buffer, where that is less than the device allows: for tests.
     pub binding_bytes: Option<u64>,
-    /// Longest wait for what was submitted once the device is open, in place of the usual one: for tests.
+    /// Longest wait for what was submitted once the device is open, in place of the usual one; none: as if it never
+    /// gave an answer. For tests.
     pub patience: Option<Duration>,
 }
 
@@ -96,7 +96,7 @@ impl Vulkan {
         let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
         let kernels = Kernels::new(&driver, order, fuses)?;
         probe::check(&driver, &mut recorder, &kernels, place)?;
-        let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.bounds.binding_bytes);
+        let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
         options.patience.into_iter().for_each(|patience| driver.set_patience(patience));
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
         let state = Mutex::new(State { recorder, scratch: Scratch::default(), steps: Vec::new() });
@@ -122,7 +122,7 @@ impl Vulkan {
         let (mut bytes, mut starts) = (0, Vec::with_capacity(parts.len()));
         for part in parts {
             starts.push(bytes);
-            bytes += (part.len() as u64).next_multiple_of(self.driver.bounds.alignment);
+            bytes += (part.len() as u64).next_multiple_of(self.driver.alignment);
         }
         let buffer = Arc::new(Buffer::new(&self.driver, bytes, self.place)?);
         let mut state = self.state();
@@ -135,7 +135,7 @@ impl Vulkan {
     /// Zeros.
     pub(crate) fn zeroed(&self, bytes: usize) -> Result<Arc<Buffer>, OutOfMemory> {
         // A kernel sees a whole buffer of rows.
-        if bytes as u64 > self.driver.bounds.binding_bytes {
+        if bytes as u64 > self.driver.listed.binding_bytes {
             return Err(OutOfMemory { bytes });
         }
         let buffer = Arc::new(Buffer::new(&self.driver, bytes as u64, self.place)?);
@@ -144,7 +144,7 @@ impl Vulkan {
     }
 
     pub(crate) fn vector_of(&self, numbers: &[f32]) -> Result<Arc<Buffer>, OutOfMemory> {
-        if size_of_val(numbers) as u64 > self.driver.bounds.binding_bytes {
+        if size_of_val(numbers) as u64 > self.driver.listed.binding_bytes {
             return Err(OutOfMemory { bytes: size_of_val(numbers) });
         }
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
@@ -231,7 +231,7 @@ pub struct Matrix {
 impl Matrix {
     /// Some pairs of strips, in as few parts as kernels may see at once: the first pair, their number, and their tiles.
     pub(crate) fn windows(&self, vulkan: &Vulkan) -> impl Iterator<Item = (usize, usize, Binding<'_>)> {
-        let alignment = vulkan.driver.bounds.alignment;
+        let alignment = vulkan.driver.alignment;
         // Windows begin where a binding may.
         let unit = alignment / gcd(alignment, self.pair_bytes);
         let most = (vulkan.binding_bytes / self.pair_bytes / unit * unit).max(unit) as usize;
@@ -305,7 +305,9 @@ impl HostBuffer for HostMemory {
     fn bytes(&self) -> Result<&[u8], DeviceError> {
         // What was to be saved on a lost device is not here, and a stuck one is not waited for once more.
         self.submitted.check()?;
-        self.driver.wait(self.saved.min(self.submitted.value()))?;
+        if let Err(error) = self.driver.wait(self.saved.min(self.submitted.value())) {
+            self.submitted.lose(error);
+        }
         self.submitted.check()?;
         // SAFETY: what was submitted is done; who saves once more has this alone.
         let bytes = unsafe { self.buffer.bytes() }.and_then(|bytes| bytes.get(..self.len));
@@ -333,8 +335,8 @@ impl Device for Vulkan {
         DeviceInfo { kind: "GPU", kernels, threads: self.host.threads(), nodes: 1 }
     }
 
-    fn has(&self, extra: Extra) -> bool {
-        extra == Extra::FileGroups
+    fn has(&self, _: Extra) -> bool {
+        false
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
@@ -405,7 +407,7 @@ impl Device for Vulkan {
     fn kv_cache(&self, shape: KvShape) -> Result<GpuKvCache, OutOfMemory> {
         assert!(shape.latent.is_none(), "latent attention is refused when a model is loaded");
         let layer = shape.bytes() / shape.layers.max(1);
-        if layer as u64 > self.driver.bounds.binding_bytes {
+        if layer as u64 > self.driver.listed.binding_bytes {
             return Err(OutOfMemory { bytes: shape.bytes() });
         }
         Ok(GpuKvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? })

@@ -11,8 +11,8 @@
 //!
 //! # Whose bits
 //!
-//! Kernels trust only what every device has to round correctly: `+ - *` of f32, kept apart by `NoContraction`, comparisons,
-//! and 32-bit integers. A fused multiply-add is the device's where the probe saw it round once, and else is made of
+//! Kernels trust only what every device has to round correctly: `+ - *` of f32, kept apart by `NoContraction`,
+//! comparisons, and 32-bit integers. A fused multiply-add is the device's where the probe saw it round once, and else is made of
 //! correctly rounded operations (Boldo & Melquiond, 2008). Quotients and roots begin with the driver's estimate and are
 //! made exact in integers; `exp` is the polynomial of the CPU. No order of workgroups and no size of a subgroup matters.
 //! Denormals may be flushed: none occurs (see [`kernels::accumulation_order`]).

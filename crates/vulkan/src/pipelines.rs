@@ -99,9 +99,9 @@ impl Pipeline {
         let data: Vec<u8> = constants.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let special = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
         tracing::debug!(kernel = name, "compiled");
-        // SAFETY: the device is alive and structures live until the calls return. The code is a module that was compiled
-        // for the calls' version of Vulkan and has an entry `main`; a test validates it. A module may go once its pipeline
-        // is there.
+        // SAFETY: the device is alive and structures live until the calls return. The code is a module that glslang made of
+        // a source for this version of Vulkan, as a test does again, with an entry `main`. It may go once its pipeline is
+        // there.
         unsafe {
             let module = device
                 .create_shader_module(&vk::ShaderModuleCreateInfo::default().code(&words), None)

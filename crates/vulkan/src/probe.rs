@@ -1,7 +1,7 @@
 //! Whether a device computes as the kernels need it, and how fast it can at most.
 //!
-//! Vulkan promises that `+ - *` of f32 round correctly, and drivers are programs: so they are asked when a device is opened,
-//! with numbers of the sizes that models have, some of which cancel. What differs by one bit refuses the device by name.
+//! Vulkan promises that `+ - *` of f32 round correctly, and drivers are programs: so they are asked when a device is
+//! opened, with numbers of the sizes that models have, some of which cancel. One bit that differs refuses it by name.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

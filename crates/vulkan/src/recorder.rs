@@ -63,6 +63,11 @@ impl Submitted {
         self.value.load(Ordering::Acquire)
     }
 
+    /// The device is lost, if it was not; the first failure counts.
+    pub(crate) fn lose(&self, error: DeviceError) {
+        let _ = self.lost.set(error);
+    }
+
     /// The first failure.
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
         self.lost.get().map_or(Ok(()), |error| Err(error.clone()))
@@ -110,8 +115,7 @@ impl Recorder {
     /// There is no memory for what has to be: the device is of no use any more.
     pub(crate) fn lose(&mut self, what: &str, error: OutOfMemory) {
         let (device, what) = (self.driver.listed.to_string(), format!("{what}: {error}"));
-        // The first failure counts.
-        let _ = self.submitted.lost.set(DeviceError::Lost { device, what });
+        self.submitted.lose(DeviceError::Lost { device, what });
     }
 
     /// The first failure.
@@ -125,13 +129,11 @@ impl Recorder {
             return;
         }
         if let Err(error) = work(self) {
-            let error = match error {
+            self.submitted.lose(match error {
                 VulkanError::Call { call, error } => self.driver.lost(call, error),
                 VulkanError::Lost(error) => error,
                 other => DeviceError::Lost { device: self.driver.listed.to_string(), what: other.to_string() },
-            };
-            // It is the first.
-            let _ = self.submitted.lost.set(error);
+            });
         }
     }
 
@@ -321,12 +323,13 @@ impl Recorder {
         let (source, first) = match from.is_mapped() {
             true => (from.clone(), at),
             false => {
-                let stage = Buffer::new(&self.driver, out.len() as u64, Place::Host);
-                let stage = stage.map_err(|error| DeviceError::Lost {
-                    device: self.driver.listed.to_string(),
-                    what: format!("to read from it: {error}"),
-                })?;
-                let stage = Arc::new(stage);
+                let stage = match Buffer::new(&self.driver, out.len() as u64, Place::Host) {
+                    Ok(stage) => Arc::new(stage),
+                    Err(error) => {
+                        self.lose("what is read from it", error);
+                        return self.check();
+                    }
+                };
                 self.copy(from, &stage, &[(at, 0, out.len() as u64)]);
                 (stage, 0)
             }

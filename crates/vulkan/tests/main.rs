@@ -1,5 +1,5 @@
-//! A GPU gives the bits of the definition, on every device that there is. Where there is none, that is a failure: software
-//! devices can be installed anywhere (Debian: mesa-vulkan-drivers).
+//! A GPU gives the bits of the definition, on every device that there is. Where there is none, that is a failure:
+//! software devices can be installed anywhere (Debian: mesa-vulkan-drivers).
 
 mod common;
 mod modules;

@@ -25,6 +25,12 @@ fn they_are_what_their_sources_compile_to() {
     assert!(compiled.status.success(), "compile.sh needs glslangValidator 12 (Debian: glslang-tools): {said}");
     let (committed, fresh) = (modules(&own("spirv")), modules(&place));
     assert_eq!(committed.keys().collect::<Vec<_>>(), fresh.keys().collect::<Vec<_>>(), "each source has a module");
+    // Another compiler may make other modules of the same meaning: of those only that sources compile is known.
+    let version = Command::new("glslangValidator").arg("--version").output().expect("it has just run").stdout;
+    if !String::from_utf8_lossy(&version).contains("Glslang Version: 11:12.") {
+        println!("glslang 12 made the committed modules and is not here: they are not compared");
+        return;
+    }
     for (name, code) in &committed {
         assert!(*code == fresh[name], "{name} is not what its source compiles to: run crates/vulkan/compile.sh");
     }

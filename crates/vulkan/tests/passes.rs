@@ -200,7 +200,7 @@ fn a_device_that_gives_no_answer_is_left_alone() {
     let options = options(WeightClass::Bf16, KvDtype::Bf16);
     let mut model = model::load(vulkan, &checkpoint, &options, &mut |_| {}).unwrap();
     let mut batch = Batch::default();
-    push(&mut batch, &[1; 300], 0..300, &[5, 3, 9, 4, 8, 10, 13, 14, 15, 16], |_| true);
+    push(&mut batch, &[1, 2, 3], 0..3, &[5], |_| true);
     let mut saved = model.host_buffer(vec![0; model.block_bytes()]);
     let ticket = model.launch(&batch).unwrap();
     let is_stuck = |error: &DeviceError| matches!(error, DeviceError::Stuck { waited: Duration::ZERO, .. });

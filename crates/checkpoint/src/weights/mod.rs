@@ -24,7 +24,7 @@ use crate::files::{LoadError, ModelFile};
 use image::ImageUse;
 pub use image::ImageWriter;
 use kernels::quant::GroupScale;
-use kernels::{Backend, BlockSource, Extra, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
+use kernels::{Backend, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
 pub use rows::{Tensor, TensorRows};
 use std::collections::HashSet;
 use std::fmt;
@@ -443,13 +443,6 @@ impl Weights {
         };
         let format =
             tensors.iter().map(|(rows, _)| rows.block_format(class)).reduce(|a, b| Some(a?.join(b?))).flatten();
-        if format.is_some() && !backend.has(Extra::FileGroups) {
-            let problem = format!("{} does not compute weights as a GGUF file has them yet", backend.describe());
-            return Err(LoadError::Option {
-                option: "device",
-                problem: format!("{problem}: --weights int8, or a CPU"),
-            });
-        }
         let packed = if let Some(format) = format {
             let fill = |row: usize, levels: &mut [i8], scales: &mut [GroupScale]| {
                 let (rows, of_tensor) = of_part(row);

@@ -61,6 +61,9 @@ impl Gpu {
             let cpu = CpuOptions { threads: Some(on.threads), arithmetic: Some(arithmetic), ..CpuOptions::default() };
             on.device.open(cpu)
         };
+        if on.device == DeviceChoice::Cpu {
+            return Ok(None);
+        }
         let listed = vulkan::list().unwrap_or_default();
         let listed = listed.iter().enumerate().map(|(index, listed)| format!("gpu:{index} {listed}")).collect();
         let checkpoint = models::shipped().map_err(as_option)?;
