@@ -21,11 +21,12 @@ def ours(program, weights, kv_dtype, *arguments):
 
 
 class Peer:
-    """Programs of ik_llama.cpp, built in a directory."""
+    """Programs of ik_llama.cpp or llama.cpp, built in a directory."""
 
     def __init__(self, directory, text, threads=os.cpu_count()):
         self.text, self.threads = text, threads
         directory = Path(directory).resolve()
+        self.name = "ik_llama.cpp" if "ik_llama" in str(directory) else "llama.cpp"
         self.programs = {path.name: path for path in directory.rglob("llama-*") if os.access(path, os.X_OK) and path.is_file()}
         for name in ["llama-quantize", "llama-perplexity"]:
             if name not in self.programs:
@@ -49,25 +50,26 @@ class Peer:
         return exact
 
     def rows(self, file, exact, folder, kinds):
-        """`file` as it is stored, then its float32 quantized to `kinds`, and what an 8-bit cache costs: dicts, one by one."""
+        """`file` as it is stored, if it is given, what an 8-bit cache costs, then its float32 quantized to `kinds`: dicts, one by one."""
         base = folder / "base.kl"
 
         def measure(model, *more):
             return self.run(folder, "llama-perplexity", "-m", model, "-f", self.text, "-c", 512, "-t", self.threads,
                             "--kl-divergence-base", base, *more)
 
-        def row(model, weights, kv_dtype="f16", more=()):
+        def row(model, weights, kv_dtype="f16", more=(), written=""):
             cache = [] if kv_dtype == "f16" else ["-ctk", kv_dtype, "-ctv", kv_dtype]
-            return figures(measure(model, "--kl-divergence", *cache, *more), weights, kv_dtype)
+            return figures(written + measure(model, "--kl-divergence", *cache, *more), weights, kv_dtype)
 
         measure(exact)
-        yield row(Path(file).resolve(), "as stored")
-        yield row(Path(file).resolve(), "as stored, -ub 16", more=["-ub", 16])
-        yield row(exact, "F32", "q8_0")
+        if file:
+            yield row(Path(file).resolve(), "as stored")
+            yield row(Path(file).resolve(), "as stored, -ub 16", more=["-ub", 16])
+            yield row(exact, "F32", "q8_0")
         for kind in kinds:
             narrow = folder / f"{kind}.gguf"
-            self.run(folder, "llama-quantize", exact, narrow, kind)
-            yield row(narrow, kind)
+            written = self.run(folder, "llama-quantize", exact, narrow, kind)
+            yield row(narrow, kind, written=written)
             if kind == "Q8_0":
                 yield row(narrow, kind, "q8_0")
             narrow.unlink()
@@ -81,11 +83,12 @@ def figures(log, weights, kv_dtype):
         found = re.search(pattern + r"\s*([-\d.einf]+)", log)
         return float(found.group(1)) if found else float("nan")
 
-    bits = re.search(r"([\d.]+) BPW\)", log)
+    # llama-quantize says what was and what is, ik_llama.cpp's llama-perplexity what it reads: the last is right.
+    bits = re.findall(r"([\d.]+) BPW\)", log)
     return {
         "weights": weights,
         "kv_dtype": kv_dtype,
-        "bits_per_weight": float(bits.group(1)) if bits else float("nan"),
+        "bits_per_weight": float(bits[-1]) if bits else float("nan"),
         "perplexity": number(r"Mean PPL\(Q\)\s*:"),
         "reference_perplexity": number(r"Mean PPL\(base\)\s*:"),
         "perplexity_increase": number(r"Mean PPL\(Q\)/PPL\(base\)\s*:") - 1,
