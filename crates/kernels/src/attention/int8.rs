@@ -28,6 +28,7 @@ pub(crate) const INT_STRIDE: usize = MAX_HEAD_DIM;
 const _: () = assert!(SPLIT <= INT_STRIDE && INT_STRIDE % (2 * LINE) == LINE);
 
 /// Scratch of a tile for int8.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Ints {
     pub(super) queries: [[i8; INT_STRIDE]; ROWS],
@@ -41,19 +42,6 @@ pub(super) struct Ints {
     weight_sums: [i32; ROWS],
     /// Per row: the largest weight, of which integer weights are a part of [`MAX_WEIGHT`].
     most: [f32; ROWS],
-}
-
-impl Ints {
-    pub(super) const fn zeroed() -> Ints {
-        Ints {
-            queries: [[0; INT_STRIDE]; ROWS],
-            digits: [[[0; INT_STRIDE]; ROWS]; 2],
-            scales: [0.0; ROWS],
-            sums: [0; ROWS],
-            weight_sums: [0; ROWS],
-            most: [0.0; ROWS],
-        }
-    }
 }
 
 impl<S: Simd> Work<'_, S> {
@@ -90,7 +78,7 @@ impl<S: Simd> Work<'_, S> {
         for row in 0..self.rows() {
             self.int8_digits(scratch, row, seen(row), pages);
         }
-        self.values_of_keys::<4>(scratch, pages, at);
+        self.values_of_keys::<4>(pages, at);
         match self.unit {
             Unit::Tiles(tiles) => self.int8_sums(tiles, scratch, pages, at),
             _ => self.int8_values(scratch, pages, at),

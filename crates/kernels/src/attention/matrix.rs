@@ -8,7 +8,6 @@
 //! multiply   p v of all pages
 //! ```
 
-use super::SPLIT;
 use super::int8::PER_PAGE;
 use super::tile::{Page, Pages, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
 use crate::arch::native::AttentionTiles;
@@ -18,29 +17,24 @@ use std::ops::Range;
 
 /// Row stride of queries in elements: an odd number of cache lines, as [`WEIGHT_STRIDE`].
 pub(crate) const QUERY_STRIDE: usize = MAX_HEAD_DIM + 32;
-/// Row stride of weights in elements.
-pub(crate) const WEIGHT_STRIDE: usize = SPLIT + 32;
+/// Row stride of weights in elements: they replace scores.
+pub(crate) const WEIGHT_STRIDE: usize = 2 * STRIDE;
 const _: () = assert!(QUERY_STRIDE * 2 % (2 * LINE) == LINE && WEIGHT_STRIDE * 2 % (2 * LINE) == LINE);
 
-/// Operands of a tile's products as bf16.
-#[repr(C, align(64))]
-pub(super) struct Operands {
-    queries: [[u16; QUERY_STRIDE]; ROWS],
-    weights: [[u16; WEIGHT_STRIDE]; ROWS],
-}
+/// Chunks of scores whose exponentials are computed at once, which hides the latency of one behind the others.
+const AT_ONCE: usize = 4;
 
-impl Operands {
-    pub(super) const fn zeroed() -> Operands {
-        Operands { queries: [[0; QUERY_STRIDE]; ROWS], weights: [[0; WEIGHT_STRIDE]; ROWS] }
-    }
-}
+/// Queries of a tile as bf16.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Queries([[u16; QUERY_STRIDE]; ROWS]);
 
 impl<S: Simd> Work<'_, S> {
     /// [`Work::load_queries`] for a matrix unit.
     #[inline(always)]
     pub(super) fn matrix_queries(&self, scratch: &mut Scratch) {
         for row in 0..self.rows() {
-            let to = scratch.operands.queries[row].as_chunks_mut::<LANES>().0;
+            let to = scratch.narrow_queries.0[row].as_chunks_mut::<LANES>().0;
             for (from, to) in self.query(row).as_chunks::<LANES>().0.iter().zip(to) {
                 // SAFETY: both are 16 numbers.
                 unsafe { self.simd.store_bf16(self.simd.round_bf16(self.simd.load(from.as_ptr())), to.as_mut_ptr()) };
@@ -59,7 +53,10 @@ impl<S: Simd> Work<'_, S> {
         at: &mut Pages,
     ) {
         let rows = self.rows();
-        let seen: [_; ROWS] = std::array::from_fn(|row| if row < rows { inside(&self.seen(row), start) } else { 0..0 });
+        let mut seen = [const { 0..0 }; ROWS];
+        for (row, seen) in seen[..rows].iter_mut().enumerate() {
+            *seen = inside(&self.seen(row), start);
+        }
         let mut max = [self.simd.splat(f32::NEG_INFINITY); ROWS];
         self.dots(tiles, scratch, at, pages.start);
         for page in pages.clone() {
@@ -71,14 +68,13 @@ impl<S: Simd> Work<'_, S> {
             }
         }
         for (to, max) in scratch.split.max.iter_mut().zip(&max[..rows]) {
-            *to = self.simd.max_lane(*max);
+            *to = self.score_of(self.simd.max_lane(*max));
         }
         for (row, seen) in seen[..rows].iter().enumerate() {
-            let (scores, weights) = (&scratch.scores[row], &mut scratch.operands.weights[row]);
-            scratch.split.sum[row] = self.weights(scores, weights, seen, pages, scratch.split.max[row]);
+            scratch.split.sum[row] = self.weights(&mut scratch.scores[row], seen, pages, scratch.split.max[row]);
         }
-        self.values_of_keys::<2>(scratch, pages, at);
-        let weights = scratch.operands.weights.as_ptr().cast::<u16>().wrapping_add(pages.start * VALUE_PAGE);
+        self.values_of_keys::<2>(pages, at);
+        let weights = scratch.scores.as_ptr().cast::<u16>().wrapping_add(pages.start * VALUE_PAGE);
         let (to, width) = (scratch.split.values.as_mut_ptr().cast(), self.call.args.layout.value_dim());
         // SAFETY: rows are as far apart as said, and hold weights of these pages; there is a page, and the unit is used
         // for values of whole steps.
@@ -88,62 +84,102 @@ impl<S: Simd> Work<'_, S> {
     /// `q k^T` of a page, in place of its scores.
     #[inline(always)]
     fn dots(&self, tiles: &AttentionTiles, scratch: &mut Scratch, at: &[Page], page: usize) {
-        let queries = scratch.operands.queries.as_ptr().cast();
+        let queries = scratch.narrow_queries.0.as_ptr().cast();
         let to = scratch.scores.as_mut_ptr().cast::<f32>().wrapping_add(page * VALUE_PAGE);
         // SAFETY: a page of keys is two groups of `head_dim / 2` lines; rows are as far apart as said, and hold
         // `head_dim` queries and this page's 32 scores; the unit is used for heads of whole steps.
         unsafe { tiles.scores(queries, at[page].keys, self.call.args.layout.head_dim / 32, to) };
     }
 
-    /// The maximum of `max` and the scores of a page that are within `seen`. Capped scores replace their dots.
+    /// The score that the maximum of a row, by [`Work::max_of_page`], stands for. (A scale is positive, so the order of
+    /// dots is that of their scores.)
+    #[inline(always)]
+    fn score_of(&self, max: f32) -> f32 {
+        let rule = self.call.args.rule;
+        if rule.softcap.is_none() { max * rule.scale } else { max }
+    }
+
+    /// The maximum of `max` and the dots of a page that are within `seen`; of capped scores, which replace their dots.
     #[inline(always)]
     fn max_of_page(&self, dots: &mut [f32; STRIDE], seen: &Range<usize>, page: usize, max: S::V) -> S::V {
-        let (s, touched, mut max) = (self.simd, touched(seen), max);
-        let chunks = dots.as_chunks_mut::<LANES>().0;
-        let of_page = touched.start.max(page * PER_PAGE)..touched.end.min((page + 1) * PER_PAGE);
-        for c in of_page {
-            // SAFETY: a chunk is 16 numbers.
-            let dots = unsafe { s.load(chunks[c].as_ptr()) };
-            let mut score = s.mul(dots, s.splat(self.call.args.rule.scale));
-            if let Some(cap) = self.call.args.rule.softcap {
-                score = softcap_lanes(s, score, cap);
-                // SAFETY: as above.
-                unsafe { s.store(score, chunks[c].as_mut_ptr()) };
+        let (s, rule, mut max) = (self.simd, self.call.args.rule, max);
+        let (chunks, of_page) = (dots.as_chunks_mut::<LANES>().0, page * PER_PAGE..(page + 1) * PER_PAGE);
+        let all = seen.start <= page * VALUE_PAGE && seen.end >= (page + 1) * VALUE_PAGE;
+        if all && rule.softcap.is_none() {
+            for dots in &chunks[of_page] {
+                // SAFETY: a chunk is 16 numbers.
+                max = s.max(max, unsafe { s.load(dots.as_ptr()) });
             }
-            max = s.max(max, hide(s, seen, c, score, f32::NEG_INFINITY));
+            return max;
+        }
+        let touched = touched(seen);
+        for c in touched.start.max(of_page.start)..touched.end.min(of_page.end) {
+            // SAFETY: as above.
+            let mut dots = unsafe { s.load(chunks[c].as_ptr()) };
+            if let Some(cap) = rule.softcap {
+                dots = softcap_lanes(s, s.mul(dots, s.splat(rule.scale)), cap);
+                // SAFETY: as above.
+                unsafe { s.store(dots, chunks[c].as_mut_ptr()) };
+            }
+            max = s.max(max, hide(s, seen, c, dots, f32::NEG_INFINITY));
         }
         max
     }
 
-    /// Weights of a row's pages, zero outside of `seen`, from what [`Work::max_of_page`] left; returns their sum.
+    /// Weights of a row's pages, zero outside of `seen`, in place of what [`Work::max_of_page`] left, of which they take
+    /// the first half: scores of 32 rows fill most of an L1. Returns their sum.
     #[inline(always)]
-    fn weights(
-        &self,
-        scores: &[f32; STRIDE],
-        weights: &mut [u16; WEIGHT_STRIDE],
-        seen: &Range<usize>,
-        pages: &Range<usize>,
-        max: f32,
-    ) -> f32 {
-        let (s, rule) = (self.simd, self.call.args.rule);
-        let (scores, weights) = (scores.as_chunks::<LANES>().0, weights.as_chunks_mut::<LANES>().0);
+    fn weights(&self, scores: &mut [f32; STRIDE], seen: &Range<usize>, pages: &Range<usize>, max: f32) -> f32 {
         let (all, touched) = (pages.start * PER_PAGE..pages.end * PER_PAGE, touched(seen));
-        let (shift, mut sum) = (s.splat(max), s.splat(0.0));
-        for c in touched.clone() {
-            // SAFETY: a chunk is 16 numbers.
-            let mut score = unsafe { s.load(scores[c].as_ptr()) };
-            if rule.softcap.is_none() {
-                score = s.mul(score, s.splat(rule.scale));
+        // Chunks of which the row sees all 16 positions.
+        let whole = seen.start.div_ceil(LANES)..seen.end / LANES;
+        let (shift, mut sum, mut c) = (self.simd.splat(max), self.simd.splat(0.0), touched.start);
+        while c < touched.end {
+            if whole.contains(&c) && c + AT_ONCE <= whole.end {
+                sum = self.weigh::<AT_ONCE>(scores, c, None, shift, sum);
+                c += AT_ONCE;
+            } else {
+                sum = self.weigh::<1>(scores, c, Some(seen), shift, sum);
+                c += 1;
             }
-            let weight = hide(s, seen, c, softmax_weights(s, s.sub(score, shift)), 0.0);
-            sum = s.add(sum, weight);
-            // SAFETY: as above.
-            unsafe { s.store_bf16(weight, weights[c].as_mut_ptr()) };
         }
         for c in (all.start..touched.start).chain(touched.end.max(all.start)..all.end) {
-            weights[c] = [0; LANES];
+            scores[c * LANES / 2..][..LANES / 2].fill(0.0);
         }
-        s.sum(sum)
+        self.simd.sum(sum)
+    }
+
+    /// Weights of `N` chunks from `c`, zero outside of `seen`, and `sum` with them.
+    #[inline(always)]
+    fn weigh<const N: usize>(
+        &self,
+        scores: &mut [f32; STRIDE],
+        c: usize,
+        seen: Option<&Range<usize>>,
+        shift: S::V,
+        mut sum: S::V,
+    ) -> S::V {
+        let (s, rule) = (self.simd, self.call.args.rule);
+        let scores = &mut scores[..(c + N) * LANES];
+        // SAFETY: a chunk is 16 numbers, and its weights begin at or before it.
+        unsafe {
+            let mut weights = [shift; N];
+            for (i, weight) in weights.iter_mut().enumerate() {
+                let mut score = s.load(scores.as_ptr().add((c + i) * LANES));
+                if rule.softcap.is_none() {
+                    score = s.mul(score, s.splat(rule.scale));
+                }
+                *weight = softmax_weights(s, s.sub(score, shift));
+                if let Some(seen) = seen {
+                    *weight = hide(s, seen, c + i, *weight, 0.0);
+                }
+            }
+            for (i, weight) in weights.into_iter().enumerate() {
+                s.store_bf16(weight, scores.as_mut_ptr().cast::<u16>().add((c + i) * LANES));
+                sum = s.add(sum, weight);
+            }
+        }
+        sum
     }
 
     /// Sums over a page of int8 keys, as i32 in place of the scores.

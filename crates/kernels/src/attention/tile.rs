@@ -9,12 +9,12 @@
 //! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
 
 use super::int8::Ints;
-use super::matrix::Operands;
+use super::matrix::Queries;
 use super::{Call, SPLIT, Unit};
 use crate::AttentionSpan;
 use crate::accumulation_order::AccumulationOrder;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
-use crate::mem::Buffer;
+use crate::mem::{Buffer, Pod};
 use crate::simd::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights, with_rows};
 use crate::spread::gather_lanes;
 use std::cell::RefCell;
@@ -85,7 +85,9 @@ impl Tile {
     }
 }
 
-/// Scratch of one thread: about 390 KiB, of which 16 rows with heads of 128 touch 40.
+/// Scratch of one thread: about 390 KiB, of which 16 rows with heads of 128 touch 40. In a [`Buffer`], so on a huge page:
+/// its rows lie 2 KiB apart.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Scratch {
     /// Queries, rounded to bf16.
@@ -94,19 +96,21 @@ pub(super) struct Scratch {
     pub(super) scores: [[f32; STRIDE]; ROWS],
     /// For `vdpbf16ps`: queries as bf16, then weights as bf16.
     bf16: [[[u16; STRIDE]; VECTOR_ROWS]; 2],
-    /// The same for a matrix unit.
-    pub(super) operands: Operands,
+    /// Queries for a matrix unit.
+    pub(super) narrow_queries: Queries,
     /// Replaces queries, scores and weights for an int8 cache.
     pub(super) ints: Ints,
-    /// Of latent attention: the values of a split, in the order of a page of values.
-    latents: Buffer<u8>,
     /// Results of a split.
     pub(super) split: Sums,
     /// Results so far.
     pub(super) total: Sums,
 }
 
+// SAFETY: arrays of plain numbers, each a multiple of 64 bytes, so that there is no padding.
+unsafe impl Pod for Scratch {}
+
 /// Per row, a softmax before its division.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Sums {
     pub(super) values: [[f32; STRIDE]; ROWS],
@@ -114,28 +118,18 @@ pub(super) struct Sums {
     pub(super) sum: [f32; ROWS],
 }
 
-impl Sums {
-    const fn zeroed() -> Sums {
-        Sums { values: [[0.0; STRIDE]; ROWS], max: [0.0; ROWS], sum: [0.0; ROWS] }
-    }
-}
-
 thread_local! {
-    static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch {
-        queries: [[0.0; STRIDE]; VECTOR_ROWS],
-        scores: [[0.0; STRIDE]; ROWS],
-        bf16: [[[0; STRIDE]; VECTOR_ROWS]; 2],
-        operands: Operands::zeroed(),
-        ints: Ints::zeroed(),
-        latents: Buffer::default(),
-        split: Sums::zeroed(),
-        total: Sums::zeroed(),
-    }));
+    static SCRATCH: RefCell<Buffer<Scratch>> = RefCell::default();
+    /// Of latent attention: the values of a split, in the order of a page of values.
+    static LATENTS: RefCell<Buffer<u8>> = RefCell::default();
 }
 
 /// Runs `f` with this thread's scratch.
 pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
-    SCRATCH.with_borrow_mut(|scratch| f(scratch))
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.reserve(1).expect("memory for the tiles of attention");
+        f(&mut scratch[0])
+    })
 }
 
 /// State of a tile in progress.
@@ -233,7 +227,7 @@ impl<S: Simd> Work<'_, S> {
                 self.narrow(&scratch.scores[row][columns.clone()], &mut scratch.bf16[1][row][columns]);
             }
         }
-        self.values_of_keys::<2>(scratch, &pages, &mut at);
+        self.values_of_keys::<2>(&pages, &mut at);
         self.values(scratch, &at, &pages);
     }
 
@@ -288,17 +282,19 @@ impl<S: Simd> Work<'_, S> {
 
     /// Latent attention: transposes the first numbers of a split's keys, of which a lane has `P`, to pages of values.
     #[inline(always)]
-    pub(super) fn values_of_keys<const P: usize>(&self, scratch: &mut Scratch, pages: &Range<usize>, at: &mut Pages) {
+    pub(super) fn values_of_keys<const P: usize>(&self, pages: &Range<usize>, at: &mut Pages) {
         let shape = self.call.kv.shape();
         let Some(width) = shape.latent else { return };
         let bytes = width * VALUE_PAGE * size_of::<u32>() / P;
-        scratch.latents.reserve(pages.len() * bytes).expect("memory for the values of a split");
-        for (to, at) in scratch.latents.chunks_exact_mut(bytes).zip(&mut at[pages.clone()]) {
-            // SAFETY: the keys of a page of the cache, which nothing writes during attention.
-            let keys = unsafe { std::slice::from_raw_parts(at.keys, shape.page_bytes()) };
-            transpose::<P>(keys, (shape.head_dim, width), to);
-            at.values = to.as_ptr();
-        }
+        LATENTS.with_borrow_mut(|latents| {
+            latents.reserve(pages.len() * bytes).expect("memory for the values of a split");
+            for (to, at) in latents.chunks_exact_mut(bytes).zip(&mut at[pages.clone()]) {
+                // SAFETY: the keys of a page of the cache, which nothing writes during attention.
+                let keys = unsafe { std::slice::from_raw_parts(at.keys, shape.page_bytes()) };
+                transpose::<P>(keys, (shape.head_dim, width), to);
+                at.values = to.as_ptr();
+            }
+        });
     }
 
     /// `scores = q k^T * scale` for whole pages.
@@ -410,14 +406,38 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Adds `scratch.split`, the split at `start`, to `scratch.total`.
+    /// Adds `scratch.split`, the split at `start`, to `scratch.total`. The factors of 16 rows are computed at once: each
+    /// is an exponential.
     #[inline(always)]
     pub(super) fn fold(&self, scratch: &mut Scratch, start: usize) {
-        let width = self.call.args.layout.value_dim();
+        let (s, width) = (self.simd, self.call.args.layout.value_dim());
         let Scratch { split, total, .. } = scratch;
+        let [mut max, mut sum, mut keep, mut join] = [[0.0; ROWS]; 4];
+        for first in (0..self.rows()).step_by(LANES) {
+            // SAFETY: there are two times 16 rows, of which those that are not there have any numbers.
+            unsafe {
+                let at = |rows: &[f32; ROWS]| rows.as_ptr().wrapping_add(first);
+                let (old, new) = (s.load(at(&total.max)), s.load(at(&split.max)));
+                let most = s.max(old, new);
+                let (kept, joined) = (exp_lanes(s, s.sub(old, most)), exp_lanes(s, s.sub(new, most)));
+                let sums = s.fma(s.load(at(&total.sum)), kept, s.mul(s.load(at(&split.sum)), joined));
+                for (to, from) in [(&mut max, most), (&mut sum, sums), (&mut keep, kept), (&mut join, joined)] {
+                    s.store(from, to.as_mut_ptr().add(first));
+                }
+            }
+        }
         for row in 0..self.rows() {
-            let next = Folded { max: split.max[row], sum: split.sum[row], values: &split.values[row][..width] };
-            self.fold_row(total, row, start, next);
+            let seen = self.seen(row);
+            if inside(&seen, start).is_empty() {
+                continue;
+            }
+            let values = &split.values[row][..width];
+            if seen.start >= start {
+                total.begin_row(row, Folded { max: split.max[row], sum: split.sum[row], values });
+            } else {
+                (total.max[row], total.sum[row]) = (max[row], sum[row]);
+                total.join_values(s, row, (s.splat(keep[row]), s.splat(join[row])), values);
+            }
         }
     }
 
@@ -518,23 +538,35 @@ impl Sums {
     /// Joins the next split to a row; if it is the `first`, it replaces the row.
     #[inline(always)]
     fn fold_row<S: Simd>(&mut self, s: S, row: usize, first: bool, next: Folded<'_>) {
-        let values = self.values[row].as_chunks_mut::<LANES>().0;
-        let next_values = next.values.as_chunks::<LANES>().0;
         if first {
-            (self.max[row], self.sum[row]) = (next.max, next.sum);
-            values.iter_mut().zip(next_values).for_each(|(to, from)| *to = *from);
-            return;
+            return self.begin_row(row, next);
         }
         let max = if self.max[row] > next.max { self.max[row] } else { next.max };
         let keep = exp_lanes(s, s.splat(self.max[row] - max));
         let join = exp_lanes(s, s.splat(next.max - max));
         self.max[row] = max;
-        // SAFETY: every chunk is 16 numbers.
-        unsafe {
-            let mut sum = [0.0; LANES];
-            s.store(s.fma(s.splat(self.sum[row]), keep, s.mul(s.splat(next.sum), join)), sum.as_mut_ptr());
-            self.sum[row] = sum[0];
-            for (to, from) in values.iter_mut().zip(next_values) {
+        let mut sum = [0.0; LANES];
+        let joined = s.fma(s.splat(self.sum[row]), keep, s.mul(s.splat(next.sum), join));
+        // SAFETY: these are 16 numbers.
+        unsafe { s.store(joined, sum.as_mut_ptr()) };
+        self.sum[row] = sum[0];
+        self.join_values(s, row, (keep, join), next.values);
+    }
+
+    /// The first split of a row.
+    #[inline(always)]
+    fn begin_row(&mut self, row: usize, next: Folded<'_>) {
+        (self.max[row], self.sum[row]) = (next.max, next.sum);
+        self.values[row][..next.values.len()].copy_from_slice(next.values);
+    }
+
+    /// `values * keep + next * join` of a row.
+    #[inline(always)]
+    fn join_values<S: Simd>(&mut self, s: S, row: usize, (keep, join): (S::V, S::V), next: &[f32]) {
+        let next = next.as_chunks::<LANES>().0;
+        for (to, from) in self.values[row].as_chunks_mut::<LANES>().0.iter_mut().zip(next) {
+            // SAFETY: every chunk is 16 numbers.
+            unsafe {
                 let joined = s.mul(s.load(from.as_ptr()), join);
                 s.store(s.fma(s.load(to.as_ptr()), keep, joined), to.as_mut_ptr());
             }

@@ -53,8 +53,9 @@ impl Simd for Avx512 {
         };
         round_weight(a: __m512, x: __m512, bound: f32) -> __m512 = {
             let bits = _mm512_castps_si512(a);
-            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            let odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x1_0000));
+            let rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_mask_add_epi32(rounded, odd, rounded, _mm512_set1_epi32(1));
             let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(bound));
             _mm512_castsi512_ps(_mm512_maskz_and_epi32(keep, rounded, _mm512_set1_epi32(-0x1_0000)))
         };
@@ -169,7 +170,12 @@ impl Simd for Avx512 {
     unsafe fn store_bf16(self, a: __m512, to: *mut u16) {
         // SAFETY: the caller gives 32 bytes.
         unsafe {
-            let halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_castps_si512(a)));
+            // One instruction instead of a shift and a conversion of two.
+            let upper = _mm512_set_epi16(
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3,
+                1,
+            );
+            let halves = _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, _mm512_castps_si512(a)));
             _mm256_storeu_si256(to.cast(), halves);
         }
     }
