@@ -134,6 +134,7 @@ impl Vulkan {
         let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as u32 - steps as u32 * 512 } else { 0 };
         let bias_buffer = bias.map_or(&converted, |bias| &bias.buffer);
         for (first, count, tiles) in w.windows(self) {
+            recorder.counts.weight_bytes += tiles.bytes;
             let mut push = [0; 13];
             let common = [rows, out_features, steps, first, usize::from(bias.is_some()), usize::from(to.add)];
             let common = common.into_iter().chain([to.width, to.at]).map(|number| number as u32);
