@@ -239,20 +239,12 @@ impl Backend for Vulkan {
 
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> GpuStep {
         let StepArrays { token_ids, positions, slots, spans, wanted, listed, .. } = arrays;
-        let (mut seen, mut tables) = (vec![0; 4 * positions.len()], Vec::new());
-        for span in spans {
-            let (at, end) = (tables.len() as u32, (span.start + span.num_rows) as u32);
-            tables.extend_from_slice(span.blocks);
-            let rows = &mut seen[4 * span.first_row..][..4 * span.num_rows];
-            for (row, position) in rows.as_chunks_mut().0.iter_mut().zip(span.start as u32..) {
-                *row = [position, end, at, 0];
-            }
-        }
-        let all: [&[u32]; PARTS] = [token_ids, positions, slots, &seen, &tables, wanted, listed];
+        let blocks = spans.iter().map(|span| span.blocks.len()).sum();
+        let lens = [token_ids.len(), positions.len(), slots.len(), 4 * positions.len(), blocks];
         let (mut parts, mut end) = ([(0, 0); PARTS], 0);
-        for (part, numbers) in parts.iter_mut().zip(all) {
+        for (part, len) in parts.iter_mut().zip(lens.into_iter().chain([wanted.len(), listed.len()])) {
             // No binding is empty.
-            *part = (end, (size_of_val(numbers) as u64).max(16));
+            *part = (end, (4 * len as u64).max(16));
             end += part.1.next_multiple_of(self.driver.alignment);
         }
         let mut state = self.state();
@@ -279,11 +271,29 @@ impl Backend for Vulkan {
                 }
             },
         };
-        for ((at, _), numbers) in parts.iter().zip(all) {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-            // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
-            unsafe { buffer.write(*at as usize, &bytes) };
+        let bytes = &mut state.bytes;
+        bytes.clear();
+        bytes.resize(end as usize, 0);
+        let mut put = |part: Part, at: usize, numbers: &[u32]| {
+            let to = &mut bytes[parts[part as usize].0 as usize + 4 * at..];
+            to.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(to, number)| *to = number.to_ne_bytes());
+        };
+        let whole = [(Part::Tokens, token_ids), (Part::Positions, positions), (Part::Slots, slots)];
+        for (part, numbers) in whole.into_iter().chain([(Part::Wanted, wanted), (Part::Listed, listed)]) {
+            put(part, 0, numbers);
         }
+        let mut at = 0;
+        for span in spans {
+            let span_end = (span.start + span.num_rows) as u32;
+            put(Part::Tables, at, span.blocks);
+            for row in 0..span.num_rows {
+                let seen = [(span.start + row) as u32, span_end, at as u32, 0];
+                put(Part::Seen, 4 * (span.first_row + row), &seen);
+            }
+            at += span.blocks.len();
+        }
+        // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
+        unsafe { buffer.write(0, bytes) };
         GpuStep { buffer, tokens: token_ids.len(), rows: positions.len(), wanted: wanted.len(), parts }
     }
 
@@ -604,9 +614,11 @@ impl Backend for Vulkan {
     }
 
     fn read(&self, from: &GpuRows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
-        let mut bytes = vec![0; size_of_val(out)];
+        let mut state = self.state();
+        let State { recorder, bytes, .. } = &mut *state;
+        bytes.resize(size_of_val(out), 0);
         let at = rows.start * width * size_of::<f32>();
-        self.state().recorder.download(&from.0, at as u64, &mut bytes)?;
+        recorder.download(&from.0, at as u64, bytes)?;
         let numbers = bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number));
         out.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
         Ok(())
@@ -619,10 +631,12 @@ impl Backend for Vulkan {
         row: usize,
         out: &mut Vec<Candidate>,
     ) -> Result<(), DeviceError> {
-        let mut all = vec![0.0; from.width];
-        self.read(logits, row..row + 1, from.width, &mut all)?;
+        let mut all = std::mem::take(&mut self.state().row);
+        all.resize(from.width, 0.0);
+        let read = self.read(logits, row..row + 1, from.width, &mut all);
         find_best(&all, from.counts[row] as usize, out);
-        Ok(())
+        self.state().row = all;
+        read
     }
 
     fn write(&self, from: &[f32], out: &mut GpuRows) -> Result<(), DeviceError> {

@@ -77,6 +77,9 @@ pub(crate) struct State {
     pub(crate) scratch: Scratch,
     /// Arrays of steps that are done.
     pub(crate) steps: Vec<Arc<Buffer>>,
+    /// Of the host, on their way: arrays of a step, rows that are read, logits that are compared.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) row: Vec<f32>,
 }
 
 /// Buffers that grow to the largest operation.
@@ -143,7 +146,8 @@ impl Vulkan {
         let recorder = Recorder::new(Timeline::new(&driver, options.patience)?, has_barriers);
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
-        let state = Mutex::new(State { recorder, scratch: Scratch::default(), steps: Vec::new() });
+        let (scratch, steps, bytes, row) = (Scratch::default(), Vec::new(), Vec::new(), Vec::new());
+        let state = Mutex::new(State { recorder, scratch, steps, bytes, row });
         Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
     }
 
@@ -466,7 +470,7 @@ impl Device for Vulkan {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for &(src, dst) in copies {
             for layer in &kv.layers {
-                state.recorder.copy(layer, layer, &[(u64::from(src) * bytes, u64::from(dst) * bytes, bytes)]);
+                state.recorder.copy(layer, layer, (u64::from(src) * bytes, u64::from(dst) * bytes, bytes));
             }
         }
     }
@@ -496,7 +500,7 @@ impl Device for Vulkan {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for (index, layer) in kv.layers.iter().enumerate() {
             let place = at as u64 + index as u64 * bytes;
-            state.recorder.copy(layer, &to.buffer, &[(u64::from(block) * bytes, place, bytes)]);
+            state.recorder.copy(layer, &to.buffer, (u64::from(block) * bytes, place, bytes));
         }
         to.saved = state.recorder.next_value();
     }
@@ -505,7 +509,7 @@ impl Device for Vulkan {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for (index, layer) in kv.layers.iter().enumerate() {
             let place = at as u64 + index as u64 * bytes;
-            state.recorder.copy(&from.buffer, layer, &[(place, u64::from(block) * bytes, bytes)]);
+            state.recorder.copy(&from.buffer, layer, (place, u64::from(block) * bytes, bytes));
         }
     }
 

@@ -162,14 +162,17 @@ impl Recorder {
         });
     }
 
-    /// Records a copy of bytes between buffers, `(from, to, bytes)` each; parts of one call do not overlap.
-    pub(crate) fn copy(&mut self, from: &Arc<Buffer>, to: &Arc<Buffer>, parts: &[(u64, u64, u64)]) {
+    /// Records a copy of bytes between buffers: where from, where to, and how many.
+    pub(crate) fn copy(
+        &mut self,
+        from: &Arc<Buffer>,
+        to: &Arc<Buffer>,
+        (src_offset, dst_offset, size): (u64, u64, u64),
+    ) {
         self.attempt(|this| {
             let driver = this.driver.clone();
             let frame = this.frame()?;
-            let region =
-                |&(src_offset, dst_offset, size): &(u64, u64, u64)| vk::BufferCopy { src_offset, dst_offset, size };
-            let regions: Vec<_> = parts.iter().map(region).collect();
+            let regions = [vk::BufferCopy { src_offset, dst_offset, size }];
             barrier(&driver.device, frame.commands);
             // SAFETY: the command buffer is being recorded, and both buffers are kept until it is done.
             unsafe { driver.device.cmd_copy_buffer(frame.commands, from.handle, to.handle, &regions) };
@@ -279,7 +282,7 @@ impl Recorder {
             let to_at = at + (index * STAGE_BYTES) as u64;
             // The last bytes of a word come with it: buffers are whole words.
             let len = (part.len() as u64).next_multiple_of(4).min(to.bytes - to_at).min(stage.bytes);
-            self.copy(&stage, to, &[(0, to_at, len)]);
+            self.copy(&stage, to, (0, to_at, len));
             self.wait()?;
         }
         Ok(())
@@ -304,7 +307,7 @@ impl Recorder {
                     },
                 };
                 self.stage = Some(stage.clone());
-                self.copy(from, &stage, &[(at, 0, out.len() as u64)]);
+                self.copy(from, &stage, (at, 0, out.len() as u64));
                 (stage, 0)
             }
         };
