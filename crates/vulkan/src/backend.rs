@@ -157,12 +157,8 @@ impl Vulkan {
     }
 
     fn gated(&self, state: &mut State, activation: Activation, gate_up: &Arc<Buffer>, extent: Extent, out: &GpuRows) {
-        let (kind, constants) = code_of(activation);
-        let [a, b, c, d] = constants.map(f32::to_bits);
-        let push = [extent.width as u32, kind, a, b, c, d];
-        let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
-        let bindings = [Binding::whole(gate_up), Binding::whole(&out.0)];
-        state.recorder.dispatch(&self.kernels.gated, &bindings, &push, groups);
+        let (push, groups) = activation_of(activation, extent);
+        state.recorder.dispatch(&self.kernels.gated, &[gate_up, &out.0].map(Binding::whole), &push, groups);
     }
 
     /// Layout of a layer's block as kernels take it: tokens, words of a block, words of a head.
@@ -191,9 +187,9 @@ struct Pointwise<'a> {
     per_head: usize,
 }
 
-/// An activation as kernels take it.
-fn code_of(activation: Activation) -> (u32, [f32; 4]) {
-    match activation {
+/// An activation as kernels take it, and the workgroups of these rows.
+fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u32; 6], [u32; 3]) {
+    let (kind, [a, b, c, d]) = match activation {
         Activation::Silu => (0, [0.0; 4]),
         Activation::ScaledSilu { inner, outer } => (1, [inner, outer, 0.0, 0.0]),
         Activation::GeluTanh => (2, [0.0; 4]),
@@ -201,7 +197,9 @@ fn code_of(activation: Activation) -> (u32, [f32; 4]) {
         Activation::ReluSquared => (4, [0.0; 4]),
         Activation::Xielu { positive, negative, beta, eps } => (5, [positive, negative, beta, eps]),
         Activation::Clamped { limit } => (6, [limit, 0.0, 0.0, 0.0]),
-    }
+    };
+    let [a, b, c, d] = [a, b, c, d].map(f32::to_bits);
+    ([width as u32, kind, a, b, c, d], [width.div_ceil(LANES) as u32, rows as u32, 1])
 }
 
 /// What a model is refused for when it is loaded cannot be asked for.
@@ -248,29 +246,27 @@ impl Backend for Vulkan {
             end += part.1.next_multiple_of(self.driver.alignment);
         }
         let mut state = self.state();
-        let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
-        let buffer = match state.steps.iter().find(|buffer| is_free(buffer)) {
-            Some(buffer) => buffer.clone(),
-            None => match Buffer::new(&self.driver, end.next_power_of_two(), Place::Host) {
-                Ok(new) => {
-                    let new = Arc::new(new);
-                    state.steps.retain(|buffer| Arc::strong_count(buffer) > 1 || buffer.bytes >= end);
-                    state.steps.push(new.clone());
-                    new
-                }
-                Err(error) => {
-                    state.recorder.lose("the arrays of a step", error);
-                    let (buffer, parts) = (self.nothing.clone(), [(0, self.nothing.bytes); PARTS]);
-                    return GpuStep {
-                        buffer,
-                        tokens: token_ids.len(),
-                        rows: positions.len(),
-                        wanted: wanted.len(),
-                        parts,
-                    };
-                }
-            },
+        let step = |buffer, parts| GpuStep {
+            buffer,
+            tokens: token_ids.len(),
+            rows: positions.len(),
+            wanted: wanted.len(),
+            parts,
         };
+        let is_free = |buffer: &&Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
+        let free = state.steps.iter().find(is_free).cloned().map(Ok);
+        let new = || Buffer::new(&self.driver, end.next_power_of_two(), Place::Host).map(Arc::new);
+        let buffer = match free.unwrap_or_else(new) {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                state.recorder.lose("the arrays of a step", error);
+                return step(self.nothing.clone(), [(0, self.nothing.bytes); PARTS]);
+            }
+        };
+        if Arc::strong_count(&buffer) == 1 {
+            state.steps.retain(|buffer| Arc::strong_count(buffer) > 1 || buffer.bytes >= end);
+            state.steps.push(buffer.clone());
+        }
         let bytes = &mut state.bytes;
         bytes.clear();
         bytes.resize(end as usize, 0);
@@ -294,52 +290,32 @@ impl Backend for Vulkan {
         }
         // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
         unsafe { buffer.write(0, bytes) };
-        GpuStep { buffer, tokens: token_ids.len(), rows: positions.len(), wanted: wanted.len(), parts }
+        step(buffer, parts)
     }
 
     fn embed(&self, step: &GpuStep, table: &Matrix, out: &mut GpuRows) {
-        let (width, bits) = (table.shape.in_features, table.class);
-        let steps = width.div_ceil(bits.step()) as u64;
-        if let Some(groups) = &table.groups {
-            let mut state = self.state();
-            for (first, count, tiles) in table.windows(self) {
-                let [kind, group, mins, four] = groups.push;
-                let push = [
-                    width as u32,
-                    first as u32,
-                    count as u32,
-                    steps as u32,
-                    groups.step_words,
-                    kind,
-                    group,
-                    mins,
-                    four,
-                ];
-                let all = [step.part(Part::Tokens), tiles, table.levels(), Binding::whole(&out.0)];
-                let size = [width.div_ceil(LANES) as u32, step.tokens as u32, 1];
-                state.recorder.dispatch(&self.kernels.embed_groups, &all, &push, size);
-            }
-            return;
-        }
-        let (bits, ratio_words) = match bits {
+        let width = table.shape.in_features;
+        let (steps, pair_words) = (width.div_ceil(table.class.step()) as u64, table.pair_bytes / 4);
+        let (bits, ratio_words) = match table.class {
             WeightClass::Bf16 => (16, 0),
-            WeightClass::Int8 => (8, table.pair_bytes / 4 - steps * 512),
+            WeightClass::Int8 => (8, pair_words.saturating_sub(steps * 512)),
             WeightClass::Int4 => (4, 0),
         };
-        let mut state = self.state();
+        let (mut state, size) = (self.state(), [width.div_ceil(LANES) as u32, step.tokens as u32, 1]);
         for (first, count, tiles) in table.windows(self) {
-            let push = [
-                width as u32,
-                bits,
-                first as u32,
-                count as u32,
-                (table.pair_bytes / 4) as u32,
-                ratio_words as u32,
-                table.exponents.unwrap_or(0),
-            ];
-            let all = [step.part(Part::Tokens), tiles, table.scales(), table.levels(), Binding::whole(&out.0)];
-            let groups = [width.div_ceil(LANES) as u32, step.tokens as u32, 1];
-            state.recorder.dispatch(&self.kernels.embed, &all, &push, groups);
+            let [width, first, count] = [width, first, count].map(|number| number as u32);
+            let (tokens, out) = (step.part(Part::Tokens), Binding::whole(&out.0));
+            if let Some(groups) = &table.groups {
+                let [kind, group, mins, four] = groups.push;
+                let push = [width, first, count, steps as u32, groups.step_words, kind, group, mins, four];
+                let all = [tokens, tiles, table.levels(), out];
+                state.recorder.dispatch(&self.kernels.embed_groups, &all, &push, size);
+            } else {
+                let exponents = table.exponents.unwrap_or(0);
+                let push = [width, bits, first, count, pair_words as u32, ratio_words as u32, exponents];
+                let all = [tokens, tiles, table.scales(), table.levels(), out];
+                state.recorder.dispatch(&self.kernels.embed, &all, &push, size);
+            }
         }
     }
 
@@ -357,10 +333,7 @@ impl Backend for Vulkan {
     }
 
     fn activate(&self, activation: Activation, x: &mut GpuRows, extent: Extent) {
-        let (kind, constants) = code_of(activation);
-        let [a, b, c, d] = constants.map(f32::to_bits);
-        let push = [extent.width as u32, kind, a, b, c, d];
-        let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
+        let (push, groups) = activation_of(activation, extent);
         self.state().recorder.dispatch(&self.kernels.activate, &[Binding::whole(&x.0)], &push, groups);
     }
 

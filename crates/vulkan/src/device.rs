@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use kernels::{
     PackedMatrix, RowSource, StateShape, WeightClass,
 };
 
-use crate::driver::{Buffer, Driver, Found, Place, Timeline, VulkanError, locked};
+use crate::driver::{Buffer, Driver, Listed, Place, Timeline, VulkanError, find, locked};
 use crate::pipelines::{Faults, Kernels};
 use crate::probe;
 use crate::recorder::{Binding, Counts, Recorder};
@@ -39,6 +40,12 @@ pub struct VulkanOptions {
     /// Opens a device of its own and damages that. For tests.
     #[doc(hidden)]
     pub faults: Option<Faults>,
+}
+
+impl VulkanOptions {
+    fn place(&self) -> Place {
+        if self.stage { Place::Apart } else { Place::Device }
+    }
 }
 
 /// A GPU. Its operations are queued in the order of the calls. Clones queue theirs between each other's; who opens it
@@ -94,60 +101,56 @@ pub(crate) struct Scratch {
     pub(crate) between: Option<Arc<Buffer>>,
 }
 
-/// What those share who open a device with the same options, as long as one of them has it.
-struct Shared {
-    key: (vk::PhysicalDevice, AccumulationOrder, bool),
-    driver: Weak<Driver>,
-    kernels: Weak<Kernels>,
-}
+/// Which device, and what its kernels depend on.
+type Key = (vk::PhysicalDevice, AccumulationOrder, bool);
 
-static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+/// What those share who open a device with the same options, as long as one of them has it.
+static SHARED: Mutex<Vec<(Key, Weak<Kernels>)>> = Mutex::new(Vec::new());
 
 /// Opens a device, compiles the kernels, and probes its arithmetic.
 fn opened(
-    found: Found,
+    found: (vk::PhysicalDevice, Listed),
     order: AccumulationOrder,
     options: &VulkanOptions,
-    place: Place,
-) -> Result<(Arc<Driver>, Arc<Kernels>), VulkanError> {
-    let faults = options.faults.unwrap_or_default();
+) -> Result<Arc<Kernels>, VulkanError> {
+    let (faults, place) = (options.faults.unwrap_or_default(), options.place());
     let driver = Arc::new(Driver::open(found, faults.failing)?);
     let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true);
     let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
     let kernels = Arc::new(Kernels::new(&driver, order, fuses, faults)?);
     probe::check(&driver, &mut recorder, &kernels, place)?;
-    Ok((driver, kernels))
+    Ok(kernels)
+}
+
+/// The same of a device that somebody has opened so, is still there, and is not lost. Who comes while it is opened waits.
+fn shared(
+    found: (vk::PhysicalDevice, Listed),
+    order: AccumulationOrder,
+    options: &VulkanOptions,
+) -> Result<Arc<Kernels>, VulkanError> {
+    let (key, mut all) = ((found.0, order, options.emulate_fma), locked(&SHARED));
+    all.retain(|(_, kernels)| kernels.upgrade().is_some_and(|kernels| kernels.driver.lost.get().is_none()));
+    if let Some(same) = all.iter().find(|(other, _)| *other == key).and_then(|(_, kernels)| kernels.upgrade()) {
+        return Ok(same);
+    }
+    let kernels = opened(found, order, options)?;
+    all.push((key, Arc::downgrade(&kernels)));
+    Ok(kernels)
 }
 
 impl Vulkan {
     /// Opens a device and probes its arithmetic. `host` packs weights; its accumulation order is that of this device.
     pub fn open(host: Cpu, options: VulkanOptions) -> Result<Vulkan, VulkanError> {
-        let place = if options.stage { Place::Apart } else { Place::Device };
-        let (found, order) = (Found::at(options.index)?, host.arithmetic());
-        let key = (found.physical, order, options.emulate_fma);
-        let (driver, kernels) = if options.faults.is_some() {
-            opened(found, order, &options, place)?
-        } else {
-            // Who comes meanwhile waits, and has the same.
-            let mut all = locked(&SHARED);
-            // A lost one is opened again.
-            all.retain(|shared| shared.driver.upgrade().is_some_and(|driver| driver.lost().is_none()));
-            let same = all.iter().find(|shared| shared.key == key);
-            match same.and_then(|shared| shared.driver.upgrade().zip(shared.kernels.upgrade())) {
-                Some(same) => same,
-                None => {
-                    let (driver, kernels) = opened(found, order, &options, place)?;
-                    all.push(Shared { key, driver: Arc::downgrade(&driver), kernels: Arc::downgrade(&kernels) });
-                    (driver, kernels)
-                }
-            }
-        };
+        let open = if options.faults.is_some() { opened } else { shared };
+        let kernels = open(find(options.index)?, host.arithmetic(), &options)?;
+        let driver = kernels.driver.clone();
         let has_barriers = !options.faults.is_some_and(|faults| faults.no_barriers);
         let recorder = Recorder::new(Timeline::new(&driver, options.patience)?, has_barriers);
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
         let (scratch, steps, bytes, row) = (Scratch::default(), Vec::new(), Vec::new(), Vec::new());
         let state = Mutex::new(State { recorder, scratch, steps, bytes, row });
+        let place = options.place();
         Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
     }
 
@@ -158,13 +161,13 @@ impl Vulkan {
 
     /// What was done since the start.
     pub fn counts(&self) -> Counts {
-        Counts { made: self.driver.made(), ..self.state().recorder.counts }
+        Counts { made: self.driver.made.load(Ordering::Relaxed), ..self.state().recorder.counts }
     }
 
     /// The device is lost to all who use it, at this call of the driver (any: an empty name) after so many that succeed.
     #[doc(hidden)]
     pub fn fail(&self, call: &'static str, after: u64) {
-        self.driver.fail(call, after);
+        *locked(&self.driver.failing) = Some((call, after));
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

@@ -193,29 +193,14 @@ pub fn list() -> Result<Vec<Listed>, VulkanError> {
     Ok(Instance::get()?.devices()?.into_iter().map(|(_, listed)| listed).collect())
 }
 
-/// A device that can be opened.
-#[derive(Clone)]
-pub(crate) struct Found {
-    pub(crate) physical: vk::PhysicalDevice,
-    listed: Listed,
-}
-
-impl Found {
-    /// The device of this number in [`list`].
-    pub(crate) fn at(index: usize) -> Result<Found, VulkanError> {
-        let devices = Instance::get()?.devices()?;
-        match devices.get(index).cloned() {
-            Some((physical, listed)) => Ok(Found { physical, listed }),
-            None => {
-                let names = devices.into_iter().map(|(_, listed)| listed.to_string()).collect();
-                Err(VulkanError::NoDevice { index, names })
-            }
-        }
-    }
+/// The one of this number.
+pub(crate) fn find(index: usize) -> Result<(vk::PhysicalDevice, Listed), VulkanError> {
+    let devices = Instance::get()?.devices()?;
+    let names = || devices.iter().map(|(_, listed)| listed.to_string()).collect();
+    devices.get(index).cloned().ok_or_else(|| VulkanError::NoDevice { index, names: names() })
 }
 
 /// What a kernel with so many buffers is bound to.
-#[derive(Default)]
 pub(crate) struct Layout {
     pub(crate) sets: vk::DescriptorSetLayout,
     pub(crate) pipeline: vk::PipelineLayout,
@@ -228,24 +213,27 @@ pub(crate) struct Driver {
     pub(crate) listed: Listed,
     /// What the offset of a binding is a multiple of.
     pub(crate) alignment: u64,
-    /// By the number of buffers, from 1.
-    layouts: Vec<Layout>,
+    /// By the number of buffers: the first is of one.
+    pub(crate) layouts: Vec<Layout>,
     /// Who submits has it alone.
     queue: Mutex<vk::Queue>,
     memory: vk::PhysicalDeviceMemoryProperties,
     /// Why it is lost, to all who use it.
-    lost: OnceLock<DeviceError>,
+    pub(crate) lost: OnceLock<DeviceError>,
     /// It gave no answer in time, and may still compute: what it uses is never freed, and nothing waits for it again.
     stuck: AtomicBool,
     /// Calls that made something.
-    made: AtomicU64,
+    pub(crate) made: AtomicU64,
     /// A call that fails once it was made so many times more: for tests.
-    failing: Mutex<Option<(&'static str, u64)>>,
+    pub(crate) failing: Mutex<Option<(&'static str, u64)>>,
 }
 
 impl Driver {
-    pub(crate) fn open(found: Found, failing: Option<(&'static str, u64)>) -> Result<Driver, VulkanError> {
-        let (instance, Found { physical, listed }) = (Instance::get()?, found);
+    pub(crate) fn open(
+        (physical, listed): (vk::PhysicalDevice, Listed),
+        failing: Option<(&'static str, u64)>,
+    ) -> Result<Driver, VulkanError> {
+        let instance = Instance::get()?;
         let lacks = |what: &str| VulkanError::Lacks { device: listed.to_string(), what: what.to_owned() };
         // SAFETY: (to the end) all handles are of this instance and alive, structures live until the calls return.
         let properties = unsafe { instance.instance.get_physical_device_properties(physical) };
@@ -305,25 +293,19 @@ impl Driver {
         Ok(driver)
     }
 
+    /// What was made before a call fails goes with the driver.
     fn add_layout(&mut self, buffers: usize) -> Result<(), VulkanError> {
-        let binding = |index| {
-            vk::DescriptorSetLayoutBinding::default()
-                .binding(index as u32)
-                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-                .descriptor_count(1)
-                .stage_flags(vk::ShaderStageFlags::COMPUTE)
-        };
-        let bindings: Vec<_> = (0..buffers).map(binding).collect();
+        let (kind, stage) = (vk::DescriptorType::STORAGE_BUFFER, vk::ShaderStageFlags::COMPUTE);
+        let any =
+            vk::DescriptorSetLayoutBinding::default().descriptor_type(kind).descriptor_count(1).stage_flags(stage);
+        let bindings: Vec<_> = (0..buffers).map(|index| any.binding(index as u32)).collect();
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-        // What was made before a call fails goes with the driver.
-        self.layouts.push(Layout::default());
         self.before("vkCreateDescriptorSetLayout")?;
         // SAFETY: (and below) the device is alive, and structures live until the calls return.
         let sets = unsafe { self.device.create_descriptor_set_layout(&info, None) };
-        self.layouts[buffers - 1].sets = sets.map_err(failed("vkCreateDescriptorSetLayout"))?;
-        let layouts = [self.layouts[buffers - 1].sets];
-        let push =
-            [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(PUSH_BYTES as u32)];
+        let sets = sets.map_err(failed("vkCreateDescriptorSetLayout"))?;
+        self.layouts.push(Layout { sets, pipeline: vk::PipelineLayout::null() });
+        let (layouts, push) = ([sets], [vk::PushConstantRange::default().stage_flags(stage).size(PUSH_BYTES as u32)]);
         let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&layouts).push_constant_ranges(&push);
         self.before("vkCreatePipelineLayout")?;
         // SAFETY: as above.
@@ -332,40 +314,20 @@ impl Driver {
         Ok(())
     }
 
-    pub(crate) fn layout(&self, buffers: usize) -> &Layout {
-        &self.layouts[buffers - 1]
-    }
-
     /// Counts a call that makes something, and fails one where a test says so.
     pub(crate) fn before(&self, call: &'static str) -> Result<(), VulkanError> {
         let makes = call.starts_with("vkCreate") || call.starts_with("vkAllocate");
         self.made.fetch_add(u64::from(makes), Ordering::Relaxed);
         let mut failing = locked(&self.failing);
-        match failing.as_mut().filter(|(planned, _)| ["", call].contains(planned)) {
-            Some((_, 0)) => {
-                *failing = None;
-                Err(failed(call)(vk::Result::ERROR_DEVICE_LOST))
-            }
-            Some((_, left)) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
+        let Some((_, left)) = failing.as_mut().filter(|(planned, _)| ["", call].contains(planned)) else {
+            return Ok(());
+        };
+        if let Some(one_less) = left.checked_sub(1) {
+            *left = one_less;
+            return Ok(());
         }
-    }
-
-    pub(crate) fn fail(&self, call: &'static str, after: u64) {
-        *locked(&self.failing) = Some((call, after));
-    }
-
-    /// Calls that made something, since it was opened.
-    pub(crate) fn made(&self) -> u64 {
-        self.made.load(Ordering::Relaxed)
-    }
-
-    /// Why it is lost.
-    pub(crate) fn lost(&self) -> Option<&DeviceError> {
-        self.lost.get()
+        *failing = None;
+        Err(failed(call)(vk::Result::ERROR_DEVICE_LOST))
     }
 
     /// See `stuck`.
@@ -441,7 +403,7 @@ impl Timeline {
 
     /// The first failure.
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
-        self.lost.get().or(self.driver.lost()).map_or(Ok(()), |error| Err(error.clone()))
+        self.lost.get().or(self.driver.lost.get()).map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Nothing more is computed here.
@@ -520,12 +482,6 @@ impl Drop for Timeline {
             // SAFETY: the recorder has waited for what signals it, or the device is lost.
             unsafe { self.driver.device.destroy_semaphore(self.semaphore, None) };
         }
-    }
-}
-
-impl fmt::Debug for Timeline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.value(), self.driver.listed.name)
     }
 }
 

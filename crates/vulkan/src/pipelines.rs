@@ -18,8 +18,9 @@ pub(crate) struct Pipeline {
 /// Name, buffers and SPIR-V of each.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*) => {
-        /// All kernels, by the name of their source.
+        /// An open device with all kernels, by the name of their source.
         pub(crate) struct Kernels {
+            pub(crate) driver: Arc<Driver>,
             $($(#[$doc])* pub(crate) $name: Pipeline,)*
         }
 
@@ -38,6 +39,7 @@ macro_rules! kernels {
                     Pipeline::new(driver, name, &words, buffers, &constants)
                 };
                 Ok(Kernels {
+                    driver: driver.clone(),
                     $($name: kernel(stringify!($name), include_bytes!(concat!("../spirv/", stringify!($name), ".spv")), $buffers)?,)*
                 })
             }
@@ -79,7 +81,7 @@ const PROBE_BUFFERS: usize = 2;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// Changes the words of a kernel, by its name, before it is compiled.
-    pub kernel: Option<fn(&str, &mut Vec<u32>)>,
+    pub kernel: Option<fn(&str, &mut [u32])>,
     /// Workgroups compute each other's parts, the last one that of the first.
     pub reversed: bool,
     /// Nothing waits for the operations before it.
@@ -125,7 +127,7 @@ impl Pipeline {
                 .module(module)
                 .name(c"main")
                 .specialization_info(&special);
-            let layout = driver.layout(buffers).pipeline;
+            let layout = driver.layouts[buffers - 1].pipeline;
             let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
             let made = driver.before("vkCreateComputePipelines").and_then(|()| {
                 let made = device.create_compute_pipelines(vk::PipelineCache::null(), &info, None);

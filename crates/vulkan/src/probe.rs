@@ -45,15 +45,8 @@ fn cases() -> Vec<[f32; 3]> {
     let case = |index: usize| {
         let [x, y, z] = [number(), number(), number()];
         // The sum's sign and the last bits of the product decide.
-        [
-            x,
-            y,
-            if index.is_multiple_of(2) {
-                z
-            } else {
-                -(x * y) * (1.0 + f32::from_bits(z.to_bits() & 0x7f | 0x3f80_0000) * 1e-6)
-            },
-        ]
+        let near = -(x * y) * (1.0 + f32::from_bits(z.to_bits() & 0x7f | 0x3f80_0000) * 1e-6);
+        [x, y, if index.is_multiple_of(2) { z } else { near }]
     };
     (0..CASES).map(case).collect()
 }

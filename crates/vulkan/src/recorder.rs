@@ -142,9 +142,9 @@ impl Recorder {
             }
             let (device, commands) = (&driver.device, frame.commands);
             if has_barriers {
-                barrier(device, commands);
+                barrier(device, commands, false);
             }
-            let layout = driver.layout(kernel.buffers).pipeline;
+            let layout = driver.layouts[kernel.buffers - 1].pipeline;
             // SAFETY: the command buffer is being recorded, and what it refers to is kept in the frame until it is done.
             unsafe {
                 device.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, kernel.handle);
@@ -173,7 +173,7 @@ impl Recorder {
             let driver = this.driver.clone();
             let frame = this.frame()?;
             let regions = [vk::BufferCopy { src_offset, dst_offset, size }];
-            barrier(&driver.device, frame.commands);
+            barrier(&driver.device, frame.commands, false);
             // SAFETY: the command buffer is being recorded, and both buffers are kept until it is done.
             unsafe { driver.device.cmd_copy_buffer(frame.commands, from.handle, to.handle, &regions) };
             frame.kept.extend([from.clone(), to.clone()]);
@@ -190,7 +190,7 @@ impl Recorder {
         self.attempt(|this| {
             let driver = this.driver.clone();
             let frame = this.frame()?;
-            barrier(&driver.device, frame.commands);
+            barrier(&driver.device, frame.commands, false);
             // SAFETY: as in `copy`.
             unsafe { driver.device.cmd_fill_buffer(frame.commands, buffer.handle, 0, bytes, 0) };
             frame.kept.push(buffer.clone());
@@ -206,7 +206,7 @@ impl Recorder {
             this.retire()?;
             let Some(mut frame) = this.open.take() else { return Ok(()) };
             let (device, value) = (&this.driver.device, this.next_value());
-            to_host(device, frame.commands);
+            barrier(device, frame.commands, true);
             // SAFETY: the command buffer is being recorded.
             let ended = unsafe { device.end_command_buffer(frame.commands) }.map_err(failed("vkEndCommandBuffer"));
             frame.value = value;
@@ -409,7 +409,7 @@ impl Frame {
             let pool = unsafe { driver.device.create_descriptor_pool(&info, None) };
             self.pools.push(pool.map_err(failed("vkCreateDescriptorPool"))?);
         }
-        let layouts = [driver.layout(buffers).sets];
+        let layouts = [driver.layouts[buffers - 1].sets];
         let pool = self.pools[made / SETS];
         let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(pool).set_layouts(&layouts);
         driver.before("vkAllocateDescriptorSets")?;
@@ -419,26 +419,16 @@ impl Frame {
     }
 }
 
-/// What was recorded before is done, and seen, before what comes after.
-fn barrier(device: &ash::Device, commands: vk::CommandBuffer) {
-    use vk::AccessFlags as Access;
-    use vk::PipelineStageFlags as Stage;
-    let stages = Stage::COMPUTE_SHADER | Stage::TRANSFER;
-    let all = [vk::MemoryBarrier::default()
-        .src_access_mask(Access::SHADER_WRITE | Access::TRANSFER_WRITE)
-        .dst_access_mask(Access::SHADER_READ | Access::SHADER_WRITE | Access::TRANSFER_READ | Access::TRANSFER_WRITE)];
+/// What was recorded before is done, and seen, before what comes after: operations, or the host that waits for them.
+fn barrier(device: &ash::Device, commands: vk::CommandBuffer, is_last: bool) {
+    use vk::{AccessFlags as Access, PipelineStageFlags as Stage};
+    let computes = Stage::COMPUTE_SHADER | Stage::TRANSFER;
+    let written = Access::SHADER_WRITE | Access::TRANSFER_WRITE;
+    let (by, seen) = match is_last {
+        true => (Stage::HOST, Access::HOST_READ),
+        false => (computes, written | Access::SHADER_READ | Access::TRANSFER_READ),
+    };
+    let all = [vk::MemoryBarrier::default().src_access_mask(written).dst_access_mask(seen)];
     // SAFETY: the command buffer is being recorded.
-    unsafe { device.cmd_pipeline_barrier(commands, stages, stages, vk::DependencyFlags::empty(), &all, &[], &[]) };
-}
-
-/// What was recorded before is seen by the host that waits for it.
-fn to_host(device: &ash::Device, commands: vk::CommandBuffer) {
-    use vk::AccessFlags as Access;
-    use vk::PipelineStageFlags as Stage;
-    let all = [vk::MemoryBarrier::default()
-        .src_access_mask(Access::SHADER_WRITE | Access::TRANSFER_WRITE)
-        .dst_access_mask(Access::HOST_READ)];
-    let from = Stage::COMPUTE_SHADER | Stage::TRANSFER;
-    // SAFETY: the command buffer is being recorded.
-    unsafe { device.cmd_pipeline_barrier(commands, from, Stage::HOST, vk::DependencyFlags::empty(), &all, &[], &[]) };
+    unsafe { device.cmd_pipeline_barrier(commands, computes, by, vk::DependencyFlags::empty(), &all, &[], &[]) };
 }

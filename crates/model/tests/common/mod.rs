@@ -8,13 +8,7 @@ pub(crate) use batches::*;
 use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::threads::NodeChoice;
 use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
-use model::{Batch, Forward, LoadOptions, Runner, StateSave};
-
-/// A committed checkpoint by name.
-pub(crate) fn committed(name: &str) -> Checkpoint {
-    let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).expect("a committed case");
-    Checkpoint::open(Source::Directory(path)).unwrap()
-}
+use model::{Batch, Forward, LoadOptions, Runner};
 
 /// A built-in model: the same readers as for a directory, no file system.
 pub(crate) fn embedded(files: Vec<(&str, Vec<u8>)>) -> Checkpoint {
@@ -57,24 +51,6 @@ pub(crate) fn cpu_on(nodes: usize, isa: Isa, threads: usize, arithmetic: Accumul
 /// The same in an arithmetic.
 pub(crate) fn cpu_of(isa: Option<Isa>, threads: usize, arithmetic: AccumulationOrder) -> Cpu {
     Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
-}
-
-/// The same of a model with states: the last span of the batch reads `state` and leaves its states after these
-/// positions in these slots.
-pub(crate) fn leave(batch: &mut Batch, state: Option<u32>, after: &[(usize, u32)]) {
-    let span = batch.spans.last_mut().expect("a span was pushed");
-    let row = |position: usize| span.first_row + (position as u32 - span.start);
-    span.state = state;
-    span.saves.start = batch.saves.len() as u32;
-    batch.saves.extend(after.iter().map(|&(position, slot)| StateSave { row: row(position), slot }));
-    span.saves.end = batch.saves.len() as u32;
-}
-
-/// The same if the model has states.
-pub(crate) fn leave_where_kept(batch: &mut Batch, model: &dyn Forward, state: Option<u32>, after: &[(usize, u32)]) {
-    if model.state_bytes() > 0 {
-        leave(batch, state, after);
-    }
 }
 
 /// One sequence from its first token in one pass, in the first blocks of the cache: the logits of all rows.
