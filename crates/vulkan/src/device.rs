@@ -485,7 +485,7 @@ impl Device for Vulkan {
     /// Where the host has no such memory, the device is lost.
     fn host_buffer(&self, bytes: Vec<u8>) -> HostMemory {
         let mut state = self.state();
-        let timeline = state.recorder.timeline();
+        let timeline = state.recorder.timeline.clone();
         match Buffer::new(&self.driver, bytes.len() as u64, Place::Host) {
             Ok(buffer) => {
                 // SAFETY: it is new.
@@ -505,7 +505,8 @@ impl Device for Vulkan {
             let place = at as u64 + index as u64 * bytes;
             state.recorder.copy(layer, &to.buffer, (u64::from(block) * bytes, place, bytes));
         }
-        to.saved = state.recorder.next_value();
+        // Of what is recorded now.
+        to.saved = to.timeline.value() + 1;
     }
 
     fn load_block(&self, from: &HostMemory, at: usize, kv: &mut GpuKvCache, block: u32) {

@@ -450,7 +450,6 @@ impl Timeline {
     pub(crate) fn wait(&self, value: u64) -> Result<(), VulkanError> {
         let (semaphores, values) = ([self.semaphore], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        self.driver.before("vkWaitSemaphores")?;
         let answer = match self.patience.as_nanos() as u64 {
             // As if it never did, whatever it has done: for tests.
             0 => Err(vk::Result::TIMEOUT),

@@ -75,7 +75,7 @@ pub(crate) struct Recorder {
     open: Option<Frame>,
     under_way: VecDeque<Frame>,
     spare: Vec<Frame>,
-    timeline: Arc<Timeline>,
+    pub(crate) timeline: Arc<Timeline>,
     /// What is read passes through it where the host does not reach the device's memory.
     stage: Option<Arc<Buffer>>,
     pub(crate) counts: Counts,
@@ -94,15 +94,6 @@ impl Recorder {
             counts: Counts::default(),
             has_barriers,
         }
-    }
-
-    pub(crate) fn timeline(&self) -> Arc<Timeline> {
-        self.timeline.clone()
-    }
-
-    /// Value of the timeline when what is recorded now is done.
-    pub(crate) fn next_value(&self) -> u64 {
-        self.timeline.value() + 1
     }
 
     /// There is no memory for what has to be: the device is of no use any more.
@@ -205,7 +196,7 @@ impl Recorder {
         self.attempt(|this| {
             this.retire()?;
             let Some(mut frame) = this.open.take() else { return Ok(()) };
-            let (device, value) = (&this.driver.device, this.next_value());
+            let (device, value) = (&this.driver.device, this.timeline.value() + 1);
             barrier(device, frame.commands, true);
             // SAFETY: the command buffer is being recorded.
             let ended = unsafe { device.end_command_buffer(frame.commands) }.map_err(failed("vkEndCommandBuffer"));
@@ -224,6 +215,7 @@ impl Recorder {
     pub(crate) fn wait(&mut self) -> Result<(), DeviceError> {
         self.submit()?;
         self.attempt(|this| {
+            this.driver.before("vkWaitSemaphores")?;
             this.timeline.wait(this.timeline.value())?;
             this.retire()
         });
@@ -321,14 +313,16 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        if !self.driver.is_stuck() {
+            // A lost device says so here. Others may submit meanwhile: only what came from here is waited for.
+            let _ = self.timeline.wait(self.timeline.value());
+        }
         if self.driver.is_stuck() {
             // It may use all of this for good; the standby does not wait for it.
             let frames = (self.open.take(), std::mem::take(&mut self.under_way), std::mem::take(&mut self.spare));
             std::mem::forget((frames, self.driver.clone()));
             return;
         }
-        // A lost device says so here. Others may submit meanwhile, so only this one's operations are waited for.
-        let _ = self.timeline.wait(self.timeline.value());
         let device = &self.driver.device;
         // SAFETY: what was submitted is done, or the device lost, before what it may use is destroyed.
         unsafe {
