@@ -21,7 +21,7 @@ use kernels::{
 use crate::driver::{Buffer, Driver, Listed, Place, Timeline, VulkanError, find, locked};
 use crate::pipelines::{Faults, Kernels};
 use crate::probe;
-use crate::recorder::{Binding, Counts, Recorder};
+use crate::recorder::{Binding, OperationCounts, Recorder};
 
 /// How to open a device. No field changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -160,8 +160,8 @@ impl Vulkan {
     }
 
     /// What was done since the start.
-    pub fn counts(&self) -> Counts {
-        Counts { made: self.driver.made.load(Ordering::Relaxed), ..self.state().recorder.counts }
+    pub fn counts(&self) -> OperationCounts {
+        OperationCounts { made: self.driver.made.load(Ordering::Relaxed), ..self.state().recorder.counts }
     }
 
     /// The device is lost to all who use it, at this call of the driver (any: an empty name) after so many that succeed.

@@ -29,4 +29,4 @@ pub use device::{GpuKvCache, GpuLowRank, HostMemory, Matrix, Vulkan, VulkanOptio
 pub use driver::{Listed, VulkanError, list};
 #[doc(hidden)]
 pub use pipelines::Faults;
-pub use recorder::Counts;
+pub use recorder::OperationCounts;

@@ -59,7 +59,7 @@ struct Set {
 
 /// What was done since the start.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub struct OperationCounts {
     /// Kernels and copies.
     pub operations: u64,
     /// Times that some went to the queue.
@@ -78,7 +78,7 @@ pub(crate) struct Recorder {
     pub(crate) timeline: Arc<Timeline>,
     /// What is read passes through it where the host does not reach the device's memory.
     stage: Option<Arc<Buffer>>,
-    pub(crate) counts: Counts,
+    pub(crate) counts: OperationCounts,
     has_barriers: bool,
 }
 
@@ -91,7 +91,7 @@ impl Recorder {
             spare: Vec::new(),
             timeline: Arc::new(timeline),
             stage: None,
-            counts: Counts::default(),
+            counts: OperationCounts::default(),
             has_barriers,
         }
     }

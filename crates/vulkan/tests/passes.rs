@@ -11,7 +11,7 @@ use checkpoint::{Checkpoint, Source};
 use kernels::{AccumulationOrder, Backend, Device, DeviceError, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner};
 use testing::Scratch;
-use vulkan::{Counts, Faults, Vulkan, VulkanOptions};
+use vulkan::{Faults, OperationCounts, Vulkan, VulkanOptions};
 
 pub(crate) fn sizes(weights: WeightClass, kv_dtype: KvDtype) -> LoadOptions {
     LoadOptions { kv_blocks: KvBudget::Blocks(24), kv_dtype, ..options(weights) }
@@ -160,7 +160,7 @@ fn a_pass_is_one_submission_of_so_many_operations() {
         let mut all = Vec::with_capacity(3);
         let allocations = measure(|| all.extend(batches[3..].iter().map(&mut step)));
         let copies: u64 = all.iter().map(|(_, copies)| copies).sum();
-        let Counts { operations, submissions, weight_bytes, made } = all[2].0;
+        let OperationCounts { operations, submissions, weight_bytes, made } = all[2].0;
         assert_eq!(copies, if stage { 6 } else { 0 }, "of rows that the host does not reach");
         let layers = model.config().layers.len() as u64;
         assert_eq!(operations - steady.operations, 3 * (layers * PER_LAYER + BESIDE) + copies);
