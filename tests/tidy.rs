@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("residency", "protocol"),
     ("kernels", ""),
     ("files", ""),
-    ("vulkan", "kernels"),
+    ("vulkan", "kernels figures"),
     ("roofline", "kernels"),
     ("quality", "kernels"),
     ("figures", ""),

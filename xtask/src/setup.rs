@@ -343,11 +343,14 @@ pub(crate) fn browser() -> Result<String, String> {
     found().ok_or_else(|| "chromium was installed and does not start".to_owned())
 }
 
-/// A GPU in software, and what compiles kernels for GPUs.
+/// A GPU in software, what watches how it is used, and what compiles kernels for GPUs.
 pub(crate) fn gpu() -> Result<(), String> {
     let mut packages = Vec::new();
     if !answers("sh", &["-c", "ls /usr/share/vulkan/icd.d/lvp_icd*.json && ls /usr/lib/*/libvulkan.so.1"]) {
         packages.extend(["mesa-vulkan-drivers", "libvulkan1"]);
+    }
+    if !is_here("/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json") {
+        packages.push("vulkan-validationlayers");
     }
     if !answers("glslangValidator", &["--version"]) {
         packages.push("glslang-tools");

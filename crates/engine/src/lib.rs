@@ -277,7 +277,7 @@ pub enum SubmitError {
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The device that computes is lost, and there is no other.
-    #[error("the device that computes is lost: the server has to be restarted")]
+    #[error("the device that computes is lost: the log says why; start again once it is there")]
     DeviceLost,
     /// A prefill-only worker answers no clients.
     #[error("prefill-only worker: send the request to a decode worker")]

@@ -43,7 +43,7 @@ pub enum RequestError {
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The device that computes is lost, and there is no other.
-    #[error("the device that computes is lost: the server has to be restarted")]
+    #[error("the device that computes is lost: the log says why; start again once it is there")]
     DeviceLost,
     /// The device is lost, another goes on, and the files of this request's adapter are not what they were.
     #[error("the adapter of this request is lost with its device, and its files have changed: load it again")]

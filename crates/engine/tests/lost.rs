@@ -181,7 +181,7 @@ fn a_lost_device_changes_no_bit_beside_adapters_vectors_swaps_and_clients_that_l
 }
 
 /// Plain answers and some of every kind through adapters, vectors and log probabilities of prompts.
-pub(crate) fn scarce() -> Vec<RawRequest> {
+fn scarce() -> Vec<RawRequest> {
     let kinds = kinds_of_requests(2).into_iter().step_by(4).enumerate();
     let mut all: Vec<RawRequest> = kinds
         .map(|(index, raw)| RawRequest {

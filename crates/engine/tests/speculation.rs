@@ -196,7 +196,7 @@ fn compare(round: usize, compared: &mut Compared) {
 }
 
 /// The drafter of its kind that was trained for the model that ships.
-fn learned(method: DraftMethod) -> Option<LearnedDrafter> {
+pub(crate) fn learned(method: DraftMethod) -> Option<LearnedDrafter> {
     let name = match method {
         DraftMethod::DraftModel => "lantern-draft",
         DraftMethod::Medusa => "lantern-medusa",

@@ -20,7 +20,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// Its driver reports the loss (`VK_ERROR_DEVICE_LOST`, a sticky CUDA error).
-    #[error("{device} is lost ({what}): look at the driver's log, reset the device, and restart the server")]
+    #[error("{device} is lost ({what}): look at the driver's log, reset the device, and start again")]
     Lost {
         /// Which device.
         device: String,
@@ -28,9 +28,7 @@ pub enum DeviceError {
         what: String,
     },
     /// It did not finish in many times the expected time.
-    #[error(
-        "{device} gave no answer for {waited:?}: look at the driver's log, reset the device, and restart the server"
-    )]
+    #[error("{device} gave no answer for {waited:?}: look at the driver's log, reset the device, and start again")]
     Stuck {
         /// Which device.
         device: String,

@@ -19,7 +19,7 @@ use crate::config::{
     CacheShape, Classifier, ClassifierForm, EncoderConfig, Family, ModelConfig, NormPlacement, Pooling,
 };
 use crate::forward::{
-    Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, check_device, max_model_len, rope_tables,
+    Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, check_device, max_model_len, rope_tables, unless_lost,
 };
 use crate::kv::Caches;
 use crate::mixers::Memory;
@@ -154,8 +154,17 @@ pub fn load_encoder<B: Backend>(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Encoder<B>, LoadError> {
-    let _floats = DefaultFloats::enter();
     let backend = Arc::new(backend);
+    unless_lost(&*backend, load_on(backend.clone(), checkpoint, options, progress))
+}
+
+fn load_on<B: Backend>(
+    backend: Arc<B>,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Encoder<B>, LoadError> {
+    let _floats = DefaultFloats::enter();
     let config = ModelConfig::load(checkpoint)?;
     let Some(encoder) = &config.encoder else {
         let problem = format!("{} is no encoder", config.family);

@@ -348,7 +348,8 @@ pub fn load<B: Backend>(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Runner<B>, LoadError> {
-    load_on(Arc::new(backend), checkpoint, options, progress)
+    let backend = Arc::new(backend);
+    unless_lost(&*backend, load_on(backend.clone(), checkpoint, options, progress))
 }
 
 /// The same on the backend of another model: both compute with the same threads, one pass at a time.
@@ -461,6 +462,13 @@ fn load_on<B: Backend>(
         image_writer,
         expert_reader,
     })
+}
+
+/// Names the loss of a device that was lost meanwhile, whatever failed for it, if anything did.
+pub(crate) fn unless_lost<B: Backend, T>(backend: &B, loaded: Result<T, LoadError>) -> Result<T, LoadError> {
+    let is_there = backend.submit();
+    is_there.map_err(|lost| LoadError::Option { option: "device", problem: lost.to_string() })?;
+    loaded
 }
 
 /// Refuses a model with parts that the device does not compute.

@@ -1,12 +1,13 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 #include "sums.glsl"
 #include "attend.glsl"
 layout(constant_id = 1) const bool TILES = true;
 shared uint query[288];
 void main() {
-  uint row = gl_WorkGroupID.x, head = gl_WorkGroupID.y, l = gl_LocalInvocationIndex;
+  uint row = group().x, head = group().y, l = gl_LocalInvocationIndex;
   uint position = rows_[row].x, table = rows_[row].z, kv_head = head / (heads / kv_heads), at = row * width + head * head_dim;
   uint first = first_seen(position), last = last_seen(position, rows_[row].y);
   for (uint p = l; p < head_dim / 2u; p += LANES) query[p] = (bf16_round(qkv[at + 2u * p]) >> 16) | bf16_round(qkv[at + 2u * p + 1u]);

@@ -2,6 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "dot4.glsl"
 #include "exact.glsl"
+#include "order.glsl"
 #include "sums.glsl"
 #include "attend.glsl"
 #include "spread.glsl"
@@ -9,7 +10,7 @@
 shared uint query[144];
 shared int digits[SPLIT];
 void main() {
-  uint row = gl_WorkGroupID.x, head = gl_WorkGroupID.y, l = gl_LocalInvocationIndex;
+  uint row = group().x, head = group().y, l = gl_LocalInvocationIndex;
   uint position = rows_[row].x, table = rows_[row].z, kv_head = head / (heads / kv_heads), at = row * width + head * head_dim;
   uint first = first_seen(position), last = last_seen(position, rows_[row].y);
   for (uint d = l; d < head_dim; d += LANES) spread_head[d] = qkv[at + d];

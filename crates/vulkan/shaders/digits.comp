@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 // rows of f32 to digits to the base 255, as `quantize_activations` (crates/kernels/src/quant/outliers.rs): a limit that
 // the few outliers pass, low digits of all, middle and high ones of those. One workgroup a row. The limit is a peak of
 // some rank: found by two histograms instead of 33 passes that count; any way gives the same integer.
@@ -90,7 +91,7 @@ uint limit_of(uint row, uint quads, uint largest) {
 }
 void digit(int v, out int over, out int own) { over = nearest(mul(float(v), uintBitsToFloat(0x3b808081u))); own = v - 255 * over; }
 void main() {
-  uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex, quads = (width + 3u) / 4u, m = 0u;
+  uint row = group().x, t = gl_LocalInvocationIndex, quads = (width + 3u) / 4u, m = 0u;
   for (uint k = t; k < width; k += 256u) m = max(m, magnitude(row, k));
   most[t] = m;
   barrier();

@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 // Rows of a table by token, as `PackedMatrix::unpack_row`. Of a table in several windows each takes the tokens that it has.
 layout(local_size_x = 64) in;
 layout(std430, binding = 0) readonly buffer T { uint tokens[]; };
@@ -12,7 +13,7 @@ layout(std430, binding = 4) writeonly buffer R { float y[]; };
 layout(push_constant) uniform P { uint width, bits, first_pair, pairs, pair_words, ratio_words, exponents; };
 int byte_of(uint word, uint at) { return int(word << (24u - 8u * at)) >> 24; }
 void main() {
-  uint row = gl_WorkGroupID.y, k = gl_GlobalInvocationID.x, token = tokens[row], pair = token / 32u;
+  uint row = group().y, k = group().x * gl_WorkGroupSize.x + gl_LocalInvocationID.x, token = tokens[row], pair = token / 32u;
   if (k >= width || pair < first_pair || pair >= first_pair + pairs) return;
   uint base = (pair - first_pair) * pair_words, column = token % 32u, strip = column / 16u, lane = column % 16u;
   float v;

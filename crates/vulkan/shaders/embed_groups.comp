@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 // Rows of a table by token, of weights in the groups of a file.
 layout(local_size_x = 64) in;
 layout(std430, binding = 0) readonly buffer T { uint tokens[]; };
@@ -10,7 +11,7 @@ layout(std430, binding = 3) writeonly buffer R { float y[]; };
 layout(push_constant) uniform P { uint width, first_pair, pairs, steps, step_words, scale_kind, group_, mins, four; };
 #include "groups.glsl"
 void main() {
-  uint row = gl_WorkGroupID.y, k = gl_GlobalInvocationID.x, token = tokens[row], pair = token / 32u;
+  uint row = group().y, k = group().x * gl_WorkGroupSize.x + gl_LocalInvocationID.x, token = tokens[row], pair = token / 32u;
   if (k >= width || pair < first_pair || pair >= first_pair + pairs) return;
   uint base = ((pair - first_pair) * steps + k / 64u) * step_words, column = token % 32u, group = k % 64u / group_;
   uint tiles = base + (mins == 1u ? 2u : 1u) * scale_words();

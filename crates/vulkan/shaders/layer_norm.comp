@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 #include "sums.glsl"
 layout(local_size_x = 16) in;
 layout(std430, binding = 0) readonly buffer A { float x[]; };
@@ -9,7 +10,7 @@ layout(std430, binding = 2) readonly buffer C { float bias[]; };
 layout(std430, binding = 3) writeonly buffer R { float y[]; };
 layout(push_constant) uniform P { uint width, first_row, has_bias; float eps; };
 void main() {
-  uint from = (first_row + gl_WorkGroupID.x) * width, to = gl_WorkGroupID.x * width, lane = gl_LocalInvocationIndex;
+  uint from = (first_row + group().x) * width, to = group().x * width, lane = gl_LocalInvocationIndex;
   float total = 0.0, squares = 0.0;
   for (uint i = lane; i < width; i += 16u) total = add(total, x[from + i]);
   float mean = quotient(joined(total), float(width));

@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 layout(constant_id = 1) const bool TILES = true;
 // lane = output column, as in the packed layout. tiles: even and odd products of 32 numbers from zero, then both are
 // added; pairs: one chain, the odd one of a pair first
@@ -12,8 +13,8 @@ layout(std430, binding = 3) readonly buffer Bi { float bias[]; };
 layout(push_constant) uniform P { uint rows, n, steps, first_pair, has_bias, add_, width, at_, ratio_words; };
 #include "out.glsl"
 void main() {
-  uint lane = gl_LocalInvocationID.x, pair = gl_WorkGroupID.x;
-  uint row = gl_WorkGroupID.y * 8u + gl_LocalInvocationID.y * 4u;
+  uint lane = gl_LocalInvocationID.x, pair = group().x;
+  uint row = group().y * 8u + gl_LocalInvocationID.y * 4u;
   float total[4] = float[4](0.0, 0.0, 0.0, 0.0);
   uint stride = steps * 16u;
   for (uint s = 0u; s < steps; s++) {

@@ -2,6 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "dot4.glsl"
 #include "exact.glsl"
+#include "order.glsl"
 // activations in three planes of digits; groups are joined in order: of the low digits whole groups, of the others quads
 layout(local_size_x = 32, local_size_y = 2) in;
 layout(std430, binding = 0) readonly buffer A { uint x[]; };
@@ -18,8 +19,8 @@ layout(push_constant) uniform P {
 #include "groups.glsl"
 const int ONES = 0x01010101;
 void main() {
-  uint lane = gl_LocalInvocationID.x, pair = gl_WorkGroupID.x;
-  uint row = gl_WorkGroupID.y * 8u + gl_LocalInvocationID.y * 4u, planes = 1u;
+  uint lane = gl_LocalInvocationID.x, pair = group().x;
+  uint row = group().y * 8u + gl_LocalInvocationID.y * 4u, planes = 1u;
   for (uint r = 0u; r < 4u; r++) if (row + r < rows) planes = max(planes, used[row + r]);
   float total[12] = float[12](0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
   uint stride = steps * 16u, quads = group_ / 4u, scale_size = scale_words();

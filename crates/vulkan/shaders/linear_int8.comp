@@ -2,6 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "dot4.glsl"
 #include "exact.glsl"
+#include "order.glsl"
 // activations in three planes of digits; a ratio per 128 weights before the steps of a pair
 layout(local_size_x = 32, local_size_y = 2) in;
 layout(std430, binding = 0) readonly buffer A { uint x[]; };
@@ -15,8 +16,8 @@ layout(push_constant) uniform P { uint rows, n, steps, first_pair, has_bias, add
 #include "out.glsl"
 #include "integers.glsl"
 void main() {
-  uint lane = gl_LocalInvocationID.x, pair = gl_WorkGroupID.x;
-  uint row = gl_WorkGroupID.y * 8u + gl_LocalInvocationID.y * 4u, planes = planes_of(row);
+  uint lane = gl_LocalInvocationID.x, pair = group().x;
+  uint row = group().y * 8u + gl_LocalInvocationID.y * 4u, planes = planes_of(row);
   int total[12] = int[12](0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
   uint stride = steps * 16u, base = pair * (ratio_words + steps * 512u);
   for (uint s = 0u; s < steps; s++) {

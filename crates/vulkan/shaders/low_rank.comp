@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 layout(constant_id = 1) const bool TILES = true;
 // One strip of 16 outputs of one of the two matrices of an adapter, for a listed row (crates/kernels/src/low_rank).
 layout(local_size_x = 16) in;
@@ -12,8 +13,8 @@ layout(std430, binding = 4) buffer R { float y[]; };
 // inner: the first matrix, from a listed row to the next of h, rounded; else from that to the listed row, added
 layout(push_constant) uniform P { uint first, in_width, out_width, inner; };
 void main() {
-  uint index = gl_WorkGroupID.x, lane = gl_LocalInvocationIndex, row = listed[first + index];
-  uvec4 span = spans[gl_WorkGroupID.y];
+  uint index = group().x, lane = gl_LocalInvocationIndex, row = listed[first + index];
+  uvec4 span = spans[group().y];
   uint from = (inner == 1u ? row : index) * in_width;
   float total = 0.0, even = 0.0, odd = 0.0;
   for (uint i = 0u; i < span.z; i++) {

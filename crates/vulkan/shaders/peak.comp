@@ -2,12 +2,13 @@
 #extension GL_GOOGLE_include_directive : require
 #include "dot4.glsl"
 #include "exact.glsl"
+#include "order.glsl"
 // As many operations as registers allow: of four bytes, of f32 in two roundings and in one.
 layout(local_size_x = 64) in;
 layout(std430, binding = 0) buffer R { uint y[]; };
 layout(push_constant) uniform P { uint rounds, operation; };
 void main() {
-  uint i = gl_GlobalInvocationID.x;
+  uint i = group().x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
   if (operation == 0u) {
     int sums[8] = int[8](0, 0, 0, 0, 0, 0, 0, 0), x = int(y[i]);
     for (uint r = 0u; r < rounds; r++) for (uint k = 0u; k < 8u; k++) sums[k] += dot4(x, sums[k] ^ int(k), 0);

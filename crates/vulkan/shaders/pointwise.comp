@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 // What is done number by number: crates/kernels/src/pointwise.rs.
 layout(local_size_x = 64) in;
 layout(std430, binding = 0) buffer R { float x[]; };
@@ -9,7 +10,7 @@ layout(std430, binding = 2) readonly buffer B { float gates[]; };
 // by_width, at: of the rows of y where they are others
 layout(push_constant) uniform P { uint width, operation, by_width, at_; float by; uint per_head; };
 void main() {
-  uint k = gl_GlobalInvocationID.x, row = gl_WorkGroupID.y;
+  uint k = group().x * gl_WorkGroupSize.x + gl_LocalInvocationID.x, row = group().y;
   if (k >= width) return;
   uint i = row * width + k;
   float v = x[i];

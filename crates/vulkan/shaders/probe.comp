@@ -1,13 +1,14 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 // One operation on three numbers each, as the device computes it and as the kernels do.
 layout(local_size_x = 64) in;
 layout(std430, binding = 0) readonly buffer A { float operands[]; };  // [count][3]
 layout(std430, binding = 1) writeonly buffer R { float results[]; };
 layout(push_constant) uniform P { uint count, operation; };
 void main() {
-  uint i = gl_GlobalInvocationID.x;
+  uint i = group().x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
   if (i >= count) return;
   float x = operands[3 * i], y = operands[3 * i + 1], z = operands[3 * i + 2];
   precise float r = 0.0;

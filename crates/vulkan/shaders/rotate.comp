@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 #include "sums.glsl"
 // Norms and rotation of the heads of a row, in place (crates/kernels/src/pointwise.rs): queries, keys, values.
 layout(local_size_x = 64) in;
@@ -49,14 +50,14 @@ void centered(uint part, uint first) {
   barrier();
 }
 void main() {
-  uint row = gl_WorkGroupID.x, l = gl_LocalInvocationIndex, half_ = rotary / 2u, base = row * width;
+  uint row = group().x, l = gl_LocalInvocationIndex, half_ = rotary / 2u, base = row * width;
   uint position = positions[row];
   float q_factor = 1.0, k_factor = 1.0;
   if (norm == WHOLE_WIDTH) {
     q_factor = of_row(base, heads * head_dim);
     if (kv_heads > 0u) k_factor = of_row(base + keys_at, kv_heads * head_dim);
   }
-  uint first_head = gl_WorkGroupID.y * per_group, end = min(first_head + per_group, heads + 2u * kv_heads);
+  uint first_head = group().y * per_group, end = min(first_head + per_group, heads + 2u * kv_heads);
   for (uint h = first_head; h < end; h++) {
     uint part = h < heads ? 0u : h < heads + kv_heads ? 1u : 2u;
     if (part == 2u && has_v_norm == 0u) break;

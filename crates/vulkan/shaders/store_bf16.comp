@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 // Keys and values of a row and head go to the cache. A value that is not finite becomes 0, and its key NaN.
 layout(local_size_x = 64) in;
 layout(std430, binding = 0) readonly buffer A { float qkv[]; };
@@ -9,7 +10,7 @@ layout(std430, binding = 2) buffer K { uint kv[]; };
 layout(push_constant) uniform P { uint kv_heads, head_dim, keys_at, width, block_size, block_words, head_words; };
 shared uint broken;
 void main() {
-  uint row = gl_WorkGroupID.x, head = gl_WorkGroupID.y, l = gl_LocalInvocationIndex;
+  uint row = group().x, head = group().y, l = gl_LocalInvocationIndex;
   uint key = row * width + keys_at + head * head_dim, value = key + kv_heads * head_dim;
   uint slot = slots[row], token = slot % block_size;
   uint keys = slot / block_size * block_words + head * head_words, values = keys + block_size * head_dim / 2u;

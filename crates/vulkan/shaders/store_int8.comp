@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
+#include "order.glsl"
 #include "spread.glsl"
 // Keys and values of a row and head are spread and go to the cache with a scale each. A value that is not finite has the
 // scale 0, and its key NaN.
@@ -11,7 +12,7 @@ layout(std430, binding = 2) buffer K { uint kv[]; };
 layout(push_constant) uniform P { uint kv_heads, head_dim, keys_at, width, block_size, block_words, head_words; };
 uint stored(float scale) { return is_nan(floatBitsToUint(scale)) ? 0x7fc00000u : floatBitsToUint(quotient(scale, float(run_of(head_dim)))); }
 void main() {
-  uint row = gl_WorkGroupID.x, head = gl_WorkGroupID.y, l = gl_LocalInvocationIndex;
+  uint row = group().x, head = group().y, l = gl_LocalInvocationIndex;
   uint key = row * width + keys_at + head * head_dim, value = key + kv_heads * head_dim;
   uint slot = slots[row], token = slot % block_size;
   uint keys = slot / block_size * block_words + head * head_words;

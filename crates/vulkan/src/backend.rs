@@ -134,6 +134,7 @@ impl Vulkan {
         let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as u32 - steps as u32 * 512 } else { 0 };
         let bias_buffer = bias.map_or(&converted, |bias| &bias.buffer);
         for (first, count, tiles) in w.windows(self) {
+            recorder.counts.weight_bytes += tiles.bytes;
             let mut push = [0; 13];
             let common = [rows, out_features, steps, first, usize::from(bias.is_some()), usize::from(to.add)];
             let common = common.into_iter().chain([to.width, to.at]).map(|number| number as u32);
@@ -156,12 +157,8 @@ impl Vulkan {
     }
 
     fn gated(&self, state: &mut State, activation: Activation, gate_up: &Arc<Buffer>, extent: Extent, out: &GpuRows) {
-        let (kind, constants) = code_of(activation);
-        let [a, b, c, d] = constants.map(f32::to_bits);
-        let push = [extent.width as u32, kind, a, b, c, d];
-        let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
-        let bindings = [Binding::whole(gate_up), Binding::whole(&out.0)];
-        state.recorder.dispatch(&self.kernels.gated, &bindings, &push, groups);
+        let (push, groups) = activation_of(activation, extent);
+        state.recorder.dispatch(&self.kernels.gated, &[gate_up, &out.0].map(Binding::whole), &push, groups);
     }
 
     /// Layout of a layer's block as kernels take it: tokens, words of a block, words of a head.
@@ -190,9 +187,9 @@ struct Pointwise<'a> {
     per_head: usize,
 }
 
-/// An activation as kernels take it.
-fn code_of(activation: Activation) -> (u32, [f32; 4]) {
-    match activation {
+/// An activation as kernels take it, and the workgroups of these rows.
+fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u32; 6], [u32; 3]) {
+    let (kind, [a, b, c, d]) = match activation {
         Activation::Silu => (0, [0.0; 4]),
         Activation::ScaledSilu { inner, outer } => (1, [inner, outer, 0.0, 0.0]),
         Activation::GeluTanh => (2, [0.0; 4]),
@@ -200,7 +197,9 @@ fn code_of(activation: Activation) -> (u32, [f32; 4]) {
         Activation::ReluSquared => (4, [0.0; 4]),
         Activation::Xielu { positive, negative, beta, eps } => (5, [positive, negative, beta, eps]),
         Activation::Clamped { limit } => (6, [limit, 0.0, 0.0, 0.0]),
-    }
+    };
+    let [a, b, c, d] = [a, b, c, d].map(f32::to_bits);
+    ([width as u32, kind, a, b, c, d], [width.div_ceil(LANES) as u32, rows as u32, 1])
 }
 
 /// What a model is refused for when it is loaded cannot be asked for.
@@ -238,97 +237,85 @@ impl Backend for Vulkan {
 
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> GpuStep {
         let StepArrays { token_ids, positions, slots, spans, wanted, listed, .. } = arrays;
-        let (mut seen, mut tables) = (vec![0; 4 * positions.len()], Vec::new());
-        for span in spans {
-            let (at, end) = (tables.len() as u32, (span.start + span.num_rows) as u32);
-            tables.extend_from_slice(span.blocks);
-            let rows = &mut seen[4 * span.first_row..][..4 * span.num_rows];
-            for (row, position) in rows.as_chunks_mut().0.iter_mut().zip(span.start as u32..) {
-                *row = [position, end, at, 0];
-            }
-        }
-        let all: [&[u32]; PARTS] = [token_ids, positions, slots, &seen, &tables, wanted, listed];
+        let blocks = spans.iter().map(|span| span.blocks.len()).sum();
+        let lens = [token_ids.len(), positions.len(), slots.len(), 4 * positions.len(), blocks];
         let (mut parts, mut end) = ([(0, 0); PARTS], 0);
-        for (part, numbers) in parts.iter_mut().zip(all) {
+        for (part, len) in parts.iter_mut().zip(lens.into_iter().chain([wanted.len(), listed.len()])) {
             // No binding is empty.
-            *part = (end, (size_of_val(numbers) as u64).max(16));
+            *part = (end, (4 * len as u64).max(16));
             end += part.1.next_multiple_of(self.driver.alignment);
         }
         let mut state = self.state();
-        let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
-        let buffer = match state.steps.iter().find(|buffer| is_free(buffer)) {
-            Some(buffer) => buffer.clone(),
-            None => match Buffer::new(&self.driver, end.next_power_of_two(), Place::Host) {
-                Ok(new) => {
-                    let new = Arc::new(new);
-                    state.steps.retain(|buffer| Arc::strong_count(buffer) > 1 || buffer.bytes >= end);
-                    state.steps.push(new.clone());
-                    new
-                }
-                Err(error) => {
-                    state.recorder.lose("the arrays of a step", error);
-                    let (buffer, parts) = (self.nothing.clone(), [(0, self.nothing.bytes); PARTS]);
-                    return GpuStep {
-                        buffer,
-                        tokens: token_ids.len(),
-                        rows: positions.len(),
-                        wanted: wanted.len(),
-                        parts,
-                    };
-                }
-            },
+        let step = |buffer, parts| GpuStep {
+            buffer,
+            tokens: token_ids.len(),
+            rows: positions.len(),
+            wanted: wanted.len(),
+            parts,
         };
-        for ((at, _), numbers) in parts.iter().zip(all) {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-            // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
-            unsafe { buffer.write(*at as usize, &bytes) };
+        let is_free = |buffer: &&Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
+        let free = state.steps.iter().find(is_free).cloned().map(Ok);
+        let new = || Buffer::new(&self.driver, end.next_power_of_two(), Place::Host).map(Arc::new);
+        let buffer = match free.unwrap_or_else(new) {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                state.recorder.lose("the arrays of a step", error);
+                return step(self.nothing.clone(), [(0, self.nothing.bytes); PARTS]);
+            }
+        };
+        if Arc::strong_count(&buffer) == 1 {
+            state.steps.retain(|buffer| Arc::strong_count(buffer) > 1 || buffer.bytes >= end);
+            state.steps.push(buffer.clone());
         }
-        GpuStep { buffer, tokens: token_ids.len(), rows: positions.len(), wanted: wanted.len(), parts }
+        let bytes = &mut state.bytes;
+        bytes.clear();
+        bytes.resize(end as usize, 0);
+        let mut put = |part: Part, at: usize, numbers: &[u32]| {
+            let to = &mut bytes[parts[part as usize].0 as usize + 4 * at..];
+            to.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(to, number)| *to = number.to_ne_bytes());
+        };
+        let whole = [(Part::Tokens, token_ids), (Part::Positions, positions), (Part::Slots, slots)];
+        for (part, numbers) in whole.into_iter().chain([(Part::Wanted, wanted), (Part::Listed, listed)]) {
+            put(part, 0, numbers);
+        }
+        let mut at = 0;
+        for span in spans {
+            let span_end = (span.start + span.num_rows) as u32;
+            put(Part::Tables, at, span.blocks);
+            for row in 0..span.num_rows {
+                let seen = [(span.start + row) as u32, span_end, at as u32, 0];
+                put(Part::Seen, 4 * (span.first_row + row), &seen);
+            }
+            at += span.blocks.len();
+        }
+        // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
+        unsafe { buffer.write(0, bytes) };
+        step(buffer, parts)
     }
 
     fn embed(&self, step: &GpuStep, table: &Matrix, out: &mut GpuRows) {
-        let (width, bits) = (table.shape.in_features, table.class);
-        let steps = width.div_ceil(bits.step()) as u64;
-        if let Some(groups) = &table.groups {
-            let mut state = self.state();
-            for (first, count, tiles) in table.windows(self) {
-                let [kind, group, mins, four] = groups.push;
-                let push = [
-                    width as u32,
-                    first as u32,
-                    count as u32,
-                    steps as u32,
-                    groups.step_words,
-                    kind,
-                    group,
-                    mins,
-                    four,
-                ];
-                let all = [step.part(Part::Tokens), tiles, table.levels(), Binding::whole(&out.0)];
-                let size = [width.div_ceil(LANES) as u32, step.tokens as u32, 1];
-                state.recorder.dispatch(&self.kernels.embed_groups, &all, &push, size);
-            }
-            return;
-        }
-        let (bits, ratio_words) = match bits {
+        let width = table.shape.in_features;
+        let (steps, pair_words) = (width.div_ceil(table.class.step()) as u64, table.pair_bytes / 4);
+        let (bits, ratio_words) = match table.class {
             WeightClass::Bf16 => (16, 0),
-            WeightClass::Int8 => (8, table.pair_bytes / 4 - steps * 512),
+            WeightClass::Int8 => (8, pair_words.saturating_sub(steps * 512)),
             WeightClass::Int4 => (4, 0),
         };
-        let mut state = self.state();
+        let (mut state, size) = (self.state(), [width.div_ceil(LANES) as u32, step.tokens as u32, 1]);
         for (first, count, tiles) in table.windows(self) {
-            let push = [
-                width as u32,
-                bits,
-                first as u32,
-                count as u32,
-                (table.pair_bytes / 4) as u32,
-                ratio_words as u32,
-                table.exponents.unwrap_or(0),
-            ];
-            let all = [step.part(Part::Tokens), tiles, table.scales(), table.levels(), Binding::whole(&out.0)];
-            let groups = [width.div_ceil(LANES) as u32, step.tokens as u32, 1];
-            state.recorder.dispatch(&self.kernels.embed, &all, &push, groups);
+            let [width, first, count] = [width, first, count].map(|number| number as u32);
+            let (tokens, out) = (step.part(Part::Tokens), Binding::whole(&out.0));
+            if let Some(groups) = &table.groups {
+                let [kind, group, mins, four] = groups.push;
+                let push = [width, first, count, steps as u32, groups.step_words, kind, group, mins, four];
+                let all = [tokens, tiles, table.levels(), out];
+                state.recorder.dispatch(&self.kernels.embed_groups, &all, &push, size);
+            } else {
+                let exponents = table.exponents.unwrap_or(0);
+                let push = [width, bits, first, count, pair_words as u32, ratio_words as u32, exponents];
+                let all = [tokens, tiles, table.scales(), table.levels(), out];
+                state.recorder.dispatch(&self.kernels.embed, &all, &push, size);
+            }
         }
     }
 
@@ -346,10 +333,7 @@ impl Backend for Vulkan {
     }
 
     fn activate(&self, activation: Activation, x: &mut GpuRows, extent: Extent) {
-        let (kind, constants) = code_of(activation);
-        let [a, b, c, d] = constants.map(f32::to_bits);
-        let push = [extent.width as u32, kind, a, b, c, d];
-        let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
+        let (push, groups) = activation_of(activation, extent);
         self.state().recorder.dispatch(&self.kernels.activate, &[Binding::whole(&x.0)], &push, groups);
     }
 
@@ -603,9 +587,11 @@ impl Backend for Vulkan {
     }
 
     fn read(&self, from: &GpuRows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
-        let mut bytes = vec![0; size_of_val(out)];
+        let mut state = self.state();
+        let State { recorder, bytes, .. } = &mut *state;
+        bytes.resize(size_of_val(out), 0);
         let at = rows.start * width * size_of::<f32>();
-        self.state().recorder.download(&from.0, at as u64, &mut bytes)?;
+        recorder.download(&from.0, at as u64, bytes)?;
         let numbers = bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number));
         out.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
         Ok(())
@@ -618,10 +604,12 @@ impl Backend for Vulkan {
         row: usize,
         out: &mut Vec<Candidate>,
     ) -> Result<(), DeviceError> {
-        let mut all = vec![0.0; from.width];
-        self.read(logits, row..row + 1, from.width, &mut all)?;
+        let mut all = std::mem::take(&mut self.state().row);
+        all.resize(from.width, 0.0);
+        let read = self.read(logits, row..row + 1, from.width, &mut all);
         find_best(&all, from.counts[row] as usize, out);
-        Ok(())
+        self.state().row = all;
+        read
     }
 
     fn write(&self, from: &[f32], out: &mut GpuRows) -> Result<(), DeviceError> {

@@ -5,9 +5,11 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use ash::vk;
 use kernels::limits::MeasureError;
 use kernels::quant::{Codes, Scales};
 use kernels::{
@@ -16,10 +18,10 @@ use kernels::{
     PackedMatrix, RowSource, StateShape, WeightClass,
 };
 
-use crate::driver::{Buffer, Driver, Place, VulkanError};
-use crate::pipelines::Kernels;
+use crate::driver::{Buffer, Driver, Listed, Place, Timeline, VulkanError, find, locked};
+use crate::pipelines::{Faults, Kernels};
 use crate::probe;
-use crate::recorder::{Binding, Recorder, Submitted};
+use crate::recorder::{Binding, OperationCounts, Recorder};
 
 /// How to open a device. No field changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,9 +37,19 @@ pub struct VulkanOptions {
     /// Longest wait for what was submitted once the device is open, in place of the usual one; none: as if it never
     /// gave an answer. For tests.
     pub patience: Option<Duration>,
+    /// Opens a device of its own and damages that. For tests.
+    #[doc(hidden)]
+    pub faults: Option<Faults>,
 }
 
-/// A GPU. Its operations are queued in the order of the calls. Clones are the same device with the same queue.
+impl VulkanOptions {
+    fn place(&self) -> Place {
+        if self.stage { Place::Apart } else { Place::Device }
+    }
+}
+
+/// A GPU. Its operations are queued in the order of the calls. Clones queue theirs between each other's; who opens it
+/// once more has a queue apart and shares the driver's device, which takes tens of megabytes, and its loss.
 #[derive(Clone)]
 pub struct Vulkan(Arc<Opened>);
 
@@ -54,7 +66,7 @@ impl Deref for Vulkan {
 pub struct Opened {
     /// Dropped first: the recorder waits for what is under way before anything that it uses goes.
     state: Mutex<State>,
-    pub(crate) kernels: Kernels,
+    pub(crate) kernels: Arc<Kernels>,
     pub(crate) driver: Arc<Driver>,
     pub(crate) place: Place,
     /// Bytes that a kernel may see of a buffer.
@@ -72,6 +84,9 @@ pub(crate) struct State {
     pub(crate) scratch: Scratch,
     /// Arrays of steps that are done.
     pub(crate) steps: Vec<Arc<Buffer>>,
+    /// Of the host, on their way: arrays of a step, rows that are read, logits that are compared.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) row: Vec<f32>,
 }
 
 /// Buffers that grow to the largest operation.
@@ -86,20 +101,56 @@ pub(crate) struct Scratch {
     pub(crate) between: Option<Arc<Buffer>>,
 }
 
+/// Which device, and what its kernels depend on.
+type Key = (vk::PhysicalDevice, AccumulationOrder, bool);
+
+/// What those share who open a device with the same options, as long as one of them has it.
+static SHARED: Mutex<Vec<(Key, Weak<Kernels>)>> = Mutex::new(Vec::new());
+
+/// Opens a device, compiles the kernels, and probes its arithmetic.
+fn opened(
+    found: (vk::PhysicalDevice, Listed),
+    order: AccumulationOrder,
+    options: &VulkanOptions,
+) -> Result<Arc<Kernels>, VulkanError> {
+    let (faults, place) = (options.faults.unwrap_or_default(), options.place());
+    let driver = Arc::new(Driver::open(found, faults.failing)?);
+    let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true);
+    let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
+    let kernels = Arc::new(Kernels::new(&driver, order, fuses, faults)?);
+    probe::check(&driver, &mut recorder, &kernels, place)?;
+    Ok(kernels)
+}
+
+/// The same of a device that somebody has opened so, is still there, and is not lost. Who comes while it is opened waits.
+fn shared(
+    found: (vk::PhysicalDevice, Listed),
+    order: AccumulationOrder,
+    options: &VulkanOptions,
+) -> Result<Arc<Kernels>, VulkanError> {
+    let (key, mut all) = ((found.0, order, options.emulate_fma), locked(&SHARED));
+    all.retain(|(_, kernels)| kernels.upgrade().is_some_and(|kernels| kernels.driver.lost.get().is_none()));
+    if let Some(same) = all.iter().find(|(other, _)| *other == key).and_then(|(_, kernels)| kernels.upgrade()) {
+        return Ok(same);
+    }
+    let kernels = opened(found, order, options)?;
+    all.push((key, Arc::downgrade(&kernels)));
+    Ok(kernels)
+}
+
 impl Vulkan {
     /// Opens a device and probes its arithmetic. `host` packs weights; its accumulation order is that of this device.
     pub fn open(host: Cpu, options: VulkanOptions) -> Result<Vulkan, VulkanError> {
-        let driver = Arc::new(Driver::open(options.index)?);
-        let place = if options.stage { Place::Apart } else { Place::Device };
-        let mut recorder = Recorder::new(driver.clone());
-        let order = host.arithmetic();
-        let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
-        let kernels = Kernels::new(&driver, order, fuses)?;
-        probe::check(&driver, &mut recorder, &kernels, place)?;
+        let open = if options.faults.is_some() { opened } else { shared };
+        let kernels = open(find(options.index)?, host.arithmetic(), &options)?;
+        let driver = kernels.driver.clone();
+        let has_barriers = !options.faults.is_some_and(|faults| faults.no_barriers);
+        let recorder = Recorder::new(Timeline::new(&driver, options.patience)?, has_barriers);
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
-        options.patience.into_iter().for_each(|patience| driver.set_patience(patience));
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
-        let state = Mutex::new(State { recorder, scratch: Scratch::default(), steps: Vec::new() });
+        let (scratch, steps, bytes, row) = (Scratch::default(), Vec::new(), Vec::new(), Vec::new());
+        let state = Mutex::new(State { recorder, scratch, steps, bytes, row });
+        let place = options.place();
         Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
     }
 
@@ -108,13 +159,19 @@ impl Vulkan {
         self.host.arithmetic()
     }
 
-    /// Operations that were queued and submissions of them, since the start.
-    pub fn counts(&self) -> (u64, u64) {
-        self.state().recorder.counts()
+    /// What was done since the start.
+    pub fn counts(&self) -> OperationCounts {
+        OperationCounts { made: self.driver.made.load(Ordering::Relaxed), ..self.state().recorder.counts }
+    }
+
+    /// The device is lost to all who use it, at this call of the driver (any: an empty name) after so many that succeed.
+    #[doc(hidden)]
+    pub fn fail(&self, call: &'static str, after: u64) {
+        *locked(&self.driver.failing) = Some((call, after));
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Memory of the device with these bytes. A lost device has none.
@@ -289,8 +346,7 @@ impl GpuKvCache {
 pub struct HostMemory {
     buffer: Arc<Buffer>,
     len: usize,
-    driver: Arc<Driver>,
-    submitted: Arc<Submitted>,
+    timeline: Arc<Timeline>,
     /// Value of the timeline when what was saved here last is done.
     saved: u64,
 }
@@ -304,15 +360,15 @@ impl fmt::Debug for HostMemory {
 impl HostBuffer for HostMemory {
     fn bytes(&self) -> Result<&[u8], DeviceError> {
         // What was to be saved on a lost device is not here, and a stuck one is not waited for once more.
-        self.submitted.check()?;
-        if let Err(error) = self.driver.wait(self.saved.min(self.submitted.value())) {
-            self.submitted.lose(error);
+        self.timeline.check()?;
+        if let Err(error) = self.timeline.wait(self.saved.min(self.timeline.value())) {
+            self.timeline.lose_by(error);
         }
-        self.submitted.check()?;
+        self.timeline.check()?;
         // SAFETY: what was submitted is done; who saves once more has this alone.
         let bytes = unsafe { self.buffer.bytes() }.and_then(|bytes| bytes.get(..self.len));
         bytes.ok_or_else(|| DeviceError::Lost {
-            device: self.driver.listed.to_string(),
+            device: self.timeline.driver.listed.to_string(),
             what: "there was no memory of the host".to_owned(),
         })
     }
@@ -417,7 +473,7 @@ impl Device for Vulkan {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for &(src, dst) in copies {
             for layer in &kv.layers {
-                state.recorder.copy(layer, layer, &[(u64::from(src) * bytes, u64::from(dst) * bytes, bytes)]);
+                state.recorder.copy(layer, layer, (u64::from(src) * bytes, u64::from(dst) * bytes, bytes));
             }
         }
     }
@@ -429,16 +485,16 @@ impl Device for Vulkan {
     /// Where the host has no such memory, the device is lost.
     fn host_buffer(&self, bytes: Vec<u8>) -> HostMemory {
         let mut state = self.state();
-        let (driver, submitted) = (self.driver.clone(), state.recorder.submitted());
+        let timeline = state.recorder.timeline.clone();
         match Buffer::new(&self.driver, bytes.len() as u64, Place::Host) {
             Ok(buffer) => {
                 // SAFETY: it is new.
                 unsafe { buffer.write(0, &bytes) };
-                HostMemory { buffer: Arc::new(buffer), len: bytes.len(), driver, submitted, saved: 0 }
+                HostMemory { buffer: Arc::new(buffer), len: bytes.len(), timeline, saved: 0 }
             }
             Err(error) => {
                 state.recorder.lose("memory of the host", error);
-                HostMemory { buffer: self.nothing.clone(), len: bytes.len(), driver, submitted, saved: 0 }
+                HostMemory { buffer: self.nothing.clone(), len: bytes.len(), timeline, saved: 0 }
             }
         }
     }
@@ -447,16 +503,17 @@ impl Device for Vulkan {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for (index, layer) in kv.layers.iter().enumerate() {
             let place = at as u64 + index as u64 * bytes;
-            state.recorder.copy(layer, &to.buffer, &[(u64::from(block) * bytes, place, bytes)]);
+            state.recorder.copy(layer, &to.buffer, (u64::from(block) * bytes, place, bytes));
         }
-        to.saved = state.recorder.next_value();
+        // Of what is recorded now.
+        to.saved = to.timeline.value() + 1;
     }
 
     fn load_block(&self, from: &HostMemory, at: usize, kv: &mut GpuKvCache, block: u32) {
         let (bytes, mut state) = (kv.layer_block_bytes(), self.state());
         for (index, layer) in kv.layers.iter().enumerate() {
             let place = at as u64 + index as u64 * bytes;
-            state.recorder.copy(&from.buffer, layer, &[(place, u64::from(block) * bytes, bytes)]);
+            state.recorder.copy(&from.buffer, layer, (place, u64::from(block) * bytes, bytes));
         }
     }
 

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use kernels::{DeviceError, OutOfMemory};
@@ -85,6 +85,10 @@ pub(crate) fn failed(call: &'static str) -> impl Fn(vk::Result) -> VulkanError {
     move |error| VulkanError::Call { call, error }
 }
 
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A device as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -119,7 +123,7 @@ impl Instance {
     fn get() -> Result<&'static Instance, VulkanError> {
         static INSTANCE: OnceLock<Instance> = OnceLock::new();
         static LOADING: Mutex<()> = Mutex::new(());
-        let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = locked(&LOADING);
         match INSTANCE.get() {
             Some(instance) => Ok(instance),
             // What failed is tried again: a driver may have been installed.
@@ -189,33 +193,47 @@ pub fn list() -> Result<Vec<Listed>, VulkanError> {
     Ok(Instance::get()?.devices()?.into_iter().map(|(_, listed)| listed).collect())
 }
 
+/// The one of this number.
+pub(crate) fn find(index: usize) -> Result<(vk::PhysicalDevice, Listed), VulkanError> {
+    let devices = Instance::get()?.devices()?;
+    let names = || devices.iter().map(|(_, listed)| listed.to_string()).collect();
+    devices.get(index).cloned().ok_or_else(|| VulkanError::NoDevice { index, names: names() })
+}
+
+/// What a kernel with so many buffers is bound to.
+pub(crate) struct Layout {
+    pub(crate) sets: vk::DescriptorSetLayout,
+    pub(crate) pipeline: vk::PipelineLayout,
+}
+
 /// An open device.
 pub(crate) struct Driver {
     pub(crate) device: ash::Device,
-    pub(crate) queue: vk::Queue,
     pub(crate) family: u32,
     pub(crate) listed: Listed,
     /// What the offset of a binding is a multiple of.
     pub(crate) alignment: u64,
-    /// Counts what is done.
-    timeline: vk::Semaphore,
+    /// By the number of buffers: the first is of one.
+    pub(crate) layouts: Vec<Layout>,
+    /// Who submits has it alone.
+    queue: Mutex<vk::Queue>,
     memory: vk::PhysicalDeviceMemoryProperties,
+    /// Why it is lost, to all who use it.
+    pub(crate) lost: OnceLock<DeviceError>,
     /// It gave no answer in time, and may still compute: what it uses is never freed, and nothing waits for it again.
     stuck: AtomicBool,
-    /// Longest time to wait for what was submitted, in nanoseconds.
-    patience: AtomicU64,
+    /// Calls that made something.
+    pub(crate) made: AtomicU64,
+    /// A call that fails once it was made so many times more: for tests.
+    pub(crate) failing: Mutex<Option<(&'static str, u64)>>,
 }
 
 impl Driver {
-    /// Opens the device of this number in [`list`].
-    pub(crate) fn open(index: usize) -> Result<Driver, VulkanError> {
+    pub(crate) fn open(
+        (physical, listed): (vk::PhysicalDevice, Listed),
+        failing: Option<(&'static str, u64)>,
+    ) -> Result<Driver, VulkanError> {
         let instance = Instance::get()?;
-        let devices = instance.devices()?;
-        let Some((physical, listed)) = devices.get(index).cloned() else {
-            let names = devices.into_iter().map(|(_, listed)| listed.to_string()).collect();
-            return Err(VulkanError::NoDevice { index, names });
-        };
-        let patience = if listed.kind == "software" { PATIENCE_WITH_SOFTWARE } else { PATIENCE };
         let lacks = |what: &str| VulkanError::Lacks { device: listed.to_string(), what: what.to_owned() };
         // SAFETY: (to the end) all handles are of this instance and alive, structures live until the calls return.
         let properties = unsafe { instance.instance.get_physical_device_properties(physical) };
@@ -254,88 +272,67 @@ impl Driver {
         // SAFETY: as above.
         let device = unsafe { instance.instance.create_device(physical, &info, None) };
         let device = device.map_err(failed("vkCreateDevice"))?;
-        let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
-        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        // SAFETY: as above.
-        let timeline = match unsafe { device.create_semaphore(&info, None) } {
-            Ok(timeline) => timeline,
-            Err(error) => {
-                // SAFETY: nothing was made of the device.
-                unsafe { device.destroy_device(None) };
-                return Err(failed("vkCreateSemaphore")(error));
-            }
-        };
         // SAFETY: as above.
         let (queue, memory) = unsafe {
             (device.get_device_queue(family, 0), instance.instance.get_physical_device_memory_properties(physical))
         };
-        Ok(Driver {
+        let mut driver = Driver {
             device,
-            queue,
             family,
             listed,
             alignment: limits.min_storage_buffer_offset_alignment.max(4),
-            timeline,
+            layouts: Vec::new(),
+            queue: Mutex::new(queue),
             memory,
+            lost: OnceLock::new(),
             stuck: AtomicBool::new(false),
-            patience: AtomicU64::new(patience.as_nanos() as u64),
-        })
-    }
-
-    /// What a failed call means for all that is computed there: the device is gone, for whatever reason.
-    pub(crate) fn lost(&self, call: &str, error: vk::Result) -> DeviceError {
-        DeviceError::Lost { device: self.listed.to_string(), what: format!("{call}: {error}") }
-    }
-
-    /// Gives a recorded command buffer to the queue; the timeline has this value when it is done. The caller is the
-    /// only one that uses the queue.
-    pub(crate) fn submit(&self, commands: vk::CommandBuffer, value: u64) -> Result<(), DeviceError> {
-        let (commands, values, semaphores) = ([commands], [value], [self.timeline]);
-        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
-        let info = vk::SubmitInfo::default()
-            .command_buffers(&commands)
-            .signal_semaphores(&semaphores)
-            .push_next(&mut timeline);
-        // SAFETY: the command buffer is recorded and not in use, values of the timeline rise; the caller has the queue.
-        let submitted = unsafe { self.device.queue_submit(self.queue, &[info], vk::Fence::null()) };
-        submitted.map_err(|error| self.lost("vkQueueSubmit", error))
-    }
-
-    /// Sleeps until what has this value is done.
-    pub(crate) fn wait(&self, value: u64) -> Result<(), DeviceError> {
-        let (semaphores, values) = ([self.timeline], [value]);
-        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        let patience = self.patience.load(Ordering::Relaxed);
-        let answer = match patience {
-            // As if it never did, whatever it has done: for tests.
-            0 => Err(vk::Result::TIMEOUT),
-            // SAFETY: the semaphore is alive.
-            patience => unsafe { self.device.wait_semaphores(&info, patience) },
+            made: AtomicU64::new(0),
+            failing: Mutex::new(failing),
         };
-        match answer {
-            Ok(()) => Ok(()),
-            Err(vk::Result::TIMEOUT) => {
-                self.stuck.store(true, Ordering::Relaxed);
-                Err(DeviceError::Stuck { device: self.listed.to_string(), waited: Duration::from_nanos(patience) })
-            }
-            Err(error) => Err(self.lost("vkWaitSemaphores", error)),
-        }
+        (1..=MAX_BUFFERS).try_for_each(|buffers| driver.add_layout(buffers))?;
+        Ok(driver)
     }
 
-    pub(crate) fn set_patience(&self, patience: Duration) {
-        self.patience.store(patience.as_nanos() as u64, Ordering::Relaxed);
+    /// What was made before a call fails goes with the driver.
+    fn add_layout(&mut self, buffers: usize) -> Result<(), VulkanError> {
+        let (kind, stage) = (vk::DescriptorType::STORAGE_BUFFER, vk::ShaderStageFlags::COMPUTE);
+        let any =
+            vk::DescriptorSetLayoutBinding::default().descriptor_type(kind).descriptor_count(1).stage_flags(stage);
+        let bindings: Vec<_> = (0..buffers).map(|index| any.binding(index as u32)).collect();
+        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
+        self.before("vkCreateDescriptorSetLayout")?;
+        // SAFETY: (and below) the device is alive, and structures live until the calls return.
+        let sets = unsafe { self.device.create_descriptor_set_layout(&info, None) };
+        let sets = sets.map_err(failed("vkCreateDescriptorSetLayout"))?;
+        self.layouts.push(Layout { sets, pipeline: vk::PipelineLayout::null() });
+        let (layouts, push) = ([sets], [vk::PushConstantRange::default().stage_flags(stage).size(PUSH_BYTES as u32)]);
+        let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&layouts).push_constant_ranges(&push);
+        self.before("vkCreatePipelineLayout")?;
+        // SAFETY: as above.
+        let layout = unsafe { self.device.create_pipeline_layout(&info, None) };
+        self.layouts[buffers - 1].pipeline = layout.map_err(failed("vkCreatePipelineLayout"))?;
+        Ok(())
+    }
+
+    /// Counts a call that makes something, and fails one where a test says so.
+    pub(crate) fn before(&self, call: &'static str) -> Result<(), VulkanError> {
+        let makes = call.starts_with("vkCreate") || call.starts_with("vkAllocate");
+        self.made.fetch_add(u64::from(makes), Ordering::Relaxed);
+        let mut failing = locked(&self.failing);
+        let Some((_, left)) = failing.as_mut().filter(|(planned, _)| ["", call].contains(planned)) else {
+            return Ok(());
+        };
+        if let Some(one_less) = left.checked_sub(1) {
+            *left = one_less;
+            return Ok(());
+        }
+        *failing = None;
+        Err(failed(call)(vk::Result::ERROR_DEVICE_LOST))
     }
 
     /// See `stuck`.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
-    }
-
-    /// The value up to which all is done.
-    pub(crate) fn done(&self) -> Result<u64, DeviceError> {
-        // SAFETY: the semaphore is alive.
-        let value = unsafe { self.device.get_semaphore_counter_value(self.timeline) };
-        value.map_err(|error| self.lost("vkGetSemaphoreCounterValue", error))
     }
 
     /// The type of memory for a buffer, of those that it may have.
@@ -372,8 +369,117 @@ impl Drop for Driver {
         unsafe {
             // A lost device says so here, and is destroyed all the same.
             let _ = self.device.device_wait_idle();
-            self.device.destroy_semaphore(self.timeline, None);
+            for layout in &self.layouts {
+                self.device.destroy_pipeline_layout(layout.pipeline, None);
+                self.device.destroy_descriptor_set_layout(layout.sets, None);
+            }
             self.device.destroy_device(None);
+        }
+    }
+}
+
+/// What one of those who use a device has submitted, counted: a semaphore has the number of what is done.
+pub(crate) struct Timeline {
+    pub(crate) driver: Arc<Driver>,
+    semaphore: vk::Semaphore,
+    submitted: AtomicU64,
+    patience: Duration,
+    /// Why nothing more is computed for this one, where the device goes on for others.
+    lost: OnceLock<DeviceError>,
+}
+
+impl Timeline {
+    /// `patience`: longest wait, in place of the usual one.
+    pub(crate) fn new(driver: &Arc<Driver>, patience: Option<Duration>) -> Result<Timeline, VulkanError> {
+        let usual = if driver.listed.kind == "software" { PATIENCE_WITH_SOFTWARE } else { PATIENCE };
+        let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        driver.before("vkCreateSemaphore")?;
+        // SAFETY: the device is alive, and structures live until the call returns.
+        let semaphore = unsafe { driver.device.create_semaphore(&info, None) }.map_err(failed("vkCreateSemaphore"))?;
+        let (driver, patience) = (driver.clone(), patience.unwrap_or(usual));
+        Ok(Timeline { driver, semaphore, submitted: AtomicU64::new(0), patience, lost: OnceLock::new() })
+    }
+
+    /// The first failure.
+    pub(crate) fn check(&self) -> Result<(), DeviceError> {
+        self.lost.get().or(self.driver.lost.get()).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Nothing more is computed here.
+    pub(crate) fn lose(&self, what: String) {
+        let _ = self.lost.set(DeviceError::Lost { device: self.driver.listed.to_string(), what });
+    }
+
+    /// The same because of a call that failed. A device that is lost is lost to all.
+    pub(crate) fn lose_by(&self, error: VulkanError) {
+        match error {
+            VulkanError::Call { error: vk::Result::ERROR_DEVICE_LOST, .. } => {
+                let (device, what) = (self.driver.listed.to_string(), error.to_string());
+                let _ = self.driver.lost.set(DeviceError::Lost { device, what });
+            }
+            VulkanError::Lost(error) => _ = self.driver.lost.set(error),
+            other => self.lose(other.to_string()),
+        }
+    }
+
+    /// Value of what was submitted last.
+    pub(crate) fn value(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    /// Gives a recorded command buffer to the queue. The caller is the only one that submits here.
+    pub(crate) fn submit(&self, commands: vk::CommandBuffer) -> Result<(), VulkanError> {
+        let value = self.value() + 1;
+        let (commands, values, semaphores) = ([commands], [value], [self.semaphore]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let info = vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .signal_semaphores(&semaphores)
+            .push_next(&mut timeline);
+        self.driver.before("vkQueueSubmit")?;
+        let queue = locked(&self.driver.queue);
+        // SAFETY: the command buffer is recorded and not in use, values of the timeline rise, and the queue is locked.
+        let submitted = unsafe { self.driver.device.queue_submit(*queue, &[info], vk::Fence::null()) };
+        submitted.map_err(failed("vkQueueSubmit"))?;
+        self.submitted.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Sleeps until what has this value is done.
+    pub(crate) fn wait(&self, value: u64) -> Result<(), VulkanError> {
+        let (semaphores, values) = ([self.semaphore], [value]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        let answer = match self.patience.as_nanos() as u64 {
+            // As if it never did, whatever it has done: for tests.
+            0 => Err(vk::Result::TIMEOUT),
+            // SAFETY: the semaphore is alive.
+            patience => unsafe { self.driver.device.wait_semaphores(&info, patience) },
+        };
+        answer.map_err(|error| match error {
+            vk::Result::TIMEOUT => {
+                self.driver.stuck.store(true, Ordering::Relaxed);
+                let device = self.driver.listed.to_string();
+                VulkanError::Lost(DeviceError::Stuck { device, waited: self.patience })
+            }
+            error => failed("vkWaitSemaphores")(error),
+        })
+    }
+
+    /// The value up to which all is done.
+    pub(crate) fn done(&self) -> Result<u64, VulkanError> {
+        self.driver.before("vkGetSemaphoreCounterValue")?;
+        // SAFETY: the semaphore is alive.
+        let value = unsafe { self.driver.device.get_semaphore_counter_value(self.semaphore) };
+        value.map_err(failed("vkGetSemaphoreCounterValue"))
+    }
+}
+
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        if !self.driver.is_stuck() {
+            // SAFETY: the recorder has waited for what signals it, or the device is lost.
+            unsafe { self.driver.device.destroy_semaphore(self.semaphore, None) };
         }
     }
 }
@@ -392,6 +498,8 @@ pub(crate) enum Place {
 /// Some memory.
 pub(crate) struct Buffer {
     pub(crate) handle: vk::Buffer,
+    /// No other has it, before or after: a handle comes again.
+    pub(crate) number: u64,
     memory: vk::DeviceMemory,
     pub(crate) bytes: u64,
     mapped: Option<NonNull<u8>>,
@@ -420,6 +528,7 @@ impl Buffer {
             | vk::BufferUsageFlags::TRANSFER_DST;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         let device = &driver.device;
+        driver.before("vkCreateBuffer").map_err(|_| short)?;
         // SAFETY: (to the end) the device is alive, structures live until the calls return, and what was made is destroyed
         // once, here or in `drop`.
         let handle = unsafe { device.create_buffer(&info, None) }.map_err(|_| short)?;
@@ -432,9 +541,12 @@ impl Buffer {
         let needed = unsafe { device.get_buffer_memory_requirements(handle) };
         let kind = driver.memory_type(needed.memory_type_bits, place).ok_or(()).map_err(free_handle)?;
         let info = vk::MemoryAllocateInfo::default().allocation_size(needed.size).memory_type_index(kind);
+        driver.before("vkAllocateMemory").map_err(|_| free_handle(()))?;
         // SAFETY: as above.
         let memory = unsafe { device.allocate_memory(&info, None) }.map_err(|_| free_handle(()))?;
-        let mut buffer = Buffer { handle, memory, bytes, mapped: None, driver: driver.clone() };
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let mut buffer = Buffer { handle, number, memory, bytes, mapped: None, driver: driver.clone() };
         // SAFETY: as above; neither is bound yet.
         unsafe { device.bind_buffer_memory(handle, memory, 0) }.map_err(|_| short)?;
         let flags = driver.memory.memory_types[kind as usize].property_flags;

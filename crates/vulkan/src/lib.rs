@@ -27,3 +27,6 @@ mod recorder;
 pub use backend::{Best, GpuRows, GpuStep, Vector};
 pub use device::{GpuKvCache, GpuLowRank, HostMemory, Matrix, Vulkan, VulkanOptions};
 pub use driver::{Listed, VulkanError, list};
+#[doc(hidden)]
+pub use pipelines::Faults;
+pub use recorder::OperationCounts;

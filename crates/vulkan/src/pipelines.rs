@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use kernels::AccumulationOrder;
 
-use crate::driver::{Driver, PUSH_BYTES, VulkanError, failed};
+use crate::driver::{Driver, VulkanError, failed};
 
 /// A kernel of a device.
 pub(crate) struct Pipeline {
     driver: Arc<Driver>,
     pub(crate) handle: vk::Pipeline,
-    pub(crate) layout: vk::PipelineLayout,
-    pub(crate) sets: vk::DescriptorSetLayout,
     /// Buffers that it has.
     pub(crate) buffers: usize,
 }
@@ -20,17 +18,28 @@ pub(crate) struct Pipeline {
 /// Name, buffers and SPIR-V of each.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*) => {
-        /// All kernels, by the name of their source.
+        /// An open device with all kernels, by the name of their source.
         pub(crate) struct Kernels {
+            pub(crate) driver: Arc<Driver>,
             $($(#[$doc])* pub(crate) $name: Pipeline,)*
         }
 
         impl Kernels {
             /// `fuses`: whether the device's fma rounds once.
-            pub(crate) fn new(driver: &Arc<Driver>, order: AccumulationOrder, fuses: bool) -> Result<Kernels, VulkanError> {
-                let constants = [u32::from(fuses), u32::from(order == AccumulationOrder::Amx)];
-                let kernel = |name, code, buffers| Pipeline::new(driver, name, code, buffers, &constants);
+            pub(crate) fn new(
+                driver: &Arc<Driver>,
+                order: AccumulationOrder,
+                fuses: bool,
+                faults: Faults,
+            ) -> Result<Kernels, VulkanError> {
+                let constants = [fuses, order == AccumulationOrder::Amx, faults.reversed].map(u32::from);
+                let kernel = |name: &str, code: &[u8], buffers| {
+                    let mut words = words_of(code);
+                    faults.kernel.into_iter().for_each(|change| change(name, &mut words));
+                    Pipeline::new(driver, name, &words, buffers, &constants)
+                };
                 Ok(Kernels {
+                    driver: driver.clone(),
                     $($name: kernel(stringify!($name), include_bytes!(concat!("../spirv/", stringify!($name), ".spv")), $buffers)?,)*
                 })
             }
@@ -67,75 +76,76 @@ kernels! {
 
 const PROBE_BUFFERS: usize = 2;
 
+/// What a test does to a device: it has to be seen, or to be of no consequence.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Changes the words of a kernel, by its name, before it is compiled.
+    pub kernel: Option<fn(&str, &mut [u32])>,
+    /// Workgroups compute each other's parts, the last one that of the first.
+    pub reversed: bool,
+    /// Nothing waits for the operations before it.
+    pub no_barriers: bool,
+    /// A call of the driver that fails, after so many that do not.
+    pub failing: Option<(&'static str, u64)>,
+}
+
+fn words_of(code: &[u8]) -> Vec<u32> {
+    code.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
 impl Pipeline {
     /// The probe alone, with the device's fused multiply-add.
     pub(crate) fn probe(driver: &Arc<Driver>) -> Result<Pipeline, VulkanError> {
-        Pipeline::new(driver, "probe", include_bytes!("../spirv/probe.spv"), PROBE_BUFFERS, &[1, 0])
+        let words = words_of(include_bytes!("../spirv/probe.spv"));
+        Pipeline::new(driver, "probe", &words, PROBE_BUFFERS, &[1, 0, 0])
     }
 
     fn new(
         driver: &Arc<Driver>,
         name: &str,
-        code: &[u8],
+        words: &[u32],
         buffers: usize,
         constants: &[u32],
     ) -> Result<Pipeline, VulkanError> {
         let device = &driver.device;
-        let words: Vec<u32> = code.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        let binding = |index| {
-            vk::DescriptorSetLayoutBinding::default()
-                .binding(index as u32)
-                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-                .descriptor_count(1)
-                .stage_flags(vk::ShaderStageFlags::COMPUTE)
-        };
-        let bindings: Vec<_> = (0..buffers).map(binding).collect();
-        let of_sets = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-        let push =
-            [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(PUSH_BYTES as u32)];
         let entry =
             |index: usize| vk::SpecializationMapEntry { constant_id: index as u32, offset: 4 * index as u32, size: 4 };
         let entries: Vec<_> = (0..constants.len()).map(entry).collect();
         let data: Vec<u8> = constants.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let special = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
-        tracing::debug!(kernel = name, "compiled");
+        driver.before("vkCreateShaderModule")?;
         // SAFETY: the device is alive and structures live until the calls return. The code is a module that glslang made of
         // a source for this version of Vulkan, as a test does again, with an entry `main`. It may go once its pipeline is
         // there.
-        unsafe {
+        let made = unsafe {
             let module = device
-                .create_shader_module(&vk::ShaderModuleCreateInfo::default().code(&words), None)
+                .create_shader_module(&vk::ShaderModuleCreateInfo::default().code(words), None)
                 .map_err(failed("vkCreateShaderModule"))?;
-            let sets =
-                device.create_descriptor_set_layout(&of_sets, None).map_err(failed("vkCreateDescriptorSetLayout"))?;
-            let layouts = [sets];
-            let of_layout = vk::PipelineLayoutCreateInfo::default().set_layouts(&layouts).push_constant_ranges(&push);
-            let layout = device.create_pipeline_layout(&of_layout, None).map_err(failed("vkCreatePipelineLayout"))?;
             let stage = vk::PipelineShaderStageCreateInfo::default()
                 .stage(vk::ShaderStageFlags::COMPUTE)
                 .module(module)
                 .name(c"main")
                 .specialization_info(&special);
+            let layout = driver.layouts[buffers - 1].pipeline;
             let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
-            let made = device.create_compute_pipelines(vk::PipelineCache::null(), &info, None);
+            let made = driver.before("vkCreateComputePipelines").and_then(|()| {
+                let made = device.create_compute_pipelines(vk::PipelineCache::null(), &info, None);
+                made.map_err(|(_, error)| failed("vkCreateComputePipelines")(error))
+            });
             device.destroy_shader_module(module, None);
-            let handle = made.map_err(|(_, error)| failed("vkCreateComputePipelines")(error))?[0];
-            Ok(Pipeline { driver: driver.clone(), handle, layout, sets, buffers })
-        }
+            made
+        };
+        tracing::debug!(kernel = name, "compiled");
+        Ok(Pipeline { driver: driver.clone(), handle: made?[0], buffers })
     }
 }
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        if self.driver.is_stuck() {
-            return;
-        }
-        let device = &self.driver.device;
-        // SAFETY: the recorder that used it has waited, or is gone.
-        unsafe {
-            device.destroy_pipeline(self.handle, None);
-            device.destroy_pipeline_layout(self.layout, None);
-            device.destroy_descriptor_set_layout(self.sets, None);
+        if !self.driver.is_stuck() {
+            // SAFETY: the recorder that used it has waited, or is gone.
+            unsafe { self.driver.device.destroy_pipeline(self.handle, None) };
         }
     }
 }

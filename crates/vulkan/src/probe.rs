@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use figures::random::Random;
 use kernels::limits::MeasureError;
 use kernels::{Certainty, DeviceLimits};
 
@@ -38,24 +39,14 @@ const OPERATIONS: [Operation; 7] = [
 
 /// Numbers between 2^-20 and 2^20; of every second case the third nearly cancels the product of the others.
 fn cases() -> Vec<[f32; 3]> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut bits = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 32) as u32
-    };
+    let mut random = Random::new(CASES as u64);
+    let mut bits = || random.bits() as u32;
     let mut number = || f32::from_bits((bits() & 0x807f_ffff) | (107 + bits() % 41) << 23);
     let case = |index: usize| {
         let [x, y, z] = [number(), number(), number()];
         // The sum's sign and the last bits of the product decide.
-        [
-            x,
-            y,
-            if index.is_multiple_of(2) {
-                z
-            } else {
-                -(x * y) * (1.0 + f32::from_bits(z.to_bits() & 0x7f | 0x3f80_0000) * 1e-6)
-            },
-        ]
+        let near = -(x * y) * (1.0 + f32::from_bits(z.to_bits() & 0x7f | 0x3f80_0000) * 1e-6);
+        [x, y, if index.is_multiple_of(2) { z } else { near }]
     };
     (0..CASES).map(case).collect()
 }

@@ -10,16 +10,15 @@
 
 use ash::vk;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use kernels::{DeviceError, OutOfMemory};
 
-use crate::driver::{Buffer, Driver, MAX_BUFFERS, PUSH_BYTES, Place, VulkanError, failed};
+use crate::driver::{Buffer, Driver, MAX_BUFFERS, PUSH_BYTES, Place, Timeline, VulkanError, failed};
 use crate::pipelines::Pipeline;
 
 /// Descriptor sets of one pool.
-const SETS: u32 = 256;
+const SETS: usize = 256;
 /// Bytes that pass through a staging buffer at a time.
 const STAGE_BYTES: usize = 16 << 20;
 
@@ -41,37 +40,34 @@ impl<'a> Binding<'a> {
 struct Frame {
     pool: vk::CommandPool,
     commands: vk::CommandBuffer,
-    sets: Vec<vk::DescriptorPool>,
-    /// Sets taken from the pools.
-    taken: u32,
+    pools: Vec<vk::DescriptorPool>,
+    /// Sets by their number of buffers, and how many of each are taken. They stay: the next frame like this one finds
+    /// them bound as it binds them.
+    sets: [Vec<Set>; MAX_BUFFERS],
+    taken: [usize; MAX_BUFFERS],
     /// What the commands use.
     kept: Vec<Arc<Buffer>>,
     /// Value of the timeline when it is done.
     value: u64,
 }
 
-/// What was submitted, and whether the device is lost: for those that wait without the recorder.
-#[derive(Debug, Default)]
-pub(crate) struct Submitted {
-    value: AtomicU64,
-    lost: OnceLock<DeviceError>,
+/// A descriptor set, and the number, place and bytes of each buffer that it is bound to.
+struct Set {
+    handle: vk::DescriptorSet,
+    bound: [(u64, u64, u64); MAX_BUFFERS],
 }
 
-impl Submitted {
-    /// The last value of the timeline that was submitted.
-    pub(crate) fn value(&self) -> u64 {
-        self.value.load(Ordering::Acquire)
-    }
-
-    /// The device is lost, if it was not; the first failure counts.
-    pub(crate) fn lose(&self, error: DeviceError) {
-        let _ = self.lost.set(error);
-    }
-
-    /// The first failure.
-    pub(crate) fn check(&self) -> Result<(), DeviceError> {
-        self.lost.get().map_or(Ok(()), |error| Err(error.clone()))
-    }
+/// What was done since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OperationCounts {
+    /// Kernels and copies.
+    pub operations: u64,
+    /// Times that some went to the queue.
+    pub submissions: u64,
+    /// Bytes of weights that products were given.
+    pub weight_bytes: u64,
+    /// Calls of the driver that made something, by whoever uses the device.
+    pub made: u64,
 }
 
 pub(crate) struct Recorder {
@@ -79,48 +75,35 @@ pub(crate) struct Recorder {
     open: Option<Frame>,
     under_way: VecDeque<Frame>,
     spare: Vec<Frame>,
-    submitted: Arc<Submitted>,
-    /// Operations since the start, for tests.
-    operations: u64,
-    submissions: u64,
+    pub(crate) timeline: Arc<Timeline>,
+    /// What is read passes through it where the host does not reach the device's memory.
+    stage: Option<Arc<Buffer>>,
+    pub(crate) counts: OperationCounts,
+    has_barriers: bool,
 }
 
 impl Recorder {
-    pub(crate) fn new(driver: Arc<Driver>) -> Recorder {
+    pub(crate) fn new(timeline: Timeline, has_barriers: bool) -> Recorder {
         Recorder {
-            driver,
+            driver: timeline.driver.clone(),
             open: None,
             under_way: VecDeque::new(),
             spare: Vec::new(),
-            submitted: Arc::default(),
-            operations: 0,
-            submissions: 0,
+            timeline: Arc::new(timeline),
+            stage: None,
+            counts: OperationCounts::default(),
+            has_barriers,
         }
-    }
-
-    pub(crate) fn submitted(&self) -> Arc<Submitted> {
-        self.submitted.clone()
-    }
-
-    /// Value of the timeline when what is recorded now is done.
-    pub(crate) fn next_value(&self) -> u64 {
-        self.submitted.value() + 1
-    }
-
-    /// Operations and submissions since the start.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.operations, self.submissions)
     }
 
     /// There is no memory for what has to be: the device is of no use any more.
     pub(crate) fn lose(&mut self, what: &str, error: OutOfMemory) {
-        let (device, what) = (self.driver.listed.to_string(), format!("{what}: {error}"));
-        self.submitted.lose(DeviceError::Lost { device, what });
+        self.timeline.lose(format!("{what}: {error}"));
     }
 
     /// The first failure.
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
-        self.submitted.check()
+        self.timeline.check()
     }
 
     /// Runs what may fail, unless something has.
@@ -129,11 +112,7 @@ impl Recorder {
             return;
         }
         if let Err(error) = work(self) {
-            self.submitted.lose(match error {
-                VulkanError::Call { call, error } => self.driver.lost(call, error),
-                VulkanError::Lost(error) => error,
-                other => DeviceError::Lost { device: self.driver.listed.to_string(), what: other.to_string() },
-            });
+            self.timeline.lose_by(error);
         }
     }
 
@@ -145,58 +124,51 @@ impl Recorder {
             return;
         }
         self.attempt(|this| {
-            let driver = this.driver.clone();
+            let (driver, has_barriers) = (this.driver.clone(), this.has_barriers);
             let frame = this.frame()?;
-            let set = frame.set(&driver, kernel)?;
-            let infos: [_; MAX_BUFFERS] = std::array::from_fn(|index| {
-                let binding = bindings.get(index).unwrap_or(&bindings[0]);
-                [vk::DescriptorBufferInfo { buffer: binding.buffer.handle, offset: binding.at, range: binding.bytes }]
-            });
-            let writes: [_; MAX_BUFFERS] = std::array::from_fn(|index| {
-                vk::WriteDescriptorSet::default()
-                    .dst_set(set)
-                    .dst_binding(index as u32)
-                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-                    .buffer_info(&infos[index])
-            });
+            let set = frame.set(&driver, bindings)?;
             let mut bytes = [0; PUSH_BYTES];
             for (to, number) in bytes.as_chunks_mut().0.iter_mut().zip(push) {
                 *to = number.to_ne_bytes();
             }
             let (device, commands) = (&driver.device, frame.commands);
-            barrier(device, commands);
-            // SAFETY: the set is not in use, the command buffer is being recorded, and what it refers to is kept in the
-            // frame until it is done.
+            if has_barriers {
+                barrier(device, commands, false);
+            }
+            let layout = driver.layouts[kernel.buffers - 1].pipeline;
+            // SAFETY: the command buffer is being recorded, and what it refers to is kept in the frame until it is done.
             unsafe {
-                device.update_descriptor_sets(&writes[..bindings.len()], &[]);
                 device.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, kernel.handle);
                 let point = vk::PipelineBindPoint::COMPUTE;
-                device.cmd_bind_descriptor_sets(commands, point, kernel.layout, 0, &[set], &[]);
+                device.cmd_bind_descriptor_sets(commands, point, layout, 0, &[set], &[]);
                 if !push.is_empty() {
                     let stage = vk::ShaderStageFlags::COMPUTE;
-                    device.cmd_push_constants(commands, kernel.layout, stage, 0, &bytes[..push.len() * 4]);
+                    device.cmd_push_constants(commands, layout, stage, 0, &bytes[..push.len() * 4]);
                 }
                 device.cmd_dispatch(commands, groups[0], groups[1], groups[2]);
             }
             frame.kept.extend(bindings.iter().map(|binding| binding.buffer.clone()));
-            this.operations += 1;
+            this.counts.operations += 1;
             Ok(())
         });
     }
 
-    /// Records a copy of bytes between buffers, `(from, to, bytes)` each; parts of one call do not overlap.
-    pub(crate) fn copy(&mut self, from: &Arc<Buffer>, to: &Arc<Buffer>, parts: &[(u64, u64, u64)]) {
+    /// Records a copy of bytes between buffers: where from, where to, and how many.
+    pub(crate) fn copy(
+        &mut self,
+        from: &Arc<Buffer>,
+        to: &Arc<Buffer>,
+        (src_offset, dst_offset, size): (u64, u64, u64),
+    ) {
         self.attempt(|this| {
             let driver = this.driver.clone();
             let frame = this.frame()?;
-            let region =
-                |&(src_offset, dst_offset, size): &(u64, u64, u64)| vk::BufferCopy { src_offset, dst_offset, size };
-            let regions: Vec<_> = parts.iter().map(region).collect();
-            barrier(&driver.device, frame.commands);
+            let regions = [vk::BufferCopy { src_offset, dst_offset, size }];
+            barrier(&driver.device, frame.commands, false);
             // SAFETY: the command buffer is being recorded, and both buffers are kept until it is done.
             unsafe { driver.device.cmd_copy_buffer(frame.commands, from.handle, to.handle, &regions) };
             frame.kept.extend([from.clone(), to.clone()]);
-            this.operations += 1;
+            this.counts.operations += 1;
             Ok(())
         });
     }
@@ -209,11 +181,11 @@ impl Recorder {
         self.attempt(|this| {
             let driver = this.driver.clone();
             let frame = this.frame()?;
-            barrier(&driver.device, frame.commands);
+            barrier(&driver.device, frame.commands, false);
             // SAFETY: as in `copy`.
             unsafe { driver.device.cmd_fill_buffer(frame.commands, buffer.handle, 0, bytes, 0) };
             frame.kept.push(buffer.clone());
-            this.operations += 1;
+            this.counts.operations += 1;
             Ok(())
         });
     }
@@ -224,17 +196,16 @@ impl Recorder {
         self.attempt(|this| {
             this.retire()?;
             let Some(mut frame) = this.open.take() else { return Ok(()) };
-            let (driver, value) = (this.driver.clone(), this.next_value());
-            to_host(&driver.device, frame.commands);
+            let (device, value) = (&this.driver.device, this.timeline.value() + 1);
+            barrier(device, frame.commands, true);
             // SAFETY: the command buffer is being recorded.
-            unsafe { driver.device.end_command_buffer(frame.commands) }.map_err(failed("vkEndCommandBuffer"))?;
+            let ended = unsafe { device.end_command_buffer(frame.commands) }.map_err(failed("vkEndCommandBuffer"));
             frame.value = value;
-            let submitted = driver.submit(frame.commands, value);
+            let submitted = ended.and_then(|()| this.timeline.submit(frame.commands));
             // Even if that failed: what is under way is freed when the device is.
             this.under_way.push_back(frame);
             submitted?;
-            this.submissions += 1;
-            this.submitted.value.store(value, Ordering::Release);
+            this.counts.submissions += 1;
             Ok(())
         });
         self.check()
@@ -244,7 +215,8 @@ impl Recorder {
     pub(crate) fn wait(&mut self) -> Result<(), DeviceError> {
         self.submit()?;
         self.attempt(|this| {
-            this.driver.wait(this.submitted.value())?;
+            this.driver.before("vkWaitSemaphores")?;
+            this.timeline.wait(this.timeline.value())?;
             this.retire()
         });
         self.check()
@@ -255,24 +227,17 @@ impl Recorder {
         if self.under_way.is_empty() {
             return Ok(());
         }
-        let done = self.driver.done()?;
+        let done = self.timeline.done()?;
         while self.under_way.front().is_some_and(|frame| frame.value <= done) {
             let mut frame = self.under_way.pop_front().expect("there is one");
             frame.kept.clear();
-            frame.taken = 0;
-            let device = &self.driver.device;
+            frame.taken = [0; MAX_BUFFERS];
             // SAFETY: the frame is done, so nothing of it is in use.
-            unsafe {
-                for &sets in &frame.sets {
-                    device
-                        .reset_descriptor_pool(sets, vk::DescriptorPoolResetFlags::empty())
-                        .map_err(failed("vkResetDescriptorPool"))?;
-                }
-                device
-                    .reset_command_pool(frame.pool, vk::CommandPoolResetFlags::empty())
-                    .map_err(failed("vkResetCommandPool"))?;
-            }
+            let reset =
+                unsafe { self.driver.device.reset_command_pool(frame.pool, vk::CommandPoolResetFlags::empty()) };
+            // One that was not is freed with the others.
             self.spare.push(frame);
+            reset.map_err(failed("vkResetCommandPool"))?;
         }
         Ok(())
     }
@@ -309,7 +274,7 @@ impl Recorder {
             let to_at = at + (index * STAGE_BYTES) as u64;
             // The last bytes of a word come with it: buffers are whole words.
             let len = (part.len() as u64).next_multiple_of(4).min(to.bytes - to_at).min(stage.bytes);
-            self.copy(&stage, to, &[(0, to_at, len)]);
+            self.copy(&stage, to, (0, to_at, len));
             self.wait()?;
         }
         Ok(())
@@ -323,14 +288,18 @@ impl Recorder {
         let (source, first) = match from.is_mapped() {
             true => (from.clone(), at),
             false => {
-                let stage = match Buffer::new(&self.driver, out.len() as u64, Place::Host) {
-                    Ok(stage) => Arc::new(stage),
-                    Err(error) => {
-                        self.lose("what is read from it", error);
-                        return self.check();
-                    }
+                let stage = match self.stage.take().filter(|stage| stage.bytes >= out.len() as u64) {
+                    Some(stage) => stage,
+                    None => match Buffer::new(&self.driver, out.len() as u64, Place::Host) {
+                        Ok(stage) => Arc::new(stage),
+                        Err(error) => {
+                            self.lose("what is read from it", error);
+                            return self.check();
+                        }
+                    },
                 };
-                self.copy(from, &stage, &[(at, 0, out.len() as u64)]);
+                self.stage = Some(stage.clone());
+                self.copy(from, &stage, (at, 0, out.len() as u64));
                 (stage, 0)
             }
         };
@@ -344,6 +313,10 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        if !self.driver.is_stuck() {
+            // A lost device says so here. Others may submit meanwhile: only what came from here is waited for.
+            let _ = self.timeline.wait(self.timeline.value());
+        }
         if self.driver.is_stuck() {
             // It may use all of this for good; the standby does not wait for it.
             let frames = (self.open.take(), std::mem::take(&mut self.under_way), std::mem::take(&mut self.spare));
@@ -351,13 +324,11 @@ impl Drop for Recorder {
             return;
         }
         let device = &self.driver.device;
-        // SAFETY: the device is idle, or lost, before what it may use is destroyed.
+        // SAFETY: what was submitted is done, or the device lost, before what it may use is destroyed.
         unsafe {
-            // A lost device says so here.
-            let _ = device.device_wait_idle();
             for frame in self.open.take().into_iter().chain(self.under_way.drain(..)).chain(self.spare.drain(..)) {
                 device.destroy_command_pool(frame.pool, None);
-                frame.sets.iter().for_each(|&sets| device.destroy_descriptor_pool(sets, None));
+                frame.pools.iter().for_each(|&pool| device.destroy_descriptor_pool(pool, None));
             }
         }
     }
@@ -368,61 +339,90 @@ impl Frame {
         let info = vk::CommandPoolCreateInfo::default()
             .queue_family_index(driver.family)
             .flags(vk::CommandPoolCreateFlags::TRANSIENT);
+        driver.before("vkCreateCommandPool")?;
         // SAFETY: (here and below) the device is alive, and structures live until the calls return.
         let pool = unsafe { driver.device.create_command_pool(&info, None) }.map_err(failed("vkCreateCommandPool"))?;
         let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
-        // SAFETY: as above.
-        match unsafe { driver.device.allocate_command_buffers(&info) } {
-            Ok(all) => Ok(Frame { pool, commands: all[0], sets: Vec::new(), taken: 0, kept: Vec::new(), value: 0 }),
+        let allocated = driver.before("vkAllocateCommandBuffers").and_then(|()| {
+            // SAFETY: as above.
+            unsafe { driver.device.allocate_command_buffers(&info) }.map_err(failed("vkAllocateCommandBuffers"))
+        });
+        match allocated {
+            Ok(all) => {
+                let (pools, sets) = (Vec::new(), Default::default());
+                let taken = [0; MAX_BUFFERS];
+                Ok(Frame { pool, commands: all[0], pools, sets, taken, kept: Vec::new(), value: 0 })
+            }
             Err(error) => {
                 // SAFETY: nothing was made of the pool.
                 unsafe { driver.device.destroy_command_pool(pool, None) };
-                Err(failed("vkAllocateCommandBuffers")(error))
+                Err(error)
             }
         }
     }
 
-    /// The next descriptor set, for this kernel.
-    fn set(&mut self, driver: &Driver, kernel: &Pipeline) -> Result<vk::DescriptorSet, VulkanError> {
-        if (self.taken / SETS) as usize == self.sets.len() {
-            let buffers = SETS * MAX_BUFFERS as u32;
-            let sizes = [vk::DescriptorPoolSize { ty: vk::DescriptorType::STORAGE_BUFFER, descriptor_count: buffers }];
-            let info = vk::DescriptorPoolCreateInfo::default().max_sets(SETS).pool_sizes(&sizes);
-            // SAFETY: the device is alive, and structures live until the call returns.
-            let sets = unsafe { driver.device.create_descriptor_pool(&info, None) };
-            self.sets.push(sets.map_err(failed("vkCreateDescriptorPool"))?);
+    /// The next descriptor set of as many buffers, bound to these.
+    fn set(&mut self, driver: &Driver, bindings: &[Binding<'_>]) -> Result<vk::DescriptorSet, VulkanError> {
+        let kind = bindings.len() - 1;
+        if self.taken[kind] == self.sets[kind].len() {
+            let handle = self.new_set(driver, bindings.len())?;
+            self.sets[kind].push(Set { handle, bound: [(u64::MAX, 0, 0); MAX_BUFFERS] });
         }
-        let layouts = [kernel.sets];
-        let pool = self.sets[(self.taken / SETS) as usize];
+        let set = &mut self.sets[kind][self.taken[kind]];
+        self.taken[kind] += 1;
+        let infos: [_; MAX_BUFFERS] = std::array::from_fn(|index| {
+            let Binding { buffer, at, bytes } = bindings.get(index).unwrap_or(&bindings[0]);
+            [vk::DescriptorBufferInfo { buffer: buffer.handle, offset: *at, range: *bytes }]
+        });
+        let bound = std::array::from_fn(|index| {
+            let Binding { buffer, at, bytes } = bindings.get(index).unwrap_or(&bindings[0]);
+            (buffer.number, *at, *bytes)
+        });
+        if std::mem::replace(&mut set.bound, bound) != bound {
+            let writes: [_; MAX_BUFFERS] = std::array::from_fn(|index| {
+                vk::WriteDescriptorSet::default()
+                    .dst_set(set.handle)
+                    .dst_binding(index as u32)
+                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                    .buffer_info(&infos[index])
+            });
+            // SAFETY: the frame that had the set before is done, and the buffers are alive.
+            unsafe { driver.device.update_descriptor_sets(&writes[..bindings.len()], &[]) };
+        }
+        Ok(set.handle)
+    }
+
+    fn new_set(&mut self, driver: &Driver, buffers: usize) -> Result<vk::DescriptorSet, VulkanError> {
+        let made = self.sets.iter().map(Vec::len).sum::<usize>();
+        if made == self.pools.len() * SETS {
+            let count = (SETS * MAX_BUFFERS) as u32;
+            let sizes = [vk::DescriptorPoolSize { ty: vk::DescriptorType::STORAGE_BUFFER, descriptor_count: count }];
+            let info = vk::DescriptorPoolCreateInfo::default().max_sets(SETS as u32).pool_sizes(&sizes);
+            driver.before("vkCreateDescriptorPool")?;
+            // SAFETY: the device is alive, and structures live until the call returns.
+            let pool = unsafe { driver.device.create_descriptor_pool(&info, None) };
+            self.pools.push(pool.map_err(failed("vkCreateDescriptorPool"))?);
+        }
+        let layouts = [driver.layouts[buffers - 1].sets];
+        let pool = self.pools[made / SETS];
         let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(pool).set_layouts(&layouts);
+        driver.before("vkAllocateDescriptorSets")?;
         // SAFETY: as above; the pool has room, and is used by the caller alone.
         let sets = unsafe { driver.device.allocate_descriptor_sets(&info) };
-        let sets = sets.map_err(failed("vkAllocateDescriptorSets"))?;
-        self.taken += 1;
-        Ok(sets[0])
+        Ok(sets.map_err(failed("vkAllocateDescriptorSets"))?[0])
     }
 }
 
-/// What was recorded before is done, and seen, before what comes after.
-fn barrier(device: &ash::Device, commands: vk::CommandBuffer) {
-    use vk::AccessFlags as Access;
-    use vk::PipelineStageFlags as Stage;
-    let stages = Stage::COMPUTE_SHADER | Stage::TRANSFER;
-    let all = [vk::MemoryBarrier::default()
-        .src_access_mask(Access::SHADER_WRITE | Access::TRANSFER_WRITE)
-        .dst_access_mask(Access::SHADER_READ | Access::SHADER_WRITE | Access::TRANSFER_READ | Access::TRANSFER_WRITE)];
+/// What was recorded before is done, and seen, before what comes after: operations, or the host that waits for them.
+fn barrier(device: &ash::Device, commands: vk::CommandBuffer, is_last: bool) {
+    use vk::{AccessFlags as Access, PipelineStageFlags as Stage};
+    let computes = Stage::COMPUTE_SHADER | Stage::TRANSFER;
+    let written = Access::SHADER_WRITE | Access::TRANSFER_WRITE;
+    let (by, seen) = match is_last {
+        true => (Stage::HOST, Access::HOST_READ),
+        false => (computes, written | Access::SHADER_READ | Access::TRANSFER_READ),
+    };
+    let all = [vk::MemoryBarrier::default().src_access_mask(written).dst_access_mask(seen)];
     // SAFETY: the command buffer is being recorded.
-    unsafe { device.cmd_pipeline_barrier(commands, stages, stages, vk::DependencyFlags::empty(), &all, &[], &[]) };
-}
-
-/// What was recorded before is seen by the host that waits for it.
-fn to_host(device: &ash::Device, commands: vk::CommandBuffer) {
-    use vk::AccessFlags as Access;
-    use vk::PipelineStageFlags as Stage;
-    let all = [vk::MemoryBarrier::default()
-        .src_access_mask(Access::SHADER_WRITE | Access::TRANSFER_WRITE)
-        .dst_access_mask(Access::HOST_READ)];
-    let from = Stage::COMPUTE_SHADER | Stage::TRANSFER;
-    // SAFETY: the command buffer is being recorded.
-    unsafe { device.cmd_pipeline_barrier(commands, from, Stage::HOST, vk::DependencyFlags::empty(), &all, &[], &[]) };
+    unsafe { device.cmd_pipeline_barrier(commands, computes, by, vk::DependencyFlags::empty(), &all, &[], &[]) };
 }

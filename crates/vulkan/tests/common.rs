@@ -10,9 +10,13 @@ pub(crate) fn devices() -> usize {
     found.len()
 }
 
+/// What packs weights.
+pub(crate) fn host(order: AccumulationOrder) -> Cpu {
+    Cpu::new(CpuOptions { threads: Some(1), arithmetic: Some(order), ..CpuOptions::default() }).unwrap()
+}
+
 pub(crate) fn open(order: AccumulationOrder, options: VulkanOptions) -> Vulkan {
-    let host = CpuOptions { threads: Some(1), arithmetic: Some(order), ..CpuOptions::default() };
-    Vulkan::open(Cpu::new(host).unwrap(), options).unwrap()
+    Vulkan::open(host(order), options).unwrap()
 }
 
 /// A part of a long table: of devices that compile and compute slowly a smaller one.

@@ -1,6 +1,6 @@
 //! Each operation beside its definition, with numbers that models have and numbers that they should not have.
 
-use crate::common::{devices, open, part_for};
+use crate::common::{devices, host, open, part_for};
 
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
@@ -8,7 +8,7 @@ use kernels::{
     LowRankShape, LowRankSource, MatrixShape, Norm, Out, Reference, RowSource, StepArrays, WeightClass,
 };
 use testing::Dice;
-use vulkan::{Vulkan, VulkanOptions};
+use vulkan::{Faults, Vulkan, VulkanOptions};
 
 const SEED: u64 = 7;
 
@@ -54,10 +54,11 @@ fn get<B: Backend>(backend: &B, rows: &B::Rows, count: usize, width: usize) -> V
     bits(&out)
 }
 
-/// Calls `compare` with each order on each device, as it is and as if it lacked what it may lack.
+/// Calls `compare` with each order on each device, as it is and as if it lacked what it may lack, its workgroups reversed.
 fn on_each(compare: impl Fn(&Vulkan, &Reference, &str)) {
-    let poor =
-        VulkanOptions { stage: true, emulate_fma: true, binding_bytes: Some(4 << 10), ..VulkanOptions::default() };
+    let faults = Some(Faults { reversed: true, ..Faults::default() });
+    let binding_bytes = Some(4 << 10);
+    let poor = VulkanOptions { stage: true, emulate_fma: true, binding_bytes, faults, ..VulkanOptions::default() };
     for index in 0..devices() {
         for (order, way) in AccumulationOrder::ALL.into_iter().zip([VulkanOptions::default(), poor]) {
             let vulkan = open(order, VulkanOptions { index, ..way });
@@ -336,4 +337,72 @@ fn adapted<B: Backend>(backend: &B, shape: LowRankShape) -> Vec<u32> {
     let step = backend.begin(arrays);
     backend.add_low_rank(&step, &x, [(&first, 0..4), (&second, 4..7)].into_iter(), &mut out);
     get(backend, &out, ROWS, out_features)
+}
+
+/// Calls `each` with every instruction of a module: its opcode, and all its words.
+fn change(words: &mut [u32], mut each: impl FnMut(u16, &mut [u32])) {
+    let mut at = 5;
+    while at < words.len() {
+        let (opcode, count) = (words[at] as u16, (words[at] >> 16) as usize);
+        each(opcode, &mut words[at..at + count]);
+        at += count;
+    }
+}
+
+// Of the specification of SPIR-V 1.6.
+const DECORATE: u16 = 71;
+const BINDING: u32 = 33;
+const BARRIER: u16 = 224;
+const ADD: u16 = 129;
+const SUBTRACT: u32 = 131;
+const NOP: u32 = 1 << 16;
+
+/// Scales of rows for those of columns.
+fn swap_scales(name: &str, words: &mut [u32]) {
+    change(words, |opcode, it| {
+        if name == "linear_int8" && opcode == DECORATE && it[2] == BINDING && [4, 6].contains(&it[3]) {
+            it[3] = 10 - it[3];
+        }
+    });
+}
+
+/// The first barrier of what is found by 256 invocations together.
+fn forget_barrier(name: &str, words: &mut [u32]) {
+    let mut is_first = name == "digits";
+    change(words, |opcode, it| {
+        if opcode == BARRIER && std::mem::take(&mut is_first) {
+            it.fill(NOP);
+        }
+    });
+}
+
+/// Sums that are differences.
+fn subtract(name: &str, words: &mut [u32]) {
+    change(words, |opcode, it| {
+        if name == "probe" && opcode == ADD {
+            it[0] = it[0] & !0xffff | SUBTRACT;
+        }
+    });
+}
+
+fn faulty(kernel: fn(&str, &mut [u32])) -> VulkanOptions {
+    let faults = Some(Faults { kernel: Some(kernel), ..Faults::default() });
+    VulkanOptions { index: devices() - 1, faults, ..VulkanOptions::default() }
+}
+
+#[test]
+fn a_kernel_with_a_fault_is_seen() {
+    let (order, how) = (AccumulationOrder::Amx, Packed::Floats(WeightClass::Int8));
+    let (shape, count) = (MatrixShape { out_features: 33, in_features: 1200 }, 40);
+    let mut dice = Dice::new(SEED);
+    let (x, bias) = (rows(&mut dice, count, shape.in_features, 1e-35), dice.normals(shape.out_features));
+    let given = (count, &x[..], &bias[..], &dice.normals(count * 2 * shape.out_features)[..]);
+    let expected = products(&Reference::of(order), shape, how, given);
+    let is_right = |fault| products(&open(order, faulty(fault)), shape, how, given) == expected;
+    assert!(is_right(|_, _| ()));
+    assert!(!is_right(swap_scales), "swapped scales");
+    assert!(!is_right(forget_barrier), "a barrier that is forgotten");
+    // Before any model is loaded.
+    let refused = Vulkan::open(host(order), faulty(subtract)).err().expect("it is refused").to_string();
+    assert!(refused.contains(" cannot be used: x + y of ") && refused.contains(" is right"), "{refused}");
 }

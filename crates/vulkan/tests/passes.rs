@@ -1,112 +1,30 @@
 //! Whole passes of every committed checkpoint that the device computes.
 
-use crate::common::{devices, open, part_for};
+use crate::common::{devices, host, open};
 
-use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::batches::{Wanted, committed, committed_checkpoints, options, passes, push, random_tokens, run};
+use allocation_counter::measure;
 use checkpoint::{Checkpoint, Source};
 use kernels::{AccumulationOrder, Backend, Device, DeviceError, KvDtype, Reference, WeightClass};
-use model::{AdapterRoom, Batch, Forward, KvBudget, LoadOptions, Span};
-use testing::Dice;
-use vulkan::VulkanOptions;
+use model::{Batch, Forward, KvBudget, LoadOptions, Runner};
+use testing::Scratch;
+use vulkan::{Faults, OperationCounts, Vulkan, VulkanOptions};
 
-const BLOCK: u32 = 32;
-
-fn checkpoints() -> Vec<(String, PathBuf)> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
-    let all = data.read_dir().unwrap().map(|entry| entry.unwrap().path());
-    let mut found: Vec<_> = all
-        .filter(|path| path.join("oracle.json").exists())
-        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), path))
-        .collect();
-    found.sort();
-    found
+pub(crate) fn sizes(weights: WeightClass, kv_dtype: KvDtype) -> LoadOptions {
+    LoadOptions { kv_blocks: KvBudget::Blocks(24), kv_dtype, ..options(weights) }
 }
 
-fn options(weights: WeightClass, kv_dtype: KvDtype) -> LoadOptions {
-    LoadOptions {
-        weights,
-        as_stored: false,
-        max_rows: 512,
-        max_logit_rows: 512,
-        max_model_len: None,
-        kv_blocks: KvBudget::Blocks(24),
-        block_size: BLOCK as usize,
-        image_directory: None,
-        kv_dtype,
-        adapters: AdapterRoom::default(),
-        state_slots: 0,
-        expert_memory: None,
-    }
+fn load<B: Backend>(backend: B, checkpoint: &Checkpoint, options: &LoadOptions) -> Runner<B> {
+    model::load(backend, checkpoint, options, &mut |_| {}).unwrap()
 }
 
-fn push(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, table: &[u32], is_wanted: impl Fn(usize) -> bool) {
-    let (first_row, at) = (batch.token_ids.len() as u32, batch.block_tables.len() as u32);
-    for position in rows.clone() {
-        batch.token_ids.push(tokens[position]);
-        batch.positions.push(position as u32);
-        batch.slots.push(table[position / BLOCK as usize] * BLOCK + position as u32 % BLOCK);
-        if is_wanted(position) {
-            batch.logit_rows.push(first_row + (position - rows.start) as u32);
-        }
-    }
-    batch.block_tables.extend(table);
-    let table = at..batch.block_tables.len() as u32;
-    let (num_rows, start) = (rows.len() as u32, rows.start as u32);
-    batch.spans.push(Span { first_row, num_rows, start, table, adapter: None, state: None, saves: 0..0 });
-}
-
-fn run(model: &mut dyn Forward, batch: &Batch) -> Vec<Vec<u32>> {
-    let ticket = model.launch(batch).unwrap();
-    let logits = model.wait(ticket).unwrap();
-    let mut row = vec![f32::NAN; model.config().vocab_size];
-    let mut bits = |index| {
-        model.read_logits(&logits, index, &mut row).unwrap();
-        row.iter().map(|logit| logit.to_bits()).collect()
-    };
-    (0..logits.rows()).map(&mut bits).collect()
-}
-
-/// Chunks of two sequences, some together, past a split of attention; blocks that are copied, saved and loaded; decode
-/// rows. The logits, and the bytes of some blocks.
-fn passes(model: &mut dyn Forward) -> (Vec<Vec<u32>>, Vec<Vec<u8>>) {
-    let mut dice = Dice::new(1);
-    let vocab = model.config().vocab_size as u64;
-    let [a, b] = [(); 2].map(|()| (0..300).map(|_| dice.below(vocab) as u32).collect::<Vec<u32>>());
-    let (table_a, table_b) = ([5, 3, 9, 4, 8, 10, 13, 14, 15, 16], [1, 7, 2, 6]);
-    let (mut all, mut batch) = (Vec::new(), Batch::default());
-    push(&mut batch, &a, 0..261, &table_a, |position| position % 50 == 20);
-    all.extend(run(model, &batch));
-    batch.clear();
-    push(&mut batch, &b, 0..33, &table_b, |_| true);
-    push(&mut batch, &a, 261..270, &table_a, |_| true);
-    all.extend(run(model, &batch));
-    model.copy_blocks(&[(14, 11), (7, 12)]);
-    let mut buffer = model.host_buffer(vec![0; model.block_bytes()]);
-    let block = Arc::get_mut(&mut buffer).unwrap();
-    model.save_block(1, block);
-    model.load_block(block, 20);
-    batch.clear();
-    push(&mut batch, &a, 270..271, &[5, 3, 9, 4, 8, 10, 13, 11, 15, 16], |_| true);
-    push(&mut batch, &b, 33..34, &[20, 12, 2, 6], |_| true);
-    all.extend(run(model, &batch));
-    let saved = [20, 12, 11, 8].map(|block| {
-        let mut buffer = model.host_buffer(vec![0; model.block_bytes()]);
-        model.save_block(block, Arc::get_mut(&mut buffer).unwrap());
-        // What was saved is there once it was submitted: with the next pass.
-        let mut batch = Batch::default();
-        push(&mut batch, &a, 0..1, &[0], |_| true);
-        run(model, &batch);
-        buffer.bytes().unwrap().to_vec()
-    });
-    (all, saved.to_vec())
-}
-
-fn load<B: Backend>(backend: B, checkpoint: &Checkpoint, options: &LoadOptions) -> Box<dyn Forward> {
-    Box::new(model::load(backend, checkpoint, options, &mut |_| {}).unwrap())
+/// A small Llama on the last device, which is not the slow one that a test may have added.
+pub(crate) fn llama(way: VulkanOptions, options: &LoadOptions) -> (Vulkan, Runner<Vulkan>) {
+    let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..way });
+    (vulkan.clone(), load(vulkan, &committed("llama3"), options))
 }
 
 const PRECISIONS: [(WeightClass, KvDtype); 5] = [
@@ -117,90 +35,154 @@ const PRECISIONS: [(WeightClass, KvDtype); 5] = [
     (WeightClass::Bf16, KvDtype::Int8),
 ];
 
+/// Tokens of which the last see more than attention takes together.
+const PAST_A_SPLIT: usize = 261;
+
 /// Numbers that differ.
 fn differences(expected: &[Vec<u32>], found: &[Vec<u32>]) -> usize {
     let of_row = |(a, b): (&Vec<u32>, &Vec<u32>)| a.iter().zip(b).filter(|(a, b)| a != b).count();
     expected.iter().zip(found).map(of_row).sum::<usize>() + expected.len().abs_diff(found.len())
 }
 
-/// Each device is opened once for each order: drivers compile the kernels then, which takes seconds on software.
-fn on_device(index: usize, way: VulkanOptions) {
-    let options_of_device = VulkanOptions { index, ..way };
-    let opened = AccumulationOrder::ALL.map(|order| open(order, options_of_device));
+/// Each device, and the last one as if it lacked what it may lack: memory that the host does not reach, matrices in
+/// several parts, no fused multiply-add, and workgroups in reversed order. Each is opened once for each order: drivers
+/// compile the kernels then.
+#[test]
+fn every_checkpoint_has_the_references_bits_or_is_refused_by_name() {
+    let faults = Some(Faults { reversed: true, ..Faults::default() });
+    let binding_bytes = Some(96 << 10);
+    let poor = VulkanOptions { stage: true, emulate_fma: true, binding_bytes, faults, ..VulkanOptions::default() };
+    let ways = (0..devices()).map(|index| VulkanOptions { index, ..VulkanOptions::default() });
+    let ways = ways.chain([VulkanOptions { index: devices() - 1, ..poor }]);
+    let opened: Vec<_> = ways.map(|way| AccumulationOrder::ALL.map(|order| open(order, way))).collect();
+    let is_slow = |vulkan: &Vulkan| vulkan.describe().contains("SwiftShader") && !testing::is_long();
     let mut computed = 0;
-    for (at, (name, directory)) in part_for(&opened[0], checkpoints(), 6).enumerate() {
+    for (at, (name, directory)) in testing::part_of(committed_checkpoints(), 6).enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
         for (weights, kv) in testing::one_of(PRECISIONS, at) {
-            let (vulkan, options) = (&opened[at % 2], options(weights, kv));
-            let mut model = match model::load(vulkan.clone(), &checkpoint, &options, &mut |_| {}) {
-                Ok(model) => model,
-                Err(error) => {
-                    let error = error.to_string();
-                    assert!(error.contains("does not compute"), "{name}: {error}");
-                    continue;
-                }
-            };
-            let expected = passes(&mut *load(Reference::of(vulkan.arithmetic()), &checkpoint, &options));
-            let found = passes(&mut model);
-            let other = differences(&expected.0, &found.0);
-            let what = format!("{name} in {weights:?}, {kv:?}, on {}", vulkan.describe());
-            assert_eq!(other, 0, "{what}: logits of {}", expected.0.iter().map(Vec::len).sum::<usize>());
-            assert!(expected.1 == found.1, "{what}: bytes of the cache");
-            computed += 1;
+            let (options, order, mut expected) = (sizes(weights, kv), AccumulationOrder::ALL[at % 2], None);
+            let those = opened.iter().map(|of_order| &of_order[at % 2]);
+            for vulkan in those.filter(|vulkan| at.is_multiple_of(3) || !is_slow(vulkan)) {
+                let mut model = match model::load(vulkan.clone(), &checkpoint, &options, &mut |_| {}) {
+                    Ok(model) => model,
+                    Err(error) => {
+                        assert!(error.to_string().contains("does not compute"), "{name}: {error}");
+                        break;
+                    }
+                };
+                // The CPU is quicker, and has the definition's bits by tests of its own.
+                let expected = expected.get_or_insert_with(|| match testing::is_long() {
+                    true => passes(&mut load(Reference::of(order), &checkpoint, &options), PAST_A_SPLIT),
+                    false => passes(&mut load(host(order), &checkpoint, &options), PAST_A_SPLIT),
+                });
+                let found = passes(&mut model, PAST_A_SPLIT);
+                let other = differences(&expected.0, &found.0);
+                let what = format!("{name} in {weights:?}, {kv:?}, on {}", vulkan.describe());
+                assert_eq!(other, 0, "{what}: logits of {}", expected.0.iter().map(Vec::len).sum::<usize>());
+                assert!(expected.1 == found.1, "{what}: bytes of the cache");
+                computed += 1;
+            }
         }
     }
     assert!(computed > 0, "some were computed");
 }
 
+/// Encoders, but for those with experts.
 #[test]
-fn every_checkpoint_has_the_references_bits_or_is_refused_by_name() {
-    (0..devices()).for_each(|index| on_device(index, VulkanOptions::default()));
-}
-
-/// Memory that the host does not reach, matrices in several parts, and no fused multiply-add.
-#[test]
-fn so_it_has_where_the_device_lacks_what_others_have() {
-    let way =
-        VulkanOptions { stage: true, emulate_fma: true, binding_bytes: Some(96 << 10), ..VulkanOptions::default() };
-    on_device(devices() - 1, way);
-}
-
-/// The host waits once for a pass, which goes to the queue at once.
-#[test]
-fn a_pass_is_one_submission() {
-    let checkpoint = checkpoints().into_iter().find(|(name, _)| name == "llama3").expect("it is committed").1;
-    let checkpoint = Checkpoint::open(Source::Directory(checkpoint)).unwrap();
-    let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
-    let options = options(WeightClass::Int8, KvDtype::Bf16);
-    let mut model = model::load(vulkan.clone(), &checkpoint, &options, &mut |_| {}).unwrap();
-    let mut batch = Batch::default();
-    push(&mut batch, &[1, 2, 3], 0..3, &[0], |position| position == 2);
-    run(&mut model, &batch);
-    let (operations, submissions) = vulkan.counts();
-    let mut each = Vec::new();
-    for position in 3..6 {
-        batch.clear();
-        push(&mut batch, &[1; 6], position..position + 1, &[0], |_| true);
-        let ticket = model.launch(&batch).unwrap();
-        model.wait(ticket).unwrap();
-        each.push(vulkan.counts());
+fn encoders_have_the_references_bits_or_are_refused_by_name() {
+    let vulkan = open(AccumulationOrder::Vdpbf16, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
+    let reference = || Reference::of(vulkan.arithmetic());
+    let names = ["bert", "modernbert", "embedding-gemma", "nomic-bert", "qwen3-classifier"];
+    for name in testing::part_of(names, 2) {
+        let (checkpoint, options) = (committed(&format!("encoders/{name}")), sizes(WeightClass::Int8, KvDtype::Bf16));
+        let rows = |encoder: &mut dyn Forward| {
+            let (mut batch, width) = (Batch::default(), encoder.config().vector_width());
+            push(&mut batch, &random_tokens(3, 40, encoder.config().vocab_size), 0..40, &[2, 1], Wanted::Last);
+            batch.token_types.resize(40, 0);
+            let ticket = encoder.launch(&batch).unwrap();
+            let pass = encoder.wait(ticket).unwrap();
+            let mut rows = vec![f32::NAN; pass.rows() * width];
+            encoder.read_hidden(&pass, 0..pass.rows(), &mut rows).unwrap();
+            rows.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let expected = rows(&mut model::load_encoder(reference(), &checkpoint, &options, &mut |_| {}).unwrap());
+        let found = rows(&mut model::load_encoder(vulkan.clone(), &checkpoint, &options, &mut |_| {}).unwrap());
+        assert!(expected == found, "{name}");
     }
-    let (first, last) = (each[0], each[2]);
-    assert_eq!(last.1 - submissions, 3, "three passes");
-    assert_eq!(first.0 - operations, (last.0 - operations) / 3, "of as many operations");
+    // None is committed: a decoder with experts that judges.
+    let (place, decoder) = (Scratch::new("judge"), committed("qwen3-moe"));
+    let config = decoder.read_text("config.json").unwrap().expect("it has one");
+    std::fs::write(place.join("config.json"), config.replace("ForCausalLM", "ForSequenceClassification")).unwrap();
+    let judge = Checkpoint::open(Source::Directory(place.to_path_buf())).unwrap();
+    let refused = model::load_encoder(vulkan, &judge, &sizes(WeightClass::Int8, KvDtype::Bf16), &mut |_| {});
+    let said = refused.err().expect("it is refused").to_string();
+    assert!(said.contains("mixtures of experts, which ") && said.contains(" does not compute yet"), "{said}");
+}
+
+/// Kernels of a layer: norm, [digits, product] of queries, keys and values, rotation, store, attention, [digits, product]
+/// of its output, norm, [digits, product] of gate and up, gate, [digits, product] of down.
+const PER_LAYER: u64 = 14;
+/// Embedding; of the last layer the rows that are wanted, of the stream and of the attention; norm; [digits, product] of
+/// the head.
+const BESIDE: u64 = 6;
+
+/// Bytes of a matrix in int8: each 32 columns have 64 weights after 64, and a ratio for each 128, to whole lines.
+fn bytes_of((columns, rows): (usize, usize)) -> u64 {
+    let ratios = 32 * rows.div_ceil(128);
+    (columns.div_ceil(32) * (32 * 64 * rows.div_ceil(64) + ratios.next_multiple_of(64))) as u64
+}
+
+/// A pass goes to the queue at once, and the host waits for it once; it reads each weight once, and a steady one makes
+/// nothing, in the driver or beside it.
+#[test]
+fn a_pass_is_one_submission_of_so_many_operations() {
+    for stage in [false, true] {
+        let way = VulkanOptions { stage, ..VulkanOptions::default() };
+        let (vulkan, mut model) = llama(way, &sizes(WeightClass::Int8, KvDtype::Bf16));
+        let batches = [0, 3, 4, 5, 6, 7].map(|at| {
+            let (mut batch, count) = (Batch::default(), if at == 0 { 3 } else { 1 });
+            push(&mut batch, &[1; 8], at..at + count, &[0], Wanted::Last);
+            batch.best.push(2);
+            batch
+        });
+        let (mut row, mut best) = (vec![0.0; model.config().vocab_size], Vec::new());
+        let mut step = |batch: &Batch| {
+            let ticket = model.launch(batch).unwrap();
+            let pass = model.wait(ticket).unwrap();
+            let before = vulkan.counts();
+            model.read_logits(&pass, 0, &mut row).unwrap();
+            model.read_best(&pass, 0, &mut best).unwrap();
+            let copies = vulkan.counts().operations - before.operations;
+            (vulkan.counts(), copies)
+        };
+        // The first size what grows to the largest step.
+        let (steady, _) = batches[..3].iter().map(&mut step).last().unwrap();
+        let mut all = Vec::with_capacity(3);
+        let allocations = measure(|| all.extend(batches[3..].iter().map(&mut step)));
+        let copies: u64 = all.iter().map(|(_, copies)| copies).sum();
+        let OperationCounts { operations, submissions, weight_bytes, made } = all[2].0;
+        assert_eq!(copies, if stage { 6 } else { 0 }, "of rows that the host does not reach");
+        let layers = model.config().layers.len() as u64;
+        assert_eq!(operations - steady.operations, 3 * (layers * PER_LAYER + BESIDE) + copies);
+        assert_eq!(submissions - steady.submissions, 3 + copies);
+        let (hidden, heads, mlp) = (model.config().hidden_size, model.config().layers[0].heads, 100);
+        let of_layer = [(heads.qkv_width(), hidden), (hidden, heads.q_width()), (2 * mlp, hidden), (hidden, mlp)];
+        let matrices: u64 =
+            of_layer.repeat(3).into_iter().chain([(model.config().vocab_size, hidden)]).map(bytes_of).sum();
+        assert_eq!((weight_bytes - steady.weight_bytes, made), (3 * matrices, steady.made));
+        assert_eq!(allocations.count_total, 0, "stage: {stage}");
+    }
 }
 
 /// It may still compute, so nothing that it uses is freed, and nothing waits for it again.
 #[test]
 fn a_device_that_gives_no_answer_is_left_alone() {
-    let checkpoint = checkpoints().into_iter().find(|(name, _)| name == "llama3").expect("it is committed").1;
-    let checkpoint = Checkpoint::open(Source::Directory(checkpoint)).unwrap();
-    let impatient = VulkanOptions { index: devices() - 1, patience: Some(Duration::ZERO), ..VulkanOptions::default() };
-    let vulkan = open(AccumulationOrder::Amx, impatient);
-    let options = options(WeightClass::Bf16, KvDtype::Bf16);
-    let mut model = model::load(vulkan, &checkpoint, &options, &mut |_| {}).unwrap();
+    let impatient =
+        VulkanOptions { patience: Some(Duration::ZERO), faults: Some(Faults::default()), ..VulkanOptions::default() };
+    let (vulkan, mut model) = llama(impatient, &sizes(WeightClass::Bf16, KvDtype::Bf16));
+    drop(vulkan);
     let mut batch = Batch::default();
-    push(&mut batch, &[1, 2, 3], 0..3, &[5], |_| true);
+    push(&mut batch, &[1, 2, 3], 0..3, &[5], Wanted::All);
     let mut saved = model.host_buffer(vec![0; model.block_bytes()]);
     let ticket = model.launch(&batch).unwrap();
     let is_stuck = |error: &DeviceError| matches!(error, DeviceError::Stuck { waited: Duration::ZERO, .. });
@@ -211,4 +193,35 @@ fn a_device_that_gives_no_answer_is_left_alone() {
     drop((model, saved));
     // The driver's threads end before the process does.
     std::thread::sleep(Duration::from_secs(2));
+}
+
+/// Who loads a second model on a device has the device of the first, and what is lost to one is lost to both; who comes
+/// then has another.
+#[test]
+fn those_who_open_a_device_share_it_and_its_loss() {
+    let options = sizes(WeightClass::Bf16, KvDtype::Bf16);
+    // As no other test opens it.
+    let way = VulkanOptions { emulate_fma: true, ..VulkanOptions::default() };
+    let (vulkan, mut model) = llama(way, &options);
+    let (other, mut beside) = llama(VulkanOptions { stage: true, ..way }, &options);
+    let made = vulkan.counts().made;
+    assert_eq!(made, other.counts().made, "it is the same");
+    let mut batch = Batch::default();
+    push(&mut batch, &[1, 2, 3], 0..3, &[5], Wanted::All);
+    let expected = run(&mut model, &batch);
+    assert!(expected == run(&mut beside, &batch), "each has its own queue of operations");
+    vulkan.fail("vkQueueSubmit", 0);
+    let is_lost = |error: DeviceError| error.to_string().contains("vkQueueSubmit failed");
+    assert!(beside.launch(&batch).is_err_and(is_lost) && model.launch(&batch).is_err_and(is_lost));
+    let (new, mut model) = llama(way, &options);
+    assert!(expected == run(&mut model, &batch) && new.counts().made < made * 2);
+    // While weights are read: that is no lack of memory, though it shows as one.
+    for call in ["vkQueueSubmit", "vkWaitSemaphores", "vkGetSemaphoreCounterValue"] {
+        let staged = VulkanOptions { index: devices() - 1, stage: true, ..way };
+        let vulkan = open(AccumulationOrder::Amx, staged);
+        vulkan.fail(call, 2);
+        let loaded = model::load(vulkan, &committed("llama3"), &options, &mut |_| {});
+        let said = loaded.err().expect("it is lost").to_string();
+        assert!(said.contains(&format!(" is lost ({call} failed: ")), "{said}");
+    }
 }

@@ -56,9 +56,9 @@ pub(crate) fn lantern() -> Checkpoint {
     Checkpoint::open(Source::Directory(testing::lantern())).expect("the shipped model opens")
 }
 
-/// A CPU from the packed image, with the sizes of the engine.
-pub(crate) fn standby(options: &EngineOptions, images: PathBuf, losses: Arc<Losses>) -> Standby {
-    let load = LoadOptions {
+/// The sizes of the engine.
+pub(crate) fn sizes(options: &EngineOptions, image_directory: Option<PathBuf>) -> LoadOptions {
+    LoadOptions {
         weights: options.weights,
         as_stored: options.as_stored,
         max_rows: options.max_num_batched_tokens,
@@ -66,12 +66,17 @@ pub(crate) fn standby(options: &EngineOptions, images: PathBuf, losses: Arc<Loss
         max_model_len: options.max_model_len,
         kv_blocks: KvBudget::Bytes(options.kv_cache_bytes.expect("the tests say it") as usize),
         block_size: options.block_size,
-        image_directory: Some(images),
+        image_directory,
         kv_dtype: options.kv_dtype,
         adapters: options.adapter_room,
         state_slots: 0,
         expert_memory: None,
-    };
+    }
+}
+
+/// A CPU from the packed image.
+pub(crate) fn standby(options: &EngineOptions, images: PathBuf, losses: Arc<Losses>) -> Standby {
+    let load = sizes(options, Some(images));
     let cpu = CpuOptions { threads: options.threads, ..CpuOptions::default() };
     let standby = Standby::new(move || {
         let cpu = Cpu::new(cpu).expect("threads");
