@@ -113,13 +113,14 @@ impl<S: Simd> Work<'_, S> {
             return max;
         }
         let touched = touched(seen);
-        for c in touched.start.max(of_page.start)..touched.end.min(of_page.end) {
+        let (first, end) = (touched.start.max(of_page.start), touched.end.min(of_page.end));
+        for (c, chunk) in chunks.iter_mut().enumerate().take(end).skip(first) {
             // SAFETY: as above.
-            let mut dots = unsafe { s.load(chunks[c].as_ptr()) };
+            let mut dots = unsafe { s.load(chunk.as_ptr()) };
             if let Some(cap) = rule.softcap {
                 dots = softcap_lanes(s, s.mul(dots, s.splat(rule.scale)), cap);
                 // SAFETY: as above.
-                unsafe { s.store(dots, chunks[c].as_mut_ptr()) };
+                unsafe { s.store(dots, chunk.as_mut_ptr()) };
             }
             max = s.max(max, hide(s, seen, c, dots, f32::NEG_INFINITY));
         }
