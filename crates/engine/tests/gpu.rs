@@ -77,7 +77,7 @@ fn a_crowd_has_the_cpus_answers_wherever_the_gpu_is_lost() {
 
     // It goes on on a GPU that was opened anew, and behind the last loss on the CPU.
     let losses = if testing::is_long() { 200 } else { 2 };
-    // Who opens a GPU shares the engine's.
+    // The same device as the engine's.
     let open = || gpu().open(of_host()).expect("it was listed").expect("it is a GPU");
     let (device, lost) = (Arc::new(Mutex::new(open())), Arc::new(AtomicUsize::new(0)));
     let (opened, counted, load) = (device.clone(), lost.clone(), sizes(&on(gpu()), None));

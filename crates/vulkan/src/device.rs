@@ -48,8 +48,8 @@ impl VulkanOptions {
     }
 }
 
-/// A GPU. Its operations are queued in the order of the calls. Clones queue theirs between each other's; who opens it
-/// once more has a queue apart and shares the driver's device, which takes tens of megabytes, and its loss.
+/// A GPU. Its operations, and those of its clones, are queued in the order of the calls. A GPU that is opened once more
+/// has operations of its own, and shares the driver's device, which takes tens of megabytes, and its loss.
 #[derive(Clone)]
 pub struct Vulkan(Arc<Opened>);
 
@@ -104,7 +104,7 @@ pub(crate) struct Scratch {
 /// Which device, and what its kernels depend on.
 type Key = (vk::PhysicalDevice, AccumulationOrder, bool);
 
-/// What those share who open a device with the same options, as long as one of them has it.
+/// What is shared by all that open a device with the same options, as long as one of them has it.
 static SHARED: Mutex<Vec<(Key, Weak<Kernels>)>> = Mutex::new(Vec::new());
 
 /// Opens a device, compiles the kernels, and probes its arithmetic.
@@ -122,7 +122,8 @@ fn opened(
     Ok(kernels)
 }
 
-/// The same of a device that somebody has opened so, is still there, and is not lost. Who comes while it is opened waits.
+/// The kernels of a device that is open with these options and not lost, or of one opened now; other callers wait
+/// meanwhile.
 fn shared(
     found: (vk::PhysicalDevice, Listed),
     order: AccumulationOrder,
@@ -164,7 +165,7 @@ impl Vulkan {
         OperationCounts { made: self.driver.made.load(Ordering::Relaxed), ..self.state().recorder.counts }
     }
 
-    /// The device is lost to all who use it, at this call of the driver (any: an empty name) after so many that succeed.
+    /// The device is lost, for all its users, at this call of the driver (an empty name: any) after `after` that succeed.
     #[doc(hidden)]
     pub fn fail(&self, call: &'static str, after: u64) {
         *locked(&self.driver.failing) = Some((call, after));

@@ -200,7 +200,7 @@ pub(crate) fn find(index: usize) -> Result<(vk::PhysicalDevice, Listed), VulkanE
     devices.get(index).cloned().ok_or_else(|| VulkanError::NoDevice { index, names: names() })
 }
 
-/// What a kernel with so many buffers is bound to.
+/// What a kernel with this number of buffers is bound to.
 pub(crate) struct Layout {
     pub(crate) sets: vk::DescriptorSetLayout,
     pub(crate) pipeline: vk::PipelineLayout,
@@ -215,16 +215,16 @@ pub(crate) struct Driver {
     pub(crate) alignment: u64,
     /// By the number of buffers: the first is of one.
     pub(crate) layouts: Vec<Layout>,
-    /// Who submits has it alone.
+    /// Locked by each submission.
     queue: Mutex<vk::Queue>,
     memory: vk::PhysicalDeviceMemoryProperties,
-    /// Why it is lost, to all who use it.
+    /// Why it is lost, for all its users.
     pub(crate) lost: OnceLock<DeviceError>,
     /// It gave no answer in time, and may still compute: what it uses is never freed, and nothing waits for it again.
     stuck: AtomicBool,
     /// Calls that made something.
     pub(crate) made: AtomicU64,
-    /// A call that fails once it was made so many times more: for tests.
+    /// A call that fails, and how often it succeeds before: for tests.
     pub(crate) failing: Mutex<Option<(&'static str, u64)>>,
 }
 
@@ -378,7 +378,7 @@ impl Drop for Driver {
     }
 }
 
-/// What one of those who use a device has submitted, counted: a semaphore has the number of what is done.
+/// The submissions of one user of a device, counted: a semaphore has the number of those that are done.
 pub(crate) struct Timeline {
     pub(crate) driver: Arc<Driver>,
     semaphore: vk::Semaphore,

@@ -86,7 +86,7 @@ pub struct Faults {
     pub reversed: bool,
     /// Nothing waits for the operations before it.
     pub no_barriers: bool,
-    /// A call of the driver that fails, after so many that do not.
+    /// A call of the driver that fails, after this number of calls that do not.
     pub failing: Option<(&'static str, u64)>,
 }
 

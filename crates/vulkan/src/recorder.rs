@@ -66,7 +66,7 @@ pub struct OperationCounts {
     pub submissions: u64,
     /// Bytes of weights that products were given.
     pub weight_bytes: u64,
-    /// Calls of the driver that made something, by whoever uses the device.
+    /// Calls of the driver that made something, by all users of the device.
     pub made: u64,
 }
 

@@ -195,10 +195,9 @@ fn a_device_that_gives_no_answer_is_left_alone() {
     std::thread::sleep(Duration::from_secs(2));
 }
 
-/// Who loads a second model on a device has the device of the first, and what is lost to one is lost to both; who comes
-/// then has another.
+/// A second model on a device shares it with the first, and its loss; the next one opens it anew.
 #[test]
-fn those_who_open_a_device_share_it_and_its_loss() {
+fn models_share_a_device_and_its_loss() {
     let options = sizes(WeightClass::Bf16, KvDtype::Bf16);
     // As no other test opens it.
     let way = VulkanOptions { emulate_fma: true, ..VulkanOptions::default() };

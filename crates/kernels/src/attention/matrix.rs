@@ -127,8 +127,8 @@ impl<S: Simd> Work<'_, S> {
         max
     }
 
-    /// Weights of a row's pages, zero outside of `seen`, in place of what [`Work::max_of_page`] left, of which they take
-    /// the first half: scores of 32 rows fill most of an L1. Returns their sum.
+    /// Weights of a row's pages, zero outside of `seen`, and their sum. They replace what [`Work::max_of_page`] left, of
+    /// which they take the first half: scores of 32 rows fill most of an L1.
     #[inline(always)]
     fn weights(&self, scores: &mut [f32; STRIDE], seen: &Range<usize>, pages: &Range<usize>, max: f32) -> f32 {
         let (all, touched) = (pages.start * PER_PAGE..pages.end * PER_PAGE, touched(seen));

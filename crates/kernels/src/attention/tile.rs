@@ -85,8 +85,8 @@ impl Tile {
     }
 }
 
-/// Scratch of one thread: about 390 KiB, of which 16 rows with heads of 128 touch 40. In a [`Buffer`], so on a huge page:
-/// its rows lie 2 KiB apart.
+/// Scratch of one thread: about 390 KiB, of which 16 rows with heads of 128 touch 40, 2 KiB apart: a [`Buffer`] has it
+/// on a huge page.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Scratch {
@@ -406,8 +406,8 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Adds `scratch.split`, the split at `start`, to `scratch.total`. The factors of 16 rows are computed at once: each
-    /// is an exponential.
+    /// Adds `scratch.split`, the split at `start`, to `scratch.total`. Factors, which are exponentials, are computed for
+    /// 16 rows at once.
     #[inline(always)]
     pub(super) fn fold(&self, scratch: &mut Scratch, start: usize) {
         let (s, width) = (self.simd, self.call.args.layout.value_dim());

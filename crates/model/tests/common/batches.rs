@@ -127,7 +127,7 @@ pub(crate) fn random_tokens(seed: u64, len: usize, vocab_size: usize) -> Vec<u32
     (0..len).map(|_| dice.roll(vocab_size) as u32).collect()
 }
 
-/// Passes of every kind: a chunk of `first` tokens with no logits, chunks of two sequences together, decode rows after a
+/// Passes of every kind: a chunk of `first` tokens without logits, chunks of two sequences together, decode rows behind a
 /// copy of blocks and after a block came from elsewhere. The logits, as bits, and the bytes of some blocks.
 pub(crate) fn passes(model: &mut dyn Forward, first: usize) -> (Vec<Vec<u32>>, Vec<Vec<u8>>) {
     let vocab_size = model.config().vocab_size;
