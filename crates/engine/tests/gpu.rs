@@ -58,7 +58,10 @@ fn a_crowd_has_the_cpus_answers_wherever_the_gpu_is_lost() {
     let place = Scratch::new("gpu-crowd");
     let named = [("a", 1), ("b", 2)].map(|(name, seed)| (name.to_string(), write_in(&place, name, &some(seed))));
     // Everything is scarce: blocks go to host memory and come back.
-    let block_bytes = 32 * common::start(&options()).model().kv_bytes_per_token as u64;
+    let kv_dtype = if testing::is_long() { KvDtype::Int8 } else { KvDtype::Bf16 };
+    let narrow = common::start(&EngineOptions { kv_dtype, ..options() });
+    let block_bytes = 32 * narrow.model().kv_bytes_per_token as u64;
+    drop(narrow);
     let on = |device| EngineOptions {
         device,
         kv_cache_bytes: Some(6 * block_bytes),
@@ -67,7 +70,7 @@ fn a_crowd_has_the_cpus_answers_wherever_the_gpu_is_lost() {
         max_num_batched_tokens: 48,
         speculation: Speculation::auto(),
         weights: if testing::is_long() { WeightClass::Int8 } else { WeightClass::Bf16 },
-        kv_dtype: if testing::is_long() { KvDtype::Int8 } else { KvDtype::Bf16 },
+        kv_dtype,
         ..with_room(2, named.to_vec())
     };
     let requests = crowd();
