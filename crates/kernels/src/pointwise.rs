@@ -82,6 +82,10 @@ pub(crate) trait RowOps: Copy {
     fn sigmoid(self, gate: &[f32], x: &mut [f32]);
     /// `out = activation(gate) * up`, or what [`Activation`] says.
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// `to = from` of 16 numbers, by [`Simd::stream`].
+    /// # Safety
+    /// As there.
+    unsafe fn stream(self, from: &[f32; LANES], to: *mut f32);
     /// `x = scale * y + x`, rounded once.
     fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]);
     /// [`simd::softcap`] of each element.
@@ -126,6 +130,11 @@ impl RowOps for Plain {
         for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
             *out = activation.of(gate) * activation.factor(up);
         }
+    }
+
+    unsafe fn stream(self, from: &[f32; LANES], to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[f32; LANES]>().write(*from) }
     }
 
     fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]) {
@@ -231,6 +240,12 @@ impl<S: Simd> RowOps for Vectors<S> {
             let activated = activation.of_lanes(s, self.load(gate, at));
             self.store(s.mul(activated, activation.factor_lanes(s, self.load(up, at))), out, at);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, from: &[f32; LANES], to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.stream(self.0.load(from.as_ptr()), to) }
     }
 
     #[inline(always)]
@@ -522,7 +537,8 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
 }
 
 /// [`gated`] for a block: `rows` (the first, and their number) of 32 columns, of which the first `columns`, an even
-/// number, are valid; to `out`, whose rows are `width` apart.
+/// number, are valid; to `out`, whose rows are `width` apart. `streams`: whole ones are written past the caches, each at
+/// a multiple of 64 bytes; a fence has to follow.
 ///
 /// # Safety
 /// The first `columns` of each row are readable; `out` covers `columns / 2` elements of each row, and no other thread
@@ -532,10 +548,10 @@ pub(crate) unsafe fn gated_block(
     activation: Activation,
     rows: (*const [f32; 2 * LANES], usize),
     columns: usize,
-    out: *mut f32,
-    width: usize,
+    (out, width): (*mut f32, usize),
+    streams: bool,
 ) {
-    struct Block(Activation, (*const [f32; 2 * LANES], usize), usize, *mut f32, usize);
+    struct Block(Activation, (*const [f32; 2 * LANES], usize), usize, *mut f32, usize, bool);
 
     impl Block {
         #[inline(always)]
@@ -547,8 +563,18 @@ pub(crate) unsafe fn gated_block(
 
         #[inline(always)]
         fn rows(self, ops: impl RowOps, count: usize) {
-            let Block(activation, (first, rows), _, out, width) = self;
+            let Block(activation, (first, rows), _, out, width, streams) = self;
             for row in 0..rows {
+                if streams && count == LANES {
+                    let mut results = [0.0; LANES];
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let (gate, up) = (*first.add(row)).split_at(LANES);
+                        ops.gated(activation, gate, up, &mut results);
+                        ops.stream(&results, out.add(row * width));
+                    }
+                    continue;
+                }
                 // SAFETY: the caller's promise.
                 let (gate_up, out) = unsafe {
                     let gate_up = std::slice::from_raw_parts(first.add(row).cast::<f32>(), 2 * count);
@@ -574,7 +600,7 @@ pub(crate) unsafe fn gated_block(
     }
 
     assert!(columns <= 2 * LANES && columns.is_multiple_of(2), "{columns} columns are not pairs of gate and up");
-    dispatch(isa, Block(activation, rows, columns / 2, out, width));
+    dispatch(isa, Block(activation, rows, columns / 2, out, width, streams));
 }
 
 /// `x = scale * y + x`, rounded once. f32 of one length.

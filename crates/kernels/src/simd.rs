@@ -178,6 +178,13 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// 16 writable numbers.
     unsafe fn store(self, a: Self::V, to: *mut f32);
+    /// As [`Simd::store`], past the caches where the CPU can; a fence has to follow before other threads read.
+    /// # Safety
+    /// 16 writable numbers at a multiple of 64 bytes.
+    unsafe fn stream(self, a: Self::V, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(a, to) }
+    }
     /// # Safety
     /// `n <= 16` writable numbers.
     unsafe fn store_first(self, n: usize, a: Self::V, to: *mut f32);

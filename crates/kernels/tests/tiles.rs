@@ -70,6 +70,9 @@ enum To {
     Gate,
 }
 
+/// Numbers of results from which whole lines of one thread pass by the caches.
+const LARGE: usize = (1 << 20) / size_of::<f32>();
+
 struct Product {
     kind: Kind,
     shape: MatrixShape,
@@ -91,9 +94,12 @@ impl Product {
             To::Part => out_features + 23,
             To::Store | To::Add => out_features,
         };
-        let mut all = values(dice, 2 * BESIDE + rows * width);
+        let mut all = values(dice, 2 * BESIDE + 16 + rows * width);
         let (before, bias) = (all.clone(), values(dice, out_features));
-        let out = &mut all[BESIDE..BESIDE + rows * width];
+        // Small results are of no alignment.
+        let is_large = rows * width >= LARGE;
+        let at = BESIDE + if is_large { all[BESIDE..].as_ptr().align_offset(64) } else { 0 };
+        let out = &mut all[at..at + rows * width];
         let out = match self.to {
             To::Store => Out::Store(out),
             To::Part => Out::StoreAt { out, at: 5, width },
@@ -103,10 +109,10 @@ impl Product {
         let matrix = packed(1, self.kind, self.shape, backend);
         prepare(backend, &matrix);
         backend.linear(&x, &matrix, self.bias.then_some(&bias[..]), out);
-        for beside in [0..BESIDE, BESIDE + rows * width..all.len()] {
+        for beside in [0..at, at + rows * width..all.len()] {
             assert_eq!(all[beside.clone()], before[beside], "{} wrote beside its results", self.name());
         }
-        all[BESIDE..BESIDE + rows * width].iter().map(|y| y.to_bits()).collect()
+        all[at..at + rows * width].iter().map(|y| y.to_bits()).collect()
     }
 
     fn name(&self) -> String {
@@ -140,6 +146,20 @@ fn every_row_count_of_every_way_to_multiply() {
                 MatrixShape { out_features: [32, 64, 90][turn % 3], in_features: [1_000, 129, 70][turn / 3 % 3] };
             let (x, to) = (XS[(turn + turn / 6) % 6], [To::Store, To::Add, To::Gate, To::Part][turn % 4]);
             Product { kind, shape, rows, x, to, bias: turn % 5 < 2 }.check(&cpus[turn % cpus.len()]);
+        }
+    }
+}
+
+#[test]
+fn large_results_that_pass_by_the_caches() {
+    let Some(tiles) = tiles() else { return };
+    let cpu = Cpu::with_tiles(Some(1), tiles).unwrap();
+    let kinds = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(Kind::Own);
+    for (kind, x) in kinds.into_iter().zip([X::None, X::None, X::Many]) {
+        // The last pair of strips is not whole, or it is.
+        for (to, out_features) in [(To::Store, 4_112), (To::Gate, 8_192)] {
+            let shape = MatrixShape { out_features, in_features: 33 };
+            Product { kind, shape, rows: 65, x, to, bias: kind == kinds[1] }.check(&cpu);
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Results<'a> {
     pub(crate) width: usize,
     /// Columns to write: 32, fewer at the edge.
     pub(crate) columns: usize,
+    /// Whether `out` is written past the caches: as [`Product::streams`](super::Product::streams).
+    pub(crate) streams: bool,
 }
 
 /// Units of a middle and a high digit.

@@ -344,6 +344,10 @@ impl Proofs {
     }
 }
 
+/// Bytes of a thread's results, about half of an L2, from which tiles write them past the caches: they would not be found
+/// there, and a line that is written in the cache is fetched first.
+const STREAM_FROM: usize = 1 << 20;
+
 /// `y = x w^T`, see the module. `x`: rows, K wide. At most two fork-joins; allocates only when `scratch` must grow.
 pub(crate) fn linear(
     pool: &Pool,
@@ -374,6 +378,11 @@ pub(crate) fn linear(
     let (path, tiles) = (proofs.path(kind), tiles_for(proofs, kind, rows));
     let format = format_of(path, tiles, w.class());
     let activations = scratch.prepare(pool, path, format, (x, &|_| w.exponents()), shape.in_features);
+    let streams = tiles.is_some()
+        && !matches!(then, Then::Add)
+        && size_of_val(out) >= STREAM_FROM * pool.threads()
+        && out[at..].as_ptr().addr().is_multiple_of(64)
+        && (width * size_of::<f32>()).is_multiple_of(64);
     let product = Product {
         w,
         groups: w.blocks().map(Groups::of),
@@ -383,6 +392,7 @@ pub(crate) fn linear(
         out: OutPointer(out[at..].as_mut_ptr()),
         width,
         then,
+        streams,
     };
     if let Some(proof) = tiles {
         let panel = |rows: Range<usize>, pairs: Range<usize>| native::tile_panel(proof, &product, rows, pairs);
@@ -464,6 +474,7 @@ pub(crate) fn linear_by_head(
             out: unsafe { out.from(head * to.stride) },
             width: to.width,
             then: Then::Store,
+            streams: false,
         };
         let (part, pairs) = (share(rows.div_ceil(unit), panels, panel), 0..w.pairs());
         let rows = part.start * unit..(part.end * unit).min(rows);
@@ -525,6 +536,8 @@ pub(crate) struct Product<'a> {
     /// Output row width.
     width: usize,
     then: Then,
+    /// Whether results, whole cache lines, are written past the caches.
+    pub(crate) streams: bool,
 }
 
 /// Epilogue of results: [`Out`].
@@ -655,6 +668,7 @@ impl Product<'_> {
             out: to.out,
             width: to.width,
             columns: to.columns,
+            streams: to.streams,
         };
         // SAFETY: the caller's promise.
         unsafe { finish(results) };

@@ -79,6 +79,8 @@ pub(crate) struct Destination<'a> {
     pub(crate) bias: Option<&'a [f32]>,
     /// Whether results are added to what is there.
     pub(crate) add: bool,
+    /// Whether they are written past the caches.
+    pub(crate) streams: bool,
 }
 
 impl Product<'_> {
@@ -99,6 +101,7 @@ impl Product<'_> {
             column_scales: if self.has_column_scales() { &self.w.scales()[column..column + columns] } else { &[] },
             bias: self.bias.map(|bias| &bias[column..column + columns]),
             add: matches!(self.then, Then::Add),
+            streams: self.streams && matches!(self.then, Then::Store),
         }
     }
 
@@ -112,7 +115,14 @@ impl Product<'_> {
             // SAFETY: the caller's promise.
             unsafe {
                 let to = self.out.0.add(first * self.width + pair * PAIR / 2);
-                pointwise::gated_block(isa, activation, (ungated.cast(), rows), columns, to, self.width);
+                pointwise::gated_block(
+                    isa,
+                    activation,
+                    (ungated.cast(), rows),
+                    columns,
+                    (to, self.width),
+                    self.streams,
+                );
             }
         }
     }

@@ -150,6 +150,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, a: __m512, to: *mut f32) {
+        // SAFETY: the caller gives room for 16 numbers, aligned.
+        unsafe { _mm512_stream_ps(to, a) }
+    }
+
+    #[inline(always)]
     unsafe fn store_first(self, n: usize, a: __m512, to: *mut f32) {
         // SAFETY: only the lanes in the mask are written.
         unsafe { _mm512_mask_storeu_ps(to, first_lanes(n), a) }

@@ -95,7 +95,11 @@ unsafe fn write<const SUMS: u8, const ADD: bool>(results: &Results<'_>, sums: *c
                 if ADD {
                     y = _mm512_add_ps(_mm512_maskz_loadu_ps(masks[strip], out), y);
                 }
-                _mm512_mask_storeu_ps(out, masks[strip], y);
+                if results.streams && masks[strip] == 0xffff {
+                    _mm512_stream_ps(out, y);
+                } else {
+                    _mm512_mask_storeu_ps(out, masks[strip], y);
+                }
             }
         }
     }

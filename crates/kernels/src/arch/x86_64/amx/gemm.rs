@@ -23,6 +23,7 @@ use crate::gemm::{Lists, Product, Sums};
 use crate::mem::Buffer;
 use crate::quant::{INT8_GROUP, Levels, PAIR, PackedMatrix, Ratios, TILE, WeightClass};
 use std::arch::asm;
+use std::arch::x86_64::_mm_sfence;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -109,6 +110,10 @@ pub(crate) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
             .run(cut, pairs.clone());
         }
     });
+    if product.streams {
+        // SAFETY: every x86-64 has the instruction.
+        unsafe { _mm_sfence() };
+    }
 }
 
 /// Rows whose sums are in memory together.
@@ -294,7 +299,7 @@ impl<'a> Panel<'a> {
     /// Begins to prefetch the result lines of a block for writing: a few beside each of `calls` products, since all at
     /// once would hold up the loads of tiles.
     fn ask_for_results(&mut self, visit: &Visit, rows: &Rows, calls: usize) {
-        if visit.last {
+        if visit.last && !self.product.streams {
             self.unasked = (rows.first..rows.first + rows.count, rows.count.div_ceil(calls));
             self.asked_pair = visit.pair;
         }
@@ -312,8 +317,9 @@ impl<'a> Panel<'a> {
     fn plain(&mut self, visit: &Visit, rows: &Rows) {
         let w = self.product.w;
         let to = self.product.destination(rows.first, visit.pair, self.ungated);
-        // Sums that are results go where these belong.
+        // Sums that are results go where these belong; tiles cannot store past the caches.
         let direct = visit.last
+            && !to.streams
             && (w.class(), to.add, to.bias) == (WeightClass::Bf16, false, None)
             && (rows.count, to.columns) == (BLOCK_ROWS, PAIR);
         self.ask_for_results(visit, rows, visit.steps.len());

@@ -122,6 +122,9 @@ impl<'a> Folds<'a> {
                         Some((destination, _)) if destination.add => {
                             multiply::<ACCUMULATE>(group, held, sums, &waits, to)
                         }
+                        Some((destination, _)) if destination.streams => {
+                            multiply::<STREAM>(group, held, sums, &waits, to)
+                        }
                         Some(_) => multiply::<STORE>(group, held, sums, &waits, to),
                     }
                     Some((waits.total, to.is_some()))
@@ -193,6 +196,7 @@ const FIRST: u8 = 1;
 const TOTAL: u8 = 2;
 const STORE: u8 = 3;
 const ACCUMULATE: u8 = 4;
+const STREAM: u8 = 5;
 
 /// The second step of a group that has one.
 static NO_TILES: Tiles = Tiles([0; 2 * TILE]);
@@ -253,7 +257,7 @@ unsafe fn multiply<const END: u8>(
                         if END == ACCUMULATE {
                             y = _mm512_add_ps(_mm512_loadu_ps(out), y);
                         }
-                        _mm512_storeu_ps(out, y);
+                        if END == STREAM { _mm512_stream_ps(out, y) } else { _mm512_storeu_ps(out, y) }
                     }
                 }
             }
