@@ -464,3 +464,26 @@ fn int8_from_elsewhere_is_computed_as_defined() {
         }
     }
 }
+
+/// An intrinsic is a call of its own where it is in a closure that the compiler did not inline, since closures have none
+/// of the instruction sets of the function around them. (Quantizing to int4 took twice as long.)
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn no_intrinsic_is_called() {
+    if cfg!(debug_assertions) {
+        return;
+    }
+    let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    // What follows the parts of a function's name wherever they are in the program, which has no such text itself.
+    let follows = |parts: &[&str]| -> Vec<String> {
+        let name = parts.concat();
+        let found = program.windows(name.len() + 12).filter(|window| window.starts_with(name.as_bytes()));
+        found.map(|window| String::from_utf8_lossy(&window[name.len()..]).into_owned()).collect()
+    };
+    assert!(!follows(&["7kernels", "4arch", "6x86_64"]).is_empty(), "the program has no names of functions");
+    for module in follows(&["9core_arch", "3x86"]) {
+        let vectors = ["3avx", "4avx2", "7avx512", "8avx512", "10avx512", "3fma", "4f16c"];
+        let called = vectors.iter().any(|name| module.starts_with(name));
+        assert!(!called, "a function of core::arch::x86_64 is called, of module {module}");
+    }
+}

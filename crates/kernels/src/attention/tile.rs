@@ -695,7 +695,10 @@ impl<S: Simd> Product<S> {
             unsafe {
                 let to = to.add(first * STRIDE + column * LANES);
                 let (lines, ahead) = self.column(column);
-                let mut total: [S::V; R] = std::array::from_fn(|r| self.start(to.add(r * STRIDE)));
+                let mut total = [s.splat(0.0); R];
+                for (r, total) in total.iter_mut().enumerate() {
+                    *total = self.start(to.add(r * STRIDE));
+                }
                 let mut pair = 0;
                 while pair < pairs {
                     let end = pairs.min(pair + 16);
@@ -755,8 +758,12 @@ impl<S: Simd> Product<S> {
         // SAFETY: the caller keeps every address inside its buffer.
         unsafe {
             let from: [_; C] = std::array::from_fn(|c| self.column(column + c));
-            let mut totals: [[S::V; R]; C] =
-                std::array::from_fn(|c| std::array::from_fn(|r| self.start(to(c, r).cast_const())));
+            let mut totals = [[s.splat(0.0); R]; C];
+            for (c, totals) in totals.iter_mut().enumerate() {
+                for (r, total) in totals.iter_mut().enumerate() {
+                    *total = self.start(to(c, r).cast_const());
+                }
+            }
             for pair in 0..self.depth / 2 {
                 for ((lines, ahead), totals) in from.iter().zip(&mut totals) {
                     let line = s.load_pairs(lines.add(pair * LINE).cast());

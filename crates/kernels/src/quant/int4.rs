@@ -121,13 +121,13 @@ impl<S: Simd> Measure for InLanes<S> {
         let s = self.0;
         let (inverse, magic, step) = (s.splat(inverse(step)), s.splat(MAGIC), s.splat(step));
         let (low, high) = (s.splat(-8.0), s.splat(7.0));
-        let square = |x| {
+        let (mut squares, (a, b)) = ([s.splat(0.0); 2], self.halves(group));
+        for (square, x) in squares.iter_mut().zip([a, b]) {
             let rounded = s.sub(s.add(s.mul(x, inverse), magic), magic);
             let error = s.sub(x, s.mul(s.min(s.max(rounded, low), high), step));
-            s.mul(error, error)
-        };
-        let (a, b) = self.halves(group);
-        s.sum(s.add(square(a), square(b)))
+            *square = s.mul(error, error);
+        }
+        s.sum(s.add(squares[0], squares[1]))
     }
 }
 

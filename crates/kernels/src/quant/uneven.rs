@@ -190,12 +190,10 @@ impl<S: Simd> Fit for InLanes<S> {
     #[inline(always)]
     fn uneven_error(self, group: &[f32; GROUP], step: f32) -> f32 {
         let (s, inverse, step) = (self.0, self.0.splat(inverse(step)), self.0.splat(step));
-        let square = |x| {
-            let error = s.sub(x, s.mul(self.nearest_levels(x, inverse), step));
-            s.mul(error, error)
-        };
         let (a, b) = self.halves(group);
-        s.sum(s.add(square(a), square(b)))
+        let error_a = s.sub(a, s.mul(self.nearest_levels(a, inverse), step));
+        let error_b = s.sub(b, s.mul(self.nearest_levels(b, inverse), step));
+        s.sum(s.add(s.mul(error_a, error_a), s.mul(error_b, error_b)))
     }
 
     #[inline(always)]
@@ -300,9 +298,9 @@ fn best_ratio(by: impl Fit, group: &[f32; GROUP], scale: f32, step: f32, most: i
     let sign = if step < 0.0 { -1 } else { 1 };
     let below = ((step.abs() / scale) as i8).min(most);
     let above = below.wrapping_add(1).min(most);
-    let [below, above] = [below, above].map(|ratio| ratio.wrapping_mul(sign));
-    let [errors_below, errors_above] = [below, above].map(|ratio| by.uneven_error(group, f32::from(ratio) * scale));
-    if errors_above < errors_below { above } else { below }
+    let (below, above) = (below.wrapping_mul(sign), above.wrapping_mul(sign));
+    let errors_below = by.uneven_error(group, f32::from(below) * scale);
+    if by.uneven_error(group, f32::from(above) * scale) < errors_below { above } else { below }
 }
 
 #[cfg(test)]
