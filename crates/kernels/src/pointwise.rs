@@ -537,8 +537,8 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
 }
 
 /// [`gated`] for a block: `rows` (the first, and their number) of 32 columns, of which the first `columns`, an even
-/// number, are valid; to `out`, whose rows are `width` apart. `streams`: whole ones are written past the caches, each at
-/// a multiple of 64 bytes; a fence has to follow.
+/// number, are valid; to `out`, whose rows are `width` apart. `streams`: whole ones are written past the caches, each
+/// at a multiple of 64 bytes; a fence has to follow.
 ///
 /// # Safety
 /// The first `columns` of each row are readable; `out` covers `columns / 2` elements of each row, and no other thread

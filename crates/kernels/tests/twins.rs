@@ -465,8 +465,8 @@ fn int8_from_elsewhere_is_computed_as_defined() {
     }
 }
 
-/// An intrinsic is a call of its own where it is in a closure that the compiler did not inline, since closures have none
-/// of the instruction sets of the function around them. (Quantizing to int4 took twice as long.)
+/// An intrinsic is a call of its own where it is in a closure that the compiler did not inline, since closures have
+/// none of the instruction sets of the function around them. (Quantizing to int4 took twice as long.)
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
 fn no_intrinsic_is_called() {

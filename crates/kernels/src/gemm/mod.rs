@@ -344,8 +344,8 @@ impl Proofs {
     }
 }
 
-/// Bytes of a thread's results, about half of an L2, from which tiles write them past the caches: they would not be found
-/// there, and a line that is written in the cache is fetched first.
+/// Bytes of a thread's results, about half of an L2, from which tiles write them past the caches: they would not be
+/// found there, and a line that is written in the cache is fetched first.
 const STREAM_FROM: usize = 1 << 20;
 
 /// `y = x w^T`, see the module. `x`: rows, K wide. At most two fork-joins; allocates only when `scratch` must grow.
