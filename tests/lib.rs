@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::thread;
 
+use rates::kept::KeptResult;
 use serde_json::Value;
 
 pub use testing::{is_long, one_of, part_of, wait};
@@ -60,8 +61,28 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     // Nothing here may depend on what a developer has downloaded, or reach for a network.
     command.env("HF_HOME", std::env::temp_dir().join("twostroke-no-such-cache")).env("HF_HUB_OFFLINE", "1");
     // What one server has measured of the machine serves the next.
+    static TRUSTED: Once = Once::new();
+    TRUSTED.call_once(|| trust(&cache()));
     command.env("XDG_CACHE_HOME", cache()).env("XDG_STATE_HOME", cache().join("state"));
     command
+}
+
+/// Says of the steps that servers of this run have measured that nothing disturbed them. Among tests something always
+/// does, and each start would measure them again, for a second of a core.
+fn trust(cache: &Path) {
+    for entry in cache.join("twostroke/packed").read_dir().into_iter().flatten().flatten() {
+        let file = entry.path();
+        let kept = || KeptResult::<Value>::read(&file).filter(|_| file.extension().is_some_and(|end| end == "cost"));
+        let Some(mut kept) = kept() else { continue };
+        let mut is_new = false;
+        for sample in kept.found["samples"].as_array_mut().into_iter().flatten() {
+            is_new |= sample["ran_ns"] != sample["wall_ns"];
+            sample["ran_ns"] = sample["wall_ns"].clone();
+        }
+        if is_new {
+            kept.write(&file).expect("it can be written to");
+        }
+    }
 }
 
 /// Where the servers of one run of tests keep what they measure, so that no other run, checkout or user steers them:

@@ -16,21 +16,8 @@ fn read(directory: &Path, file: &str) -> String {
 #[test]
 fn a_lab_measures_and_explains() {
     let directory = Scratch::new("all");
-    let ran = run(&mut twostroke(&[
-        "lab",
-        "--prompts",
-        "16,32,64,128",
-        "--positions",
-        "0,64,256",
-        "--batches",
-        "1,2,4",
-        "-r",
-        "3",
-        "-t",
-        "1",
-        "-o",
-        directory.text(),
-    ]));
+    let points = ["lab", "--prompts", "16,32,64,128", "--positions", "0,64,256", "--batches", "1,2,4"];
+    let ran = run(&mut twostroke(&[&points[..], &["-r", "3", "-t", "1", "-o", directory.text()]].concat()));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for words in ["Prefill time against the length of the prompt", "R^2", "was bound by"] {
         assert!(ran.stdout.contains(words), "{words:?}: {}", ran.stdout);

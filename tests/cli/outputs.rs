@@ -46,49 +46,20 @@ fn what_is_there_already_stays_unless_it_is_ours() {
     let server = Server::start(&[]);
     let port = server.port().to_string();
     let log = recorded("outputs").display().to_string();
-    let load = ["--num-prompts", "2", "--random-input-len", "8", "--random-output-len", "2", "--num-warmups", "0"];
-    let bench = |more: &[&'static str]| [&["bench-serve", "--port", port.as_str()][..], &load, more].concat();
+    let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    let load = words("--num-prompts 2 --random-input-len 8 --random-output-len 2 --num-warmups 0");
+    let bench = |more| [&["bench-serve", "--port", port.as_str()][..], &load, &words(more)].concat();
+    let fleet = "sim --requests 20 --instances 2 --splits --ttft-slo 9s --tpot-slo 1s --svg {}";
+    let lab = "lab --prompts 8,16,24 --positions 0,8,16 --batches 1,2,3 -r 1 -t 1 -o {}";
+    let pages = &["lab.json", "lab.csv", "lab.html", "roofline.svg", "prefill.svg", "batch.svg", "position.svg"];
     let writers = [
-        Writer::new(&["plan", "-m", "7b", "--machine", "a100", "--svg", "{}"], &[""]),
-        Writer::new(&["sim", "--requests", "20", "--svg", "{}"], &["ttft.svg", "tpot.svg", "kv.svg", "load.svg"]),
-        Writer::new(
-            &[
-                "sim",
-                "--requests",
-                "20",
-                "--instances",
-                "2",
-                "--splits",
-                "--ttft-slo",
-                "9s",
-                "--tpot-slo",
-                "1s",
-                "--svg",
-                "{}",
-            ],
-            &["splits.svg"],
-        ),
-        Writer::new(
-            &[
-                "lab",
-                "--prompts",
-                "8,16,24",
-                "--positions",
-                "0,8,16",
-                "--batches",
-                "1,2,3",
-                "-r",
-                "1",
-                "-t",
-                "1",
-                "-o",
-                "{}",
-            ],
-            &["lab.json", "lab.csv", "lab.html", "roofline.svg", "prefill.svg", "batch.svg", "position.svg"],
-        ),
+        Writer::new(&words("plan -m 7b --machine a100 --svg {}"), &[""]),
+        Writer::new(&words("sim --requests 20 --svg {}"), &["ttft.svg", "tpot.svg", "kv.svg", "load.svg"]),
+        Writer::new(&words(fleet), &["splits.svg"]),
+        Writer::new(&words(lab), pages),
         Writer::new(&["replay", &log, "--trace", "{}"], &[""]),
-        Writer::new(&bench(&["--save-result", "--result-filename", "{}"]), &[""]),
-        Writer::new(&bench(&["--sweep-request-rate", "20,inf", "--sweep-svg", "{}"]), &[""]),
+        Writer::new(&bench("--save-result --result-filename {}"), &[""]),
+        Writer::new(&bench("--sweep-request-rate 20,inf --sweep-svg {}"), &[""]),
     ];
     for (number, writer) in writers.iter().enumerate() {
         let name = writer.arguments.join(" ");

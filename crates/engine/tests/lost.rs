@@ -147,7 +147,8 @@ fn a_lost_device_changes_no_bit_beside_adapters_vectors_swaps_and_clients_that_l
     let mut dice = Dice::new(SEED);
     let doors = ["", "", "submit", "read_hidden", "read_logits", "wait"];
     let mut counted = [0; 3];
-    for round in 0..if testing::is_long() { 300 } else { 20 } {
+    let rounds = if testing::is_long() { 300 } else { 12 };
+    for round in 0..rounds {
         let next = (doors[dice.within(0..=5)], dice.within(1..=200) as u64);
         let what = format!("seed {SEED}, round {round}, {next:?}");
         *losses.next.lock().unwrap() = Some(next);
@@ -177,7 +178,7 @@ fn a_lost_device_changes_no_bit_beside_adapters_vectors_swaps_and_clients_that_l
     }
     let stats = engine.stats();
     assert!(stats.preemptions > 0 && !counted.contains(&0), "it was no crowd: {counted:?}, {stats:?}");
-    assert!(losses.count.load(Ordering::Relaxed) > 5, "devices were lost");
+    assert!(losses.count.load(Ordering::Relaxed) > rounds / 4, "devices were lost");
 }
 
 /// Plain answers and some of every kind through adapters, vectors and log probabilities of prompts.

@@ -164,12 +164,9 @@ impl HostBackend for Reference {
         let MatrixShape { out_features, in_features } = w.shape();
         let rows = x.len() / in_features;
         assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
+        let of_row = of_row(self.arithmetic, w);
         let row = |x: &[f32]| {
-            let mut product = match (w.blocks(), w.class()) {
-                (Some(format), _) => block_row(x, w, format),
-                (None, WeightClass::Bf16) => bf16_row(self.arithmetic, x, w),
-                (None, WeightClass::Int8 | WeightClass::Int4) => integer_row(x, w),
-            };
+            let mut product = of_row(x);
             product.iter_mut().zip(bias.into_iter().flatten()).for_each(|(y, bias)| *y += bias);
             product
         };
@@ -283,11 +280,39 @@ impl HostBackend for Reference {
     }
 }
 
+/// From a row of activations to a row of a product.
+type OfRow<'a> = Box<dyn Fn(&[f32]) -> Vec<f32> + 'a>;
+
+/// Takes weights out of their layout once, for all rows.
+fn of_row(arithmetic: AccumulationOrder, w: &PackedMatrix) -> OfRow<'_> {
+    fn columns<T>(w: &PackedMatrix, depth: usize, at: impl Fn(usize, usize) -> T) -> Vec<Vec<T>> {
+        (0..w.shape().out_features).map(|column| (0..depth).map(|k| at(column, k)).collect()).collect()
+    }
+    let depth = w.shape().in_features;
+    match (w.blocks(), w.class()) {
+        (Some(format), _) => {
+            let columns = columns(w, depth, |column, k| w.block_at(format, column, k));
+            Box::new(move |x| block_row(x, &columns, format))
+        }
+        (None, WeightClass::Bf16) => {
+            let columns = columns(w, w.steps() * 32, |column, k| w.bf16_at(column, k));
+            Box::new(move |x| bf16_row(arithmetic, x, &columns))
+        }
+        (None, class) => {
+            let columns = columns(w, depth, |column, k| {
+                let (q, ratio) = if class == WeightClass::Int4 { w.int4_at(column, k) } else { w.int8_at(column, k) };
+                i32::from(q) * i32::from(ratio)
+            });
+            Box::new(move |x| integer_row(x, w, &columns))
+        }
+    }
+}
+
 /// One row of a bf16 product.
-fn bf16_row(arithmetic: AccumulationOrder, x: &[f32], w: &PackedMatrix) -> Vec<f32> {
-    let padded = w.steps() * 32;
-    let x: Vec<f32> = (0..padded).map(|k| x.get(k).map_or(0.0, |&x| round_to_bf16(x, SMALLEST_ACTIVATION))).collect();
-    (0..w.shape().out_features).map(|column| arithmetic.dot(padded, |k| x[k], |k| w.bf16_at(column, k))).collect()
+fn bf16_row(arithmetic: AccumulationOrder, x: &[f32], columns: &[Vec<f32>]) -> Vec<f32> {
+    let at = |k: usize| x.get(k).map_or(0.0, |&x| round_to_bf16(x, SMALLEST_ACTIVATION));
+    let x: Vec<f32> = (0..x.len().next_multiple_of(32)).map(at).collect();
+    columns.iter().map(|column| arithmetic.dot(x.len(), |k| x[k], |k| column[k])).collect()
 }
 
 /// The low digits of a row (dense), its scale, and the listed quads of the middle and high digits.
@@ -309,7 +334,7 @@ fn joined([low, middle, high]: [f32; 1 + PLANES]) -> f32 {
 
 /// One row of an int8 or int4 product: an exact integer sum for each digit of the activations; the digit sums are
 /// joined, then multiplied by the row's scale and the column's.
-fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+fn integer_row(x: &[f32], w: &PackedMatrix, columns: &[Vec<i32>]) -> Vec<f32> {
     let mut shifted = x.to_vec();
     shifted.iter_mut().zip(w.exponents()).for_each(|(x, &exponent)| *x *= power(exponent));
     let (scale, low, lists) = digits_of(&shifted);
@@ -321,41 +346,35 @@ fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
         }
         digits
     });
-    let column = |column: usize| {
-        let weight = |k| {
-            let (q, ratio) = match w.class() {
-                WeightClass::Int4 => w.int4_at(column, k),
-                _ => w.int8_at(column, k),
-            };
-            i64::from(q) * i64::from(ratio)
+    let column = |(weights, column_scale): (&Vec<i32>, &f32)| {
+        let sum = |digits: &[i8]| {
+            digits.iter().zip(weights).map(|(&q, &weight)| i64::from(i32::from(q) * weight)).sum::<i64>() as f32
         };
-        let sum = |digits: &[i8]| digits.iter().enumerate().map(|(k, &q)| i64::from(q) * weight(k)).sum::<i64>() as f32;
-        (joined([sum(&low), sum(&middle), sum(&high)]) * scale) * w.scales()[column]
+        (joined([sum(&low), sum(&middle), sum(&high)]) * scale) * column_scale
     };
-    (0..w.shape().out_features).map(column).collect()
+    columns.iter().zip(w.scales()).map(column).collect()
 }
 
 /// One row of a product with weights in the quantization groups of a file: for the low digits an exact sum per group,
 /// joined in order; for the other digits one per listed quad; the digits joined, then the row's scale.
-fn block_row(x: &[f32], w: &PackedMatrix, format: &BlockFormat) -> Vec<f32> {
+fn block_row(x: &[f32], columns: &[Vec<(i8, f32, f32)>], format: &BlockFormat) -> Vec<f32> {
     let (scale, low, lists) = digits_of(x);
     // Adds the products of some adjacent elements of one group.
-    let add = |total: f32, column: usize, first: usize, digits: &[i8]| {
-        let weights = (first..x.len()).map(|k| w.block_at(format, column, k));
-        let dot: i32 = weights.zip(digits).map(|((level, ..), &digit)| i32::from(level) * i32::from(digit)).sum();
-        let (_, group_scale, min) = w.block_at(format, column, first);
+    let add = |total: f32, weights: &[(i8, f32, f32)], digits: &[i8]| {
+        let dot: i32 = weights.iter().zip(digits).map(|((level, ..), &q)| i32::from(*level) * i32::from(q)).sum();
+        let (_, group_scale, min) = weights[0];
         let total = (dot as f32).mul_add(group_scale, total);
         let sum: i32 = digits.iter().map(|&digit| i32::from(digit)).sum();
         if format.mins { (sum as f32).mul_add(min, total) } else { total }
     };
-    let column = |column: usize| {
-        let groups = low.chunks(format.group).enumerate();
-        let dense = groups.fold(0f32, |total, (group, digits)| add(total, column, group * format.group, digits));
+    let column = |column: &Vec<_>| {
+        let groups = column.chunks(format.group).zip(low.chunks(format.group));
+        let dense = groups.fold(0f32, |total, (weights, digits)| add(total, weights, digits));
         let [middle, high] = [0, 1].map(|plane| {
             let quads = lists[plane].iter();
-            quads.fold(0f32, |total, quad| add(total, column, quad.quad as usize * QUAD, &quad.digits))
+            quads.fold(0f32, |total, quad| add(total, &column[quad.quad as usize * QUAD..], &quad.digits))
         });
         joined([dense, middle, high]) * scale
     };
-    (0..w.shape().out_features).map(column).collect()
+    columns.iter().map(column).collect()
 }

@@ -293,7 +293,7 @@ fn steps() -> impl Iterator<Item = (Shape, impl Fn() -> Step)> {
 
 #[test]
 fn every_path_returns_the_bits_of_the_definition() {
-    for (index, (shape, step)) in testing::part_of(steps().enumerate(), 7) {
+    for (index, (shape, step)) in testing::part_of(steps().enumerate(), 13) {
         let step = step();
         // Some of the rules for each step, with sinks in turn: in the course of the steps, each rule meets several shapes.
         let here = |at: &(usize, AttentionRule)| at.0 % 4 == (index / 4 + index) % 4;
@@ -330,7 +330,7 @@ mod tiles_of_attention {
         let Some(amx) = tiles() else { return };
         let steps = steps().filter(|(shape, _)| shape.arithmetic == AccumulationOrder::Amx);
         let mut products = 0;
-        for (index, (shape, step)) in steps.enumerate() {
+        for (index, (shape, step)) in testing::part_of(steps.enumerate(), 3) {
             let step = step();
             // Each shape with another rule, each type of cache in its turn.
             let rules = rules(shape.head_dim);
@@ -605,7 +605,8 @@ fn rows_that_see_both_ways_see_their_whole_span_and_no_other() {
     // Texts of one block, of several, of more than a split.
     let lengths = [1, 31, 40, 300];
     let cases = SHAPES[1].each().into_iter().flat_map(|shape| [None, Some(9), Some(280)].map(|window| (shape, window)));
-    for (shape, window) in testing::part_of(cases, 1) {
+    // A quick run has every shape and every window.
+    for (shape, window) in testing::part_of(cases, 4) {
         let rule = AttentionRule { window, both_ways: true, ..AttentionRule::of_width(shape.head_dim) };
         let texts = lengths.map(|len| Sequence::new(shape, 40 + len as u64, len));
         let whole = |text| Rows { sequence: text, start: 0, rows: text.queries.len() };
@@ -874,7 +875,7 @@ fn a_block_has_the_same_bytes_on_any_number_of_memory_nodes() {
 #[test]
 fn numbers_of_any_size_have_the_bits_of_the_definition() {
     let sizes = [0.0, 1e-45, 1e-40, 1e-38, 1e-20, 1.0, 1e4, 1e15, 1e37];
-    for seed in 0..if testing::is_long() { 2_000 } else { 120 } {
+    for seed in 0..if testing::is_long() { 2_000 } else { 50 } {
         let mut dice = Dice::new(0xa77e + seed);
         let (head_dim, group, kv_heads) = (16 * dice.within(1..=16), dice.within(1..=9), dice.within(1..=2));
         let shape = shape(group * kv_heads, kv_heads, head_dim, 32 * dice.within(1..=4)).each()[dice.within(0..=2)];

@@ -394,18 +394,11 @@ impl Batch {
         }
     }
 
-    /// Every number of the cache, as bits.
-    fn contents(&self, kv: &KvCache) -> Vec<u32> {
-        let mut contents = Vec::new();
-        for layer in 0..self.shape.layers {
-            for slot in 0..self.shape.blocks * self.shape.block_size {
-                for kv_head in 0..self.shape.num_kv_heads {
-                    let place = KvPlace { layer, slot, kv_head };
-                    let head = 0..self.shape.head_dim;
-                    contents.extend(head.flat_map(|d| [kv.key(place, d).to_bits(), kv.value(place, d).to_bits()]));
-                }
-            }
-        }
+    /// Every byte of the cache.
+    fn contents(&self, kv: &KvCache) -> Vec<u8> {
+        let mut contents = vec![0; self.shape.bytes()];
+        let blocks = contents.chunks_exact_mut(self.shape.block_bytes()).zip(0..);
+        blocks.for_each(|(bytes, block)| kv.read_block(block, bytes));
         contents
     }
 }
@@ -521,7 +514,7 @@ fn a_row_of_queries_alone_is_rotated_as_a_whole_one_and_stores_nothing() {
     every_path("queries alone", |pool, isa| {
         let (queries, kv) = alone.rotate_and_store(pool, isa);
         assert_eq!(bits(&queries), bits(&expected));
-        assert!(alone.contents(&kv).iter().all(|&bits| bits == 0), "nothing is stored");
+        assert!(alone.contents(&kv).iter().all(|&byte| byte == 0), "nothing is stored");
         bits(&queries)
     });
 }

@@ -139,14 +139,12 @@ impl Product {
 fn every_row_count_of_every_way_to_multiply() {
     let Some(tiles) = tiles() else { return };
     let cpus = implementations(tiles);
-    for (at, kind) in KINDS.into_iter().enumerate() {
-        for rows in 1..=97 {
-            let turn = rows + at;
-            let shape =
-                MatrixShape { out_features: [32, 64, 90][turn % 3], in_features: [1_000, 129, 70][turn / 3 % 3] };
-            let (x, to) = (XS[(turn + turn / 6) % 6], [To::Store, To::Add, To::Gate, To::Part][turn % 4]);
-            Product { kind, shape, rows, x, to, bias: turn % 5 < 2 }.check(&cpus[turn % cpus.len()]);
-        }
+    let cases = KINDS.into_iter().enumerate().flat_map(|kind| (1..=97).map(move |rows| (kind, rows)));
+    for ((at, kind), rows) in testing::part_of(cases, 2) {
+        let turn = rows + at;
+        let shape = MatrixShape { out_features: [32, 64, 90][turn % 3], in_features: [1_000, 129, 70][turn / 3 % 3] };
+        let (x, to) = (XS[(turn + turn / 6) % 6], [To::Store, To::Add, To::Gate, To::Part][turn % 4]);
+        Product { kind, shape, rows, x, to, bias: turn % 5 < 2 }.check(&cpus[turn % cpus.len()]);
     }
 }
 
@@ -171,14 +169,16 @@ fn every_list_and_every_destination() {
     // Several panels of rows, and K in parts.
     for (rows, out_features, in_features) in [(64, 64, 400), (600, 32, 300), (70, 40, 5_600), (33, 544, 2_800)] {
         let shape = MatrixShape { out_features, in_features };
-        for (turn, kind) in KINDS.into_iter().take(if out_features == 544 { 2 } else { 8 }).enumerate() {
+        let kinds = KINDS.into_iter().take(if out_features == 544 { 2 } else { 8 }).enumerate();
+        for (turn, kind) in testing::part_of(kinds, if rows == 64 { 1 } else { 3 }) {
             let xs = if rows == 64 { &XS[..] } else { &[X::None, X::Heavy(5)][turn % 2..][..1] };
-            for &x in xs {
-                for &to in if rows == 64 { &[To::Store, To::Add, To::Gate][..] } else { &[To::Store] } {
-                    for bias in if rows == 64 { &[false, true][..] } else { &[false] } {
-                        Product { kind, shape, rows, x, to, bias: *bias }.check(&cpus[turn % cpus.len()]);
-                    }
-                }
+            let tos = if rows == 64 { &[To::Store, To::Add, To::Gate][..] } else { &[To::Store] };
+            let biases = if rows == 64 { &[false, true][..] } else { &[false] };
+            let ends = || tos.iter().flat_map(|&to| biases.iter().map(move |&bias| (to, bias)));
+            // A quick run has every list, and every destination with and without a bias.
+            let cases = xs.iter().flat_map(|&x| ends().map(move |end| (x, end)));
+            for (x, (to, bias)) in testing::part_of(cases, 5) {
+                Product { kind, shape, rows, x, to, bias }.check(&cpus[turn % cpus.len()]);
             }
         }
     }

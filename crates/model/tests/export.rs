@@ -662,7 +662,7 @@ fn any_model_can_be_rounded_by_any_text() {
     let committed = originals().into_iter().map(|(name, path)| (name, directory(&path)));
     let wide = originals().into_iter().filter_map(|(name, _)| Some((format!("wide {name}"), widened(&name)?)));
     let mut raised = 0;
-    for (name, original) in testing::part_of(committed.chain(wide), 2) {
+    for (name, original) in testing::part_of(committed.chain(wide), 4) {
         let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
         let tokens = random_tokens(3, 40, vocab_size);
         let output = scratch.join(&name);

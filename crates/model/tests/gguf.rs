@@ -277,10 +277,10 @@ fn converted_families_give_the_logits_of_their_directories() {
             }
         }
         let original = embedded(original.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect());
-        let wanted = run_alone(&mut load(Reference::new(), &original, WeightClass::Bf16), &tokens);
+        let wanted = run_alone(&mut load(cpu(None, 1), &original, WeightClass::Bf16), &tokens);
         for files in [vec![("m.gguf", files.whole)], files.parts] {
             let checkpoint = embedded(files);
-            let found = run_alone(&mut load(Reference::new(), &checkpoint, WeightClass::Bf16), &tokens);
+            let found = run_alone(&mut load(cpu(None, 1), &checkpoint, WeightClass::Bf16), &tokens);
             assert!(found == wanted, "{name}: other logits than from its directory");
         }
         converted_cases.push(name);

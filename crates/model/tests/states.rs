@@ -77,14 +77,15 @@ fn expected(checkpoint: &str, class: WeightClass) -> Expected {
     Expected { prompt, rows, states }
 }
 
-/// Every checkpoint on every instruction set and thread count, in a class that takes turns; plain loops in a long run.
+/// Every checkpoint on every instruction set, in a class and on threads that take turns; plain loops in a long run.
 fn everywhere(check: impl Fn(&str, &Expected, &mut dyn Forward)) {
     let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
     for (at, checkpoint) in CHECKPOINTS.into_iter().enumerate() {
         for class in testing::one_of(classes, at) {
             let expected = expected(checkpoint, class);
-            for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar || testing::is_long()) {
-                for threads in 1..=2 {
+            let fast = Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar || testing::is_long());
+            for (turn, isa) in fast.enumerate() {
+                for threads in testing::one_of([1, 2], at + turn) {
                     let name = format!("{checkpoint} {class:?} on {} with {threads} threads", isa.name());
                     check(&name, &expected, &mut load(cpu(Some(isa), threads), &committed(checkpoint), class));
                 }

@@ -334,11 +334,11 @@ fn a_drain_lets_running_answers_end_and_takes_no_new_ones() {
     let mut kept = host.connect();
     kept.request("GET", "/health", &[], b"");
     assert_eq!(kept.answer().status, 200);
-    let whole = host.ask("/v1/completions", &long(2000))["choices"][0]["text"].clone();
+    let whole = host.ask("/v1/completions", &long(400))["choices"][0]["text"].clone();
 
     host.pause();
-    let mut plain = send(&host, &long(2000));
-    let mut body = long(2000);
+    let mut plain = send(&host, &long(400));
+    let mut body = long(400);
     body["stream"] = json!(true);
     let mut stream = send(&host, &body);
     wait("both to come", || host.engine.health().open_requests == 2);

@@ -107,7 +107,7 @@ fn what_clients_receive_does_not_tell_that_a_device_was_lost() {
     };
     let expected = all();
     let mut dice = Dice::new(SEED);
-    let rounds = if testing::is_long() { 200 } else { 20 };
+    let rounds = if testing::is_long() { 200 } else { 8 };
     for round in 0..rounds {
         let next = (["", "launch", "wait", "read_logits"][dice.within(0..=3)], dice.within(1..=40) as u64);
         *losses.next.lock().unwrap() = Some(next);
