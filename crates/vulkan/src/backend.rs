@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::sampling::{Candidate, find_best};
+use kernels::sampling::Candidate;
 use kernels::{
     Activation, AttentionLayer, Backend, Convolution, DeltaRows, DeltaRule, DeviceError, Extent, GatedConvolution,
     HeadColumns, HeadLayout, HeadNorms, Latents, LowRankShape, Mamba, MatrixShape, Norm, Out, OutOfMemory, Rotation,
@@ -30,11 +30,19 @@ pub struct Vector {
     len: usize,
 }
 
-/// How many of the largest logits of each row are wanted. They are selected where they are read.
+/// The largest logits of rows, in memory of the host, which the device writes: some 8 bytes a row are read at once.
 pub struct Best {
-    width: usize,
+    buffer: Arc<Buffer>,
+    /// Of a row: how many there is room for, and how many there are to be.
+    room: usize,
     counts: Vec<u32>,
 }
+
+/// A logit, as bits, and its id.
+const CANDIDATE_BYTES: usize = 8;
+/// Logits that a workgroup selects from, and of how many it selects one at least.
+const SELECTED_FROM: usize = 4096;
+const SELECTED_OF: usize = 4;
 
 /// The arrays of a step, in one buffer.
 pub struct GpuStep {
@@ -231,8 +239,9 @@ impl Backend for Vulkan {
         refused("experts")
     }
 
-    fn best(&self, max_rows: usize, _: usize) -> Result<Best, OutOfMemory> {
-        Ok(Best { width: 0, counts: Vec::with_capacity(max_rows) })
+    fn best(&self, max_rows: usize, count: usize) -> Result<Best, OutOfMemory> {
+        let buffer = Buffer::new(&self.driver, (max_rows * count * CANDIDATE_BYTES) as u64, Place::Host)?;
+        Ok(Best { buffer: Arc::new(buffer), room: count, counts: Vec::with_capacity(max_rows) })
     }
 
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> GpuStep {
@@ -572,10 +581,41 @@ impl Backend for Vulkan {
         refused("experts")
     }
 
-    fn find_best(&self, _: &GpuRows, width: usize, counts: &[u32], out: &mut Best) {
-        out.width = width;
+    /// All rows as many as one of them wants: the first of those are what fewer would be.
+    fn find_best(&self, logits: &GpuRows, width: usize, counts: &[u32], out: &mut Best) {
         out.counts.clear();
-        out.counts.extend_from_slice(counts);
+        out.counts.extend(counts.iter().map(|&count| count.min(width as u32)));
+        let (rows, count) = (counts.len(), out.counts.iter().max().map_or(0, |&most| most as usize));
+        assert!(count <= out.room, "{count} of room for {}", out.room);
+        if count == 0 {
+            return;
+        }
+        let per_part = SELECTED_FROM.max(SELECTED_OF * count).min(width);
+        let parts = width.div_ceil(per_part);
+        // The last part may have fewer.
+        let of_parts = (parts - 1) * count + count.min(width - (parts - 1) * per_part);
+        let (mut state, kernel) = (self.state(), &self.kernels.select);
+        let State { recorder, scratch: Scratch { between, converted, .. }, .. } = &mut *state;
+        let between = self.at_least(recorder, between, rows * of_parts * CANDIDATE_BYTES, &logits.0);
+        let selected = self.at_least(recorder, converted, rows * count * CANDIDATE_BYTES, &logits.0);
+        // One needs no order.
+        let (to, stride) = if count == 1 { (&out.buffer, out.room) } else { (&selected, count) };
+        let mut select = |from: &Arc<Buffer>, to: &Arc<Buffer>, [width, per_part, stride, again]: [usize; 4]| {
+            let push = [width, per_part, count, stride, again].map(|number| number as u32);
+            let groups = [width.div_ceil(per_part) as u32, rows as u32, 1];
+            recorder.dispatch(kernel, &[from, to].map(Binding::whole), &push, groups);
+        };
+        if parts == 1 {
+            select(&logits.0, to, [width, width, stride, 0]);
+        } else {
+            select(&logits.0, &between, [width, per_part, of_parts, 0]);
+            select(&between, to, [of_parts, of_parts, stride, 1]);
+        }
+        if count > 1 {
+            let groups = [count.div_ceil(LANES) as u32, rows as u32, 1];
+            let (bindings, push) = ([&selected, &out.buffer].map(Binding::whole), [count as u32, out.room as u32]);
+            recorder.dispatch(&self.kernels.rank, &bindings, &push, groups);
+        }
     }
 
     fn submit(&self) -> Result<(), DeviceError> {
@@ -597,19 +637,20 @@ impl Backend for Vulkan {
         Ok(())
     }
 
-    fn read_best(
-        &self,
-        from: &Best,
-        logits: &GpuRows,
-        row: usize,
-        out: &mut Vec<Candidate>,
-    ) -> Result<(), DeviceError> {
-        let mut all = std::mem::take(&mut self.state().row);
-        all.resize(from.width, 0.0);
-        let read = self.read(logits, row..row + 1, from.width, &mut all);
-        find_best(&all, from.counts[row] as usize, out);
-        self.state().row = all;
-        read
+    fn read_best(&self, from: &Best, _: &GpuRows, row: usize, out: &mut Vec<Candidate>) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        let State { recorder, bytes, .. } = &mut *state;
+        bytes.resize(from.counts[row] as usize * CANDIDATE_BYTES, 0);
+        recorder.download(&from.buffer, (row * from.room * CANDIDATE_BYTES) as u64, bytes)?;
+        let candidates = bytes.as_chunks().0.as_chunks().0.iter();
+        out.clear();
+        out.extend(candidates.map(|[logit, id]| (f32::from_ne_bytes(*logit), u32::from_ne_bytes(*id))));
+        // Infinity and what is no number are above all others.
+        if out.first().is_some_and(|(most, _)| most.is_nan() || *most == f32::INFINITY) {
+            out.clear();
+            out.push((f32::NAN, u32::MAX));
+        }
+        Ok(())
     }
 
     fn write(&self, from: &[f32], out: &mut GpuRows) -> Result<(), DeviceError> {

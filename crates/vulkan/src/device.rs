@@ -84,20 +84,19 @@ pub(crate) struct State {
     pub(crate) scratch: Scratch,
     /// Arrays of steps that are done.
     pub(crate) steps: Vec<Arc<Buffer>>,
-    /// Of the host, on their way: arrays of a step, rows that are read, logits that are compared.
+    /// Of the host, on their way: arrays of a step, rows that are read.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) row: Vec<f32>,
 }
 
 /// Buffers that grow to the largest operation.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Activations as products read them: bf16, or three planes of digits.
+    /// Activations as products read them: bf16, or three planes of digits. The largest logits of a row, in any order.
     pub(crate) converted: Option<Arc<Buffer>>,
     /// Scale of each row, and the planes that it has.
     pub(crate) scales: Option<Arc<Buffer>>,
     pub(crate) planes: Option<Arc<Buffer>>,
-    /// Gates and their rows, or what the first matrix of an adapter gave.
+    /// Gates and their rows, what the first matrix of an adapter gave, or the largest logits of parts of rows.
     pub(crate) between: Option<Arc<Buffer>>,
 }
 
@@ -149,8 +148,8 @@ impl Vulkan {
         let recorder = Recorder::new(Timeline::new(&driver, options.patience)?, has_barriers);
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
-        let (scratch, steps, bytes, row) = (Scratch::default(), Vec::new(), Vec::new(), Vec::new());
-        let state = Mutex::new(State { recorder, scratch, steps, bytes, row });
+        let (scratch, steps, bytes) = (Scratch::default(), Vec::new(), Vec::new());
+        let state = Mutex::new(State { recorder, scratch, steps, bytes });
         let place = options.place();
         Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
     }

@@ -66,6 +66,8 @@ pub struct OperationCounts {
     pub submissions: u64,
     /// Bytes of weights that products were given.
     pub weight_bytes: u64,
+    /// Bytes that the host read.
+    pub read_bytes: u64,
     /// Calls of the driver that made something, by all users of the device.
     pub made: u64,
 }
@@ -307,6 +309,7 @@ impl Recorder {
         // SAFETY: all that was submitted is done, and what comes later needs the recorder.
         let bytes = unsafe { source.bytes() }.expect("it is mapped");
         out.copy_from_slice(&bytes[first as usize..][..out.len()]);
+        self.counts.read_bytes += out.len() as u64;
         Ok(())
     }
 }
