@@ -34,6 +34,8 @@ pub struct VulkanOptions {
     pub stage: bool,
     /// Bytes that a kernel may see of a buffer, where that is less than the device allows: for tests.
     pub binding_bytes: Option<u64>,
+    /// Multiply-adds of a submission, in place of the usual number: for tests.
+    pub multiply_adds: Option<u64>,
     /// Longest wait for what was submitted once the device is open, in place of the usual one; none: as if it never
     /// gave an answer. For tests.
     pub patience: Option<Duration>,
@@ -114,7 +116,7 @@ fn opened(
 ) -> Result<Arc<Kernels>, VulkanError> {
     let (faults, place) = (options.faults.unwrap_or_default(), options.place());
     let driver = Arc::new(Driver::open(found, faults.failing)?);
-    let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true);
+    let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true, None);
     let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
     let kernels = Arc::new(Kernels::new(&driver, order, fuses, faults)?);
     probe::check(&driver, &mut recorder, &kernels, place)?;
@@ -145,7 +147,8 @@ impl Vulkan {
         let kernels = open(find(options.index)?, host.arithmetic(), &options)?;
         let driver = kernels.driver.clone();
         let has_barriers = !options.faults.is_some_and(|faults| faults.no_barriers);
-        let recorder = Recorder::new(Timeline::new(&driver, options.patience)?, has_barriers);
+        let timeline = Timeline::new(&driver, options.patience)?;
+        let recorder = Recorder::new(timeline, has_barriers, options.multiply_adds);
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
         let (scratch, steps, bytes) = (Scratch::default(), Vec::new(), Vec::new());
@@ -268,7 +271,7 @@ impl GroupFormat {
 }
 
 /// Columns of a pair of strips.
-const PAIR: usize = 32;
+pub(crate) const PAIR: usize = 32;
 
 /// A packed matrix in the device's memory: tiles, scales with exponents, levels.
 pub struct Matrix {

@@ -211,16 +211,7 @@ fn products<B: Backend>(
     }
     let tokens: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
     let mut rows = backend.rows(tokens.len(), k).unwrap();
-    let arrays = StepArrays {
-        token_ids: &tokens,
-        positions: &tokens,
-        slots: &tokens,
-        spans: &[],
-        states: &[],
-        wanted: &[],
-        listed: &[],
-    };
-    let step = backend.begin(arrays);
+    let step = backend.begin(StepArrays { token_ids: &tokens, ..StepArrays::default() });
     backend.embed(&step, &w, &mut rows);
     all.push(get(backend, &rows, tokens.len(), k));
     all
@@ -325,17 +316,7 @@ fn adapted<B: Backend>(backend: &B, shape: LowRankShape) -> Vec<u32> {
     let x = put(backend, &rows(&mut dice, ROWS, in_features, 1e-35), in_features);
     let mut out = put(backend, &dice.normals(ROWS * out_features), out_features);
     let listed = [0, 3, 4, 9, 1, 7, 11];
-    let none: &[u32] = &[];
-    let arrays = StepArrays {
-        token_ids: none,
-        positions: none,
-        slots: none,
-        spans: &[],
-        states: &[],
-        wanted: none,
-        listed: &listed,
-    };
-    let step = backend.begin(arrays);
+    let step = backend.begin(StepArrays { listed: &listed, ..StepArrays::default() });
     backend.add_low_rank(&step, &x, [(&first, 0..4), (&second, 4..7)].into_iter(), &mut out);
     get(backend, &out, ROWS, out_features)
 }
