@@ -2,8 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 #include "order.glsl"
 #include "best.glsl"
-// The `count` largest of a part of a row, in any order: found digit by digit from the top, as the key that `count` of them reach.
-// Rows are logits, or what was selected of their parts.
+// The `count` largest of a part of a row, in any order: found digit by digit from the top, as the key that `count` of them
+// reach. Rows are logits, or what was selected of their parts.
 layout(local_size_x = 256) in;
 layout(std430, binding = 0) readonly buffer A { uint x[]; };          // [row][width], or two numbers each
 layout(std430, binding = 1) writeonly buffer R { uvec2 chosen[]; };   // [row][stride]: bits, id

@@ -585,7 +585,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: what is under way holds the buffer, so nothing is; freeing unmaps, and does nothing where there is no memory.
+        // SAFETY: what is under way holds the buffer, so nothing is; freeing unmaps, or there is no memory yet.
         unsafe {
             self.driver.device.destroy_buffer(self.handle, None);
             self.driver.device.free_memory(self.memory, None);

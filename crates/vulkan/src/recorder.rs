@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! dispatch, copy    added to the list; whatever it uses is kept until it is done
-//! submit            the command buffer of an equal list that is done, or one that is recorded now, goes to the queue; the
-//!                   timeline counts it
+//! submit            the command buffer of an equal list that is done, or one that is recorded now, goes to the queue;
+//!                   the timeline counts it
 //! wait              sleeps until the timeline has counted the last one; frames and all they keep are free again
 //! ```
 //! What changes from step to step, tokens, positions, slots and tables, is in a step's buffer and not in the list. So a
@@ -30,8 +30,8 @@ use crate::pipelines::Pipeline;
 const SETS: usize = 32;
 /// Bytes that pass through a staging buffer at a time.
 const STAGE_BYTES: usize = 16 << 20;
-/// Multiply-adds after which operations are submitted: 20 ms of a device that does 0.9 T a second, and 0.9 s of one that
-/// does 20 G. A token of a 7B is less than half of it.
+/// Multiply-adds after which operations are submitted: 20 ms of a device that does 0.9 T a second, and 0.9 s of one
+/// that does 20 G. A token of a 7B is less than half of it.
 const MULTIPLY_ADDS: u64 = 1 << 34;
 /// Frames that are kept with what they do. The shortest are not worth it.
 const FRAMES: usize = 64;
@@ -143,7 +143,7 @@ impl Recorder {
     /// A buffer with room for these bytes, or a new one. Without memory for it the device is lost.
     pub(crate) fn at_least(&mut self, room: &mut Option<Arc<Buffer>>, bytes: u64, place: Place) -> Option<Arc<Buffer>> {
         if room.as_ref().is_none_or(|buffer| buffer.bytes < bytes) {
-            // Half as much again, so that a prompt that grows does not take memory in each step; a kernel has to see it all.
+            // Half as much again, so that a prompt that grows does not take memory in each step; a kernel has to see all.
             let most = self.driver.listed.binding_bytes;
             let new = match bytes <= most {
                 true => Buffer::new(&self.driver, (bytes + bytes / 2).min(most), place),
@@ -387,8 +387,8 @@ impl Frame {
                     let set = self.set(&bound[..buffers], &mut taken[buffers - 1])?;
                     let (layout, point) = (driver.layouts[buffers - 1].pipeline, vk::PipelineBindPoint::COMPUTE);
                     let (stage, push) = (vk::ShaderStageFlags::COMPUTE, push.map(u32::to_ne_bytes));
-                    // SAFETY: the command buffer is being recorded. What it refers to is kept until it is done, and without
-                    // that it is not submitted again.
+                    // SAFETY: the command buffer is being recorded. What it refers to is kept until it is done, and
+                    // without that it is not submitted again.
                     unsafe {
                         device.cmd_bind_pipeline(commands, point, kernel);
                         device.cmd_bind_descriptor_sets(commands, point, layout, 0, &[set], &[]);
