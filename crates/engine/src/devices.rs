@@ -78,12 +78,20 @@ impl DeviceChoice {
     pub fn open(self, cpu: CpuOptions) -> Result<Option<Vulkan>, StartError> {
         let Some((index, _)) = self.gpu()? else { return Ok(None) };
         match Vulkan::open(Cpu::new(cpu)?, VulkanOptions { index, ..VulkanOptions::default() }) {
-            Ok(gpu) => Ok(Some(gpu)),
-            Err(error) if self == DeviceChoice::Auto => {
+            Err(error) if self != DeviceChoice::Auto => Err(not_usable(error)),
+            opened => Ok(opened.inspect_err(|error| tracing::warn!(%error, "the CPU computes")).ok()),
+        }
+    }
+
+    /// What a GPU loaded; `None`: the CPU is to load it, as `auto` has it of models that a GPU does not compute, and where
+    /// it was lost meanwhile.
+    pub(crate) fn or_cpu<T>(self, loaded: Result<T, StartError>) -> Result<Option<T>, StartError> {
+        match loaded {
+            Err(error @ StartError::Load(LoadError::Option { option: "device", .. })) if self == DeviceChoice::Auto => {
                 tracing::warn!(%error, "the CPU computes");
                 Ok(None)
             }
-            Err(error) => Err(not_usable(error)),
+            loaded => loaded.map(Some),
         }
     }
 
@@ -108,11 +116,6 @@ impl DeviceChoice {
     }
 }
 
-/// Whether a model that was not loaded is one that the CPU would load.
-pub(crate) fn is_not_computed(error: &StartError) -> bool {
-    matches!(error, StartError::Load(LoadError::Option { option: "device", .. }))
-}
-
 /// The CPU, to go on with the same bits where a GPU is lost.
 pub(crate) fn standby(cpu: CpuOptions, checkpoint: &Checkpoint, load: &LoadOptions) -> Result<Standby, StartError> {
     let (checkpoint, load) = (checkpoint.clone(), load.clone());
@@ -130,7 +133,10 @@ fn not_usable(error: vulkan::VulkanError) -> StartError {
 
 #[cfg(test)]
 mod tests {
+    use checkpoint::Source;
+
     use super::*;
+    use crate::{Engine, EngineOptions};
 
     #[test]
     fn a_device_is_named_by_its_number() {
@@ -148,5 +154,21 @@ mod tests {
             assert!(text.parse::<DeviceChoice>().is_err(), "{text}");
         }
         assert_eq!(Gpu(3).to_string().parse(), Ok(Gpu(3)));
+    }
+
+    #[test]
+    fn auto_has_the_cpu_where_the_gpu_is_lost_while_it_reads_weights() {
+        let lost = || {
+            let device = DeviceChoice::Gpu(vulkan::list().expect("mesa-vulkan-drivers").len() - 1);
+            let options = EngineOptions { device, threads: Some(1), ..EngineOptions::default() };
+            // It shares the device with the engine.
+            let beside = device.open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap().unwrap();
+            let lantern = Checkpoint::open(Source::Directory(testing::lantern())).unwrap();
+            let mut lose = |_| beside.fail("vkQueueSubmit", 0);
+            Engine::start(&lantern, &options, &mut lose).map(|_| ())
+        };
+        let said = DeviceChoice::Gpu(0).or_cpu(lost()).unwrap_err().to_string();
+        assert!(said.contains(" is lost (vkQueueSubmit failed: "), "{said}");
+        assert_eq!(DeviceChoice::Auto.or_cpu(lost()).unwrap(), None);
     }
 }

@@ -800,14 +800,11 @@ fn load_model(
                 .map_err(StartError::from)
                 .and_then(|runner| boxed(runner, checkpoint, arithmetic, draft, &load)),
         };
-        match loaded {
-            Err(error) if device == DeviceChoice::Auto && devices::is_not_computed(&error) => {
-                tracing::warn!(%error, "the CPU computes");
+        if let Some(mut loaded) = device.or_cpu(loaded)? {
+            if options.standby {
+                loaded.standby = Some(devices::standby(of_cpu, checkpoint, &load)?);
             }
-            Ok(loaded) if options.standby => {
-                return Ok(Loaded { standby: Some(devices::standby(of_cpu, checkpoint, &load)?), ..loaded });
-            }
-            loaded => return loaded,
+            return Ok(loaded);
         }
     }
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.

@@ -32,7 +32,7 @@ use std::ops::Range;
 
 /// Inputs of a step, in flat arrays. All but `spans`, `states`, `wanted` and `listed` have one element per
 /// row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct StepArrays<'a> {
     /// Token ids.
     pub token_ids: &'a [u32],

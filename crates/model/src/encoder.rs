@@ -646,9 +646,7 @@ impl<B: Backend> Encoder<B> {
             positions: &batch.positions,
             slots: &batch.slots,
             spans: &spans,
-            states: &[],
-            wanted: &[],
-            listed: &[],
+            ..StepArrays::default()
         };
         let [mut positions, mut types] = std::mem::take(&mut scratch.ids);
         position_ids(encoder, batch, &mut positions);

@@ -432,13 +432,11 @@ pub(crate) fn in_step<B: Backend>(
         arrays.fill(batch, spans);
     }
     let wanted = arrays.as_ref().zip(wanted_spans.as_deref()).map(|(arrays, spans)| StepArrays {
-        token_ids: &[],
         positions: &arrays.positions,
         slots: &arrays.slots,
         spans,
-        states: &[],
-        wanted: &[],
         listed: &listed,
+        ..StepArrays::default()
     });
     let all = backend.begin(StepArrays {
         token_ids: &batch.token_ids,
@@ -950,13 +948,11 @@ impl<B: Backend> Layer<B> {
         let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
         let from_zeros = &[StateSpan { first_row: 0, num_rows: rows, from: None, saves: &[] }];
         let step = backend.begin(StepArrays {
-            token_ids: &[],
             positions,
             slots: positions,
             spans,
             states: from_zeros,
-            wanted: &[],
-            listed: &[],
+            ..StepArrays::default()
         });
         let at = At { step: &step, groups: &[], layer: 0, narrow: false };
         let place = MixerPlace {

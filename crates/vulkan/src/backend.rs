@@ -4,14 +4,14 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::sampling::{Candidate, find_best};
+use kernels::sampling::Candidate;
 use kernels::{
     Activation, AttentionLayer, Backend, Convolution, DeltaRows, DeltaRule, DeviceError, Extent, GatedConvolution,
     HeadColumns, HeadLayout, HeadNorms, Latents, LowRankShape, Mamba, MatrixShape, Norm, Out, OutOfMemory, Rotation,
     RoutingRule, StepArrays, WeightClass,
 };
 
-use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
+use crate::device::{GpuKvCache, GpuLowRank, Matrix, PAIR, Scratch, State, Vulkan, is_int8};
 use crate::driver::{Buffer, Place};
 use crate::pipelines::Pipeline;
 use crate::recorder::{Binding, Recorder};
@@ -30,11 +30,19 @@ pub struct Vector {
     len: usize,
 }
 
-/// How many of the largest logits of each row are wanted. They are selected where they are read.
+/// The largest logits of rows, in memory of the host, which the device writes: some 8 bytes a row are read at once.
 pub struct Best {
-    width: usize,
+    buffer: Arc<Buffer>,
+    /// Of a row: how many there is room for, and how many there are to be.
+    room: usize,
     counts: Vec<u32>,
 }
+
+/// A logit, as bits, and its id.
+const CANDIDATE_BYTES: usize = 8;
+/// Logits that a workgroup selects from, and of how many it selects one at least.
+const SELECTED_FROM: usize = 4096;
+const SELECTED_OF: usize = 4;
 
 /// The arrays of a step, in one buffer.
 pub struct GpuStep {
@@ -42,6 +50,8 @@ pub struct GpuStep {
     tokens: usize,
     rows: usize,
     wanted: usize,
+    /// Positions that its rows see, all together.
+    seen: u64,
     /// Where each array begins, and its bytes.
     parts: [(u64, u64); PARTS],
 }
@@ -69,39 +79,15 @@ impl GpuStep {
 }
 
 impl Vulkan {
-    /// A scratch buffer of at least this many bytes. Where there is no memory, the device is lost, and anything will do:
-    /// `other`.
-    fn at_least(
-        &self,
-        recorder: &mut Recorder,
-        place: &mut Option<Arc<Buffer>>,
-        bytes: usize,
-        other: &Arc<Buffer>,
-    ) -> Arc<Buffer> {
-        if let Some(buffer) = place.as_ref().filter(|buffer| buffer.bytes >= bytes as u64) {
-            return buffer.clone();
-        }
-        // Half as much again, so that a prompt that grows does not take memory in each step; a kernel has to see it all.
-        let most = self.driver.listed.binding_bytes;
-        let buffer = match bytes as u64 <= most {
-            true => Buffer::new(&self.driver, ((bytes + bytes / 2) as u64).min(most), self.place),
-            false => Err(OutOfMemory { bytes }),
-        };
-        match buffer {
-            Ok(new) => place.insert(Arc::new(new)).clone(),
-            Err(error) => {
-                recorder.lose("scratch for a step", error);
-                other.clone()
-            }
-        }
+    /// Scratch of at least this many bytes; on a device that is lost for want of it anything will do.
+    fn scratch(&self, recorder: &mut Recorder, room: &mut Option<Arc<Buffer>>, bytes: usize) -> Arc<Buffer> {
+        recorder.at_least(room, bytes as u64, self.place).unwrap_or_else(|| self.nothing.clone())
     }
 
     fn pointwise(&self, operation: u32, x: &GpuRows, extent: Extent, how: Pointwise<'_>) {
         let Pointwise { y, gates, by_width, at, by, per_head } = how;
-        let of = |rows: Option<&'_ GpuRows>| Binding::whole(rows.map_or(&x.0, |rows| &rows.0)).buffer.clone();
-        let (y, gates) = (of(y), of(gates));
         let push = [extent.width as u32, operation, by_width as u32, at as u32, by.to_bits(), per_head as u32];
-        let bindings = [Binding::whole(&x.0), Binding::whole(&y), Binding::whole(&gates)];
+        let bindings = [Some(x), y, gates].map(|rows| Binding::whole(&rows.unwrap_or(x).0));
         let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
         self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, &push, groups);
     }
@@ -118,8 +104,8 @@ impl Vulkan {
             WeightClass::Int4 => (&self.kernels.linear_int4, false),
         };
         let State { recorder, scratch: Scratch { converted, scales, planes, .. }, .. } = state;
-        let converted = self.at_least(recorder, converted, rows * words * if is_bf16 { 4 } else { 12 }, x);
-        let [scales, planes] = [scales, planes].map(|place| self.at_least(recorder, place, rows * 4, x));
+        let converted = self.scratch(recorder, converted, rows * words * if is_bf16 { 4 } else { 12 });
+        let [scales, planes] = [scales, planes].map(|place| self.scratch(recorder, place, rows * 4));
         if is_bf16 {
             let push = [in_features as u32, words as u32];
             let bindings = [Binding::whole(x), Binding::whole(&converted)];
@@ -153,6 +139,7 @@ impl Vulkan {
             ];
             let groups = [count as u32, rows.div_ceil(PRODUCT_ROWS) as u32, 1];
             recorder.dispatch(kernel, &all[..kernel.buffers], &push, groups);
+            recorder.count((rows * count * PAIR * in_features) as u64);
         }
     }
 
@@ -202,6 +189,8 @@ fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u3
     ([width as u32, kind, a, b, c, d], [width.div_ceil(LANES) as u32, rows as u32, 1])
 }
 
+type Both<'a> = (&'a mut GpuRows, &'a mut GpuRows);
+
 /// What a model is refused for when it is loaded cannot be asked for.
 fn refused(what: &str) -> ! {
     unreachable!("{what} are refused when a model is loaded")
@@ -231,8 +220,9 @@ impl Backend for Vulkan {
         refused("experts")
     }
 
-    fn best(&self, max_rows: usize, _: usize) -> Result<Best, OutOfMemory> {
-        Ok(Best { width: 0, counts: Vec::with_capacity(max_rows) })
+    fn best(&self, max_rows: usize, count: usize) -> Result<Best, OutOfMemory> {
+        let buffer = Buffer::new(&self.driver, (max_rows * count * CANDIDATE_BYTES) as u64, Place::Host)?;
+        Ok(Best { buffer: Arc::new(buffer), room: count, counts: Vec::with_capacity(max_rows) })
     }
 
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> GpuStep {
@@ -241,8 +231,8 @@ impl Backend for Vulkan {
         let lens = [token_ids.len(), positions.len(), slots.len(), 4 * positions.len(), blocks];
         let (mut parts, mut end) = ([(0, 0); PARTS], 0);
         for (part, len) in parts.iter_mut().zip(lens.into_iter().chain([wanted.len(), listed.len()])) {
-            // No binding is empty.
-            *part = (end, (4 * len as u64).max(16));
+            // No binding is empty. The next step's are as long while its tables grow a little.
+            *part = (end, (4 * len.next_power_of_two() as u64).max(16));
             end += part.1.next_multiple_of(self.driver.alignment);
         }
         let mut state = self.state();
@@ -251,6 +241,7 @@ impl Backend for Vulkan {
             tokens: token_ids.len(),
             rows: positions.len(),
             wanted: wanted.len(),
+            seen: spans.iter().map(|span| (span.num_rows * (span.start + span.num_rows)) as u64).sum(),
             parts,
         };
         let is_free = |buffer: &&Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
@@ -349,7 +340,7 @@ impl Backend for Vulkan {
             Out::Add(out) => self.product(state, &x.0, rows, w, bias, to(&out.0, true)),
             Out::Gated(activation, out) => {
                 let State { recorder, scratch, .. } = state;
-                let gate_up = self.at_least(recorder, &mut scratch.between, rows * n * size_of::<f32>(), &x.0);
+                let gate_up = self.scratch(recorder, &mut scratch.between, rows * n * size_of::<f32>());
                 self.product(state, &x.0, rows, w, bias, to(&gate_up, false));
                 self.gated(state, activation, &gate_up, Extent { rows, width: n / 2 }, out);
             }
@@ -386,9 +377,9 @@ impl Backend for Vulkan {
                 per_group as u32,
                 eps.to_bits(),
             ];
-            let of = |vector: Option<&'_ Vector>| vector.map_or(&qkv.0, |vector| &vector.buffer).clone();
-            let vectors = [rope.map(|rope| rope.table()), factors, q, k, v].map(of);
-            let [angles, factors, q, k, v] = [0, 1, 2, 3, 4].map(|index| Binding::whole(&vectors[index]));
+            let vectors = [rope.map(|rope| rope.table()), factors, q, k, v];
+            let [angles, factors, q, k, v] =
+                vectors.map(|vector| Binding::whole(vector.map_or(&qkv.0, |vector| &vector.buffer)));
             let all = [Binding::whole(&qkv.0), step.part(Part::Positions), angles, factors, q, k, v];
             let groups = [step.rows as u32, heads.div_ceil(per_group) as u32, 1];
             state.recorder.dispatch(&self.kernels.rotate, &all, &push, groups);
@@ -435,17 +426,12 @@ impl Backend for Vulkan {
             Binding::whole(&out.0),
         ];
         let kernel = if is_int8(kv) { &self.kernels.attend_int8 } else { &self.kernels.attend_bf16 };
-        self.state().recorder.dispatch(kernel, &all, &push, [step.rows as u32, layout.num_heads as u32, 1]);
+        let mut state = self.state();
+        state.recorder.dispatch(kernel, &all, &push, [step.rows as u32, layout.num_heads as u32, 1]);
+        state.recorder.count(step.seen * (2 * layout.num_heads * layout.head_dim) as u64);
     }
 
-    fn store_latents(
-        &self,
-        _: &GpuStep,
-        _: Latents<'_, Vector>,
-        _: &GpuRows,
-        _: (&mut GpuRows, &mut GpuRows),
-        _: &mut GpuKvCache,
-    ) {
+    fn store_latents(&self, _: &GpuStep, _: Latents<'_, Vector>, _: &GpuRows, _: Both<'_>, _: &mut GpuKvCache) {
         refused("latents")
     }
 
@@ -478,7 +464,7 @@ impl Backend for Vulkan {
         refused("states")
     }
 
-    fn mamba(&self, _: &GpuStep, _: Mamba<'_, Vector>, _: (&mut GpuRows, &mut GpuRows), (): &mut (), _: &mut GpuRows) {
+    fn mamba(&self, _: &GpuStep, _: Mamba<'_, Vector>, _: Both<'_>, (): &mut (), _: &mut GpuRows) {
         refused("states")
     }
 
@@ -535,7 +521,7 @@ impl Backend for Vulkan {
             let LowRankShape { in_features, rank, out_features } = *shape;
             let (rank, first, rows) = (rank.next_multiple_of(16), listed.start as u32, listed.len());
             let State { recorder, scratch, .. } = &mut *state;
-            let h = self.at_least(recorder, &mut scratch.between, rows * rank * size_of::<f32>(), &x.0);
+            let h = self.scratch(recorder, &mut scratch.between, rows * rank * size_of::<f32>());
             for (part, from, to, push) in [
                 (a, &x.0, &h, [first, in_features as u32, rank as u32, 1]),
                 (b, &h, &out.0, [first, rank as u32, out_features as u32, 0]),
@@ -572,10 +558,41 @@ impl Backend for Vulkan {
         refused("experts")
     }
 
-    fn find_best(&self, _: &GpuRows, width: usize, counts: &[u32], out: &mut Best) {
-        out.width = width;
+    /// All rows as many as one of them wants: the first of those are what fewer would be.
+    fn find_best(&self, logits: &GpuRows, width: usize, counts: &[u32], out: &mut Best) {
         out.counts.clear();
-        out.counts.extend_from_slice(counts);
+        out.counts.extend(counts.iter().map(|&count| count.min(width as u32)));
+        let (rows, count) = (counts.len(), out.counts.iter().max().map_or(0, |&most| most as usize));
+        assert!(count <= out.room, "{count} of room for {}", out.room);
+        if count == 0 {
+            return;
+        }
+        let per_part = SELECTED_FROM.max(SELECTED_OF * count).min(width);
+        let parts = width.div_ceil(per_part);
+        // The last part may have fewer.
+        let of_parts = (parts - 1) * count + count.min(width - (parts - 1) * per_part);
+        let (mut state, kernel) = (self.state(), &self.kernels.select);
+        let State { recorder, scratch: Scratch { between, converted, .. }, .. } = &mut *state;
+        let between = self.scratch(recorder, between, rows * of_parts * CANDIDATE_BYTES);
+        let selected = self.scratch(recorder, converted, rows * count * CANDIDATE_BYTES);
+        // One needs no order.
+        let (to, stride) = if count == 1 { (&out.buffer, out.room) } else { (&selected, count) };
+        let mut select = |from: &Arc<Buffer>, to: &Arc<Buffer>, [width, per_part, stride, again]: [usize; 4]| {
+            let push = [width, per_part, count, stride, again].map(|number| number as u32);
+            let groups = [width.div_ceil(per_part) as u32, rows as u32, 1];
+            recorder.dispatch(kernel, &[from, to].map(Binding::whole), &push, groups);
+        };
+        if parts == 1 {
+            select(&logits.0, to, [width, width, stride, 0]);
+        } else {
+            select(&logits.0, &between, [width, per_part, of_parts, 0]);
+            select(&between, to, [of_parts, of_parts, stride, 1]);
+        }
+        if count > 1 {
+            let groups = [count.div_ceil(LANES) as u32, rows as u32, 1];
+            let (bindings, push) = ([&selected, &out.buffer].map(Binding::whole), [count as u32, out.room as u32]);
+            recorder.dispatch(&self.kernels.rank, &bindings, &push, groups);
+        }
     }
 
     fn submit(&self) -> Result<(), DeviceError> {
@@ -597,19 +614,20 @@ impl Backend for Vulkan {
         Ok(())
     }
 
-    fn read_best(
-        &self,
-        from: &Best,
-        logits: &GpuRows,
-        row: usize,
-        out: &mut Vec<Candidate>,
-    ) -> Result<(), DeviceError> {
-        let mut all = std::mem::take(&mut self.state().row);
-        all.resize(from.width, 0.0);
-        let read = self.read(logits, row..row + 1, from.width, &mut all);
-        find_best(&all, from.counts[row] as usize, out);
-        self.state().row = all;
-        read
+    fn read_best(&self, from: &Best, _: &GpuRows, row: usize, out: &mut Vec<Candidate>) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        let State { recorder, bytes, .. } = &mut *state;
+        bytes.resize(from.counts[row] as usize * CANDIDATE_BYTES, 0);
+        recorder.download(&from.buffer, (row * from.room * CANDIDATE_BYTES) as u64, bytes)?;
+        let candidates = bytes.as_chunks().0.as_chunks().0.iter();
+        out.clear();
+        out.extend(candidates.map(|[logit, id]| (f32::from_ne_bytes(*logit), u32::from_ne_bytes(*id))));
+        // Infinity and what is no number are above all others.
+        if out.first().is_some_and(|(most, _)| most.is_nan() || *most == f32::INFINITY) {
+            out.clear();
+            out.push((f32::NAN, u32::MAX));
+        }
+        Ok(())
     }
 
     fn write(&self, from: &[f32], out: &mut GpuRows) -> Result<(), DeviceError> {

@@ -34,6 +34,8 @@ pub struct VulkanOptions {
     pub stage: bool,
     /// Bytes that a kernel may see of a buffer, where that is less than the device allows: for tests.
     pub binding_bytes: Option<u64>,
+    /// Multiply-adds of a submission, in place of the usual number: for tests.
+    pub multiply_adds: Option<u64>,
     /// Longest wait for what was submitted once the device is open, in place of the usual one; none: as if it never
     /// gave an answer. For tests.
     pub patience: Option<Duration>,
@@ -84,20 +86,19 @@ pub(crate) struct State {
     pub(crate) scratch: Scratch,
     /// Arrays of steps that are done.
     pub(crate) steps: Vec<Arc<Buffer>>,
-    /// Of the host, on their way: arrays of a step, rows that are read, logits that are compared.
+    /// Of the host, on their way: arrays of a step, rows that are read.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) row: Vec<f32>,
 }
 
 /// Buffers that grow to the largest operation.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Activations as products read them: bf16, or three planes of digits.
+    /// Activations as products read them: bf16, or three planes of digits. The largest logits of a row, in any order.
     pub(crate) converted: Option<Arc<Buffer>>,
     /// Scale of each row, and the planes that it has.
     pub(crate) scales: Option<Arc<Buffer>>,
     pub(crate) planes: Option<Arc<Buffer>>,
-    /// Gates and their rows, or what the first matrix of an adapter gave.
+    /// Gates and their rows, what the first matrix of an adapter gave, or the largest logits of parts of rows.
     pub(crate) between: Option<Arc<Buffer>>,
 }
 
@@ -115,7 +116,7 @@ fn opened(
 ) -> Result<Arc<Kernels>, VulkanError> {
     let (faults, place) = (options.faults.unwrap_or_default(), options.place());
     let driver = Arc::new(Driver::open(found, faults.failing)?);
-    let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true);
+    let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true, None);
     let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
     let kernels = Arc::new(Kernels::new(&driver, order, fuses, faults)?);
     probe::check(&driver, &mut recorder, &kernels, place)?;
@@ -146,11 +147,12 @@ impl Vulkan {
         let kernels = open(find(options.index)?, host.arithmetic(), &options)?;
         let driver = kernels.driver.clone();
         let has_barriers = !options.faults.is_some_and(|faults| faults.no_barriers);
-        let recorder = Recorder::new(Timeline::new(&driver, options.patience)?, has_barriers);
+        let timeline = Timeline::new(&driver, options.patience)?;
+        let recorder = Recorder::new(timeline, has_barriers, options.multiply_adds);
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
-        let (scratch, steps, bytes, row) = (Scratch::default(), Vec::new(), Vec::new(), Vec::new());
-        let state = Mutex::new(State { recorder, scratch, steps, bytes, row });
+        let (scratch, steps, bytes) = (Scratch::default(), Vec::new(), Vec::new());
+        let state = Mutex::new(State { recorder, scratch, steps, bytes });
         let place = options.place();
         Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
     }
@@ -269,7 +271,7 @@ impl GroupFormat {
 }
 
 /// Columns of a pair of strips.
-const PAIR: usize = 32;
+pub(crate) const PAIR: usize = 32;
 
 /// A packed matrix in the device's memory: tiles, scales with exponents, levels.
 pub struct Matrix {

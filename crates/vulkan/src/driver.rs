@@ -1,5 +1,6 @@
 //! The driver's side: which devices there are, one of them opened, its memory, and waiting for it.
 
+use ash::prelude::VkResult;
 use ash::vk;
 use std::ffi::CStr;
 use std::fmt;
@@ -300,18 +301,22 @@ impl Driver {
             vk::DescriptorSetLayoutBinding::default().descriptor_type(kind).descriptor_count(1).stage_flags(stage);
         let bindings: Vec<_> = (0..buffers).map(|index| any.binding(index as u32)).collect();
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-        self.before("vkCreateDescriptorSetLayout")?;
         // SAFETY: (and below) the device is alive, and structures live until the calls return.
-        let sets = unsafe { self.device.create_descriptor_set_layout(&info, None) };
-        let sets = sets.map_err(failed("vkCreateDescriptorSetLayout"))?;
+        let make = || unsafe { self.device.create_descriptor_set_layout(&info, None) };
+        let sets = self.make("vkCreateDescriptorSetLayout", make)?;
         self.layouts.push(Layout { sets, pipeline: vk::PipelineLayout::null() });
         let (layouts, push) = ([sets], [vk::PushConstantRange::default().stage_flags(stage).size(PUSH_BYTES as u32)]);
         let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&layouts).push_constant_ranges(&push);
-        self.before("vkCreatePipelineLayout")?;
         // SAFETY: as above.
-        let layout = unsafe { self.device.create_pipeline_layout(&info, None) };
-        self.layouts[buffers - 1].pipeline = layout.map_err(failed("vkCreatePipelineLayout"))?;
+        let make = || unsafe { self.device.create_pipeline_layout(&info, None) };
+        self.layouts[buffers - 1].pipeline = self.make("vkCreatePipelineLayout", make)?;
         Ok(())
+    }
+
+    /// A call whose failure has its name.
+    pub(crate) fn make<T>(&self, call: &'static str, make: impl FnOnce() -> VkResult<T>) -> Result<T, VulkanError> {
+        self.before(call)?;
+        make().map_err(failed(call))
     }
 
     /// Counts a call that makes something, and fails one where a test says so.
@@ -394,9 +399,8 @@ impl Timeline {
         let usual = if driver.listed.kind == "software" { PATIENCE_WITH_SOFTWARE } else { PATIENCE };
         let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        driver.before("vkCreateSemaphore")?;
         // SAFETY: the device is alive, and structures live until the call returns.
-        let semaphore = unsafe { driver.device.create_semaphore(&info, None) }.map_err(failed("vkCreateSemaphore"))?;
+        let semaphore = driver.make("vkCreateSemaphore", || unsafe { driver.device.create_semaphore(&info, None) })?;
         let (driver, patience) = (driver.clone(), patience.unwrap_or(usual));
         Ok(Timeline { driver, semaphore, submitted: AtomicU64::new(0), patience, lost: OnceLock::new() })
     }
@@ -437,11 +441,10 @@ impl Timeline {
             .command_buffers(&commands)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
-        self.driver.before("vkQueueSubmit")?;
         let queue = locked(&self.driver.queue);
         // SAFETY: the command buffer is recorded and not in use, values of the timeline rise, and the queue is locked.
-        let submitted = unsafe { self.driver.device.queue_submit(*queue, &[info], vk::Fence::null()) };
-        submitted.map_err(failed("vkQueueSubmit"))?;
+        let submit = || unsafe { self.driver.device.queue_submit(*queue, &[info], vk::Fence::null()) };
+        self.driver.make("vkQueueSubmit", submit)?;
         self.submitted.store(value, Ordering::Release);
         Ok(())
     }
@@ -468,10 +471,9 @@ impl Timeline {
 
     /// The value up to which all is done.
     pub(crate) fn done(&self) -> Result<u64, VulkanError> {
-        self.driver.before("vkGetSemaphoreCounterValue")?;
         // SAFETY: the semaphore is alive.
-        let value = unsafe { self.driver.device.get_semaphore_counter_value(self.semaphore) };
-        value.map_err(failed("vkGetSemaphoreCounterValue"))
+        let value = || unsafe { self.driver.device.get_semaphore_counter_value(self.semaphore) };
+        self.driver.make("vkGetSemaphoreCounterValue", value)
     }
 }
 
@@ -532,29 +534,24 @@ impl Buffer {
         // SAFETY: (to the end) the device is alive, structures live until the calls return, and what was made is destroyed
         // once, here or in `drop`.
         let handle = unsafe { device.create_buffer(&info, None) }.map_err(|_| short)?;
-        let free_handle = |_| {
-            // SAFETY: as above.
-            unsafe { device.destroy_buffer(handle, None) };
-            short
-        };
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let (number, memory) = (NUMBERS.fetch_add(1, Ordering::Relaxed), vk::DeviceMemory::null());
+        let mut buffer = Buffer { handle, number, memory, bytes, mapped: None, driver: driver.clone() };
         // SAFETY: as above.
         let needed = unsafe { device.get_buffer_memory_requirements(handle) };
-        let kind = driver.memory_type(needed.memory_type_bits, place).ok_or(()).map_err(free_handle)?;
+        let kind = driver.memory_type(needed.memory_type_bits, place).ok_or(short)?;
         let info = vk::MemoryAllocateInfo::default().allocation_size(needed.size).memory_type_index(kind);
-        driver.before("vkAllocateMemory").map_err(|_| free_handle(()))?;
+        driver.before("vkAllocateMemory").map_err(|_| short)?;
         // SAFETY: as above.
-        let memory = unsafe { device.allocate_memory(&info, None) }.map_err(|_| free_handle(()))?;
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let mut buffer = Buffer { handle, number, memory, bytes, mapped: None, driver: driver.clone() };
+        buffer.memory = unsafe { device.allocate_memory(&info, None) }.map_err(|_| short)?;
         // SAFETY: as above; neither is bound yet.
-        unsafe { device.bind_buffer_memory(handle, memory, 0) }.map_err(|_| short)?;
+        unsafe { device.bind_buffer_memory(handle, buffer.memory, 0) }.map_err(|_| short)?;
         let flags = driver.memory.memory_types[kind as usize].property_flags;
         // What is not coherent would have to be flushed.
         let reached = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         if place != Place::Apart && flags.contains(reached) {
             // SAFETY: as above; the memory is not mapped yet.
-            let start = unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+            let start = unsafe { device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
             buffer.mapped = NonNull::new(start.map_err(|_| short)?.cast());
         }
         Ok(buffer)
@@ -588,7 +585,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: what is under way holds the buffer, so nothing is; freeing unmaps.
+        // SAFETY: what is under way holds the buffer, so nothing is; freeing unmaps, or there is no memory yet.
         unsafe {
             self.driver.device.destroy_buffer(self.handle, None);
             self.driver.device.free_memory(self.memory, None);

@@ -72,6 +72,8 @@ kernels! {
     attend_bf16: 6,
     attend_int8: 6,
     low_rank: 5,
+    select: 2,
+    rank: 2,
 }
 
 const PROBE_BUFFERS: usize = 2;

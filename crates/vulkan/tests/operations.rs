@@ -165,6 +165,7 @@ fn each_gives_the_bits_of_its_definition() {
         products_and_rows_of_tables_in_every_packing(vulkan, reference, what);
         what_is_done_row_by_row_and_number_by_number(vulkan, reference, what);
         adapters_are_added_to_their_rows_alone(vulkan, reference, what);
+        the_best_of_rows_are_selected_in_their_order(vulkan, reference, what);
     });
 }
 
@@ -210,16 +211,7 @@ fn products<B: Backend>(
     }
     let tokens: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
     let mut rows = backend.rows(tokens.len(), k).unwrap();
-    let arrays = StepArrays {
-        token_ids: &tokens,
-        positions: &tokens,
-        slots: &tokens,
-        spans: &[],
-        states: &[],
-        wanted: &[],
-        listed: &[],
-    };
-    let step = backend.begin(arrays);
+    let step = backend.begin(StepArrays { token_ids: &tokens, ..StepArrays::default() });
     backend.embed(&step, &w, &mut rows);
     all.push(get(backend, &rows, tokens.len(), k));
     all
@@ -324,19 +316,55 @@ fn adapted<B: Backend>(backend: &B, shape: LowRankShape) -> Vec<u32> {
     let x = put(backend, &rows(&mut dice, ROWS, in_features, 1e-35), in_features);
     let mut out = put(backend, &dice.normals(ROWS * out_features), out_features);
     let listed = [0, 3, 4, 9, 1, 7, 11];
-    let none: &[u32] = &[];
-    let arrays = StepArrays {
-        token_ids: none,
-        positions: none,
-        slots: none,
-        spans: &[],
-        states: &[],
-        wanted: none,
-        listed: &listed,
-    };
-    let step = backend.begin(arrays);
+    let step = backend.begin(StepArrays { listed: &listed, ..StepArrays::default() });
     backend.add_low_rank(&step, &x, [(&first, 0..4), (&second, 4..7)].into_iter(), &mut out);
     get(backend, &out, ROWS, out_features)
+}
+
+/// Rows of one part and of several, of which each wants as many as it likes; nothing else goes to the host.
+fn the_best_of_rows_are_selected_in_their_order(vulkan: &Vulkan, reference: &Reference, what: &str) {
+    for width in part_for(vulkan, [1, 2, 63, 4096, 4097, 12_345, 152_064], 2) {
+        for wanted in [&[1, 0, 1][..], &[2, 40], &[64, 1, 0, 128], &[1024, 5000]] {
+            let counts: Vec<u32> = wanted.iter().cycle().take(8).map(|&count| count.min(width as u32)).collect();
+            let numbers: Vec<f32> = (0..counts.len()).flat_map(|nature| logits(nature, width)).collect();
+            let before = vulkan.counts();
+            let found = best_of(vulkan, &numbers, width, &counts);
+            assert!(found == best_of(reference, &numbers, width, &counts), "{what}: {wanted:?} of {width}");
+            let read = vulkan.counts().read_bytes - before.read_bytes;
+            assert_eq!(read, counts.iter().map(|&count| 8 * u64::from(count)).sum::<u64>(), "{what}: bytes");
+        }
+    }
+}
+
+/// Among them equal ones, zeros of both signs, denormals, infinity and what is no number.
+fn logits(nature: usize, width: usize) -> Vec<f32> {
+    let mut dice = Dice::new(SEED + nature as u64);
+    let mut all = dice.normals(width);
+    match nature {
+        1 => all.iter_mut().for_each(|x| *x = x.round()),
+        2 => all.iter_mut().for_each(|x| *x = 0f32.copysign(*x)),
+        3 => all.iter_mut().for_each(|x| *x = f32::from_bits(x.to_bits() & 0x8000_0003)),
+        4 => all.iter_mut().for_each(|x| *x = if *x < 2.0 { f32::NEG_INFINITY } else { *x }),
+        5 => all[width / 2] = f32::INFINITY,
+        6 => all[width - 1] = -f32::NAN,
+        _ => {}
+    }
+    all
+}
+
+/// Bits and ids.
+fn best_of<B: Backend>(backend: &B, numbers: &[f32], width: usize, counts: &[u32]) -> Vec<Vec<(u32, u32)>> {
+    let (rows, most) = (put(backend, numbers, width), counts.iter().max().map_or(0, |&most| most as usize));
+    let mut best = backend.best(counts.len(), most).unwrap();
+    backend.find_best(&rows, width, counts, &mut best);
+    let read = |(row, count): (usize, &u32)| {
+        let mut found = Vec::new();
+        if *count > 0 {
+            backend.read_best(&best, &rows, row, &mut found).unwrap();
+        }
+        found.iter().map(|(logit, id)| (if logit.is_nan() { 0 } else { logit.to_bits() }, *id)).collect()
+    };
+    counts.iter().enumerate().map(read).collect()
 }
 
 /// Calls `each` with every instruction of a module: its opcode, and all its words.
