@@ -133,10 +133,7 @@ fn not_usable(error: vulkan::VulkanError) -> StartError {
 
 #[cfg(test)]
 mod tests {
-    use checkpoint::Source;
-
     use super::*;
-    use crate::{Engine, EngineOptions};
 
     #[test]
     fn a_device_is_named_by_its_number() {
@@ -154,21 +151,5 @@ mod tests {
             assert!(text.parse::<DeviceChoice>().is_err(), "{text}");
         }
         assert_eq!(Gpu(3).to_string().parse(), Ok(Gpu(3)));
-    }
-
-    #[test]
-    fn auto_has_the_cpu_where_the_gpu_is_lost_while_it_reads_weights() {
-        let lost = || {
-            let device = DeviceChoice::Gpu(vulkan::list().expect("mesa-vulkan-drivers").len() - 1);
-            let options = EngineOptions { device, threads: Some(1), ..EngineOptions::default() };
-            // It shares the device with the engine.
-            let beside = device.open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap().unwrap();
-            let lantern = Checkpoint::open(Source::Directory(testing::lantern())).unwrap();
-            let mut lose = |_| beside.fail("vkQueueSubmit", 0);
-            Engine::start(&lantern, &options, &mut lose).map(|_| ())
-        };
-        let said = DeviceChoice::Gpu(0).or_cpu(lost()).unwrap_err().to_string();
-        assert!(said.contains(" is lost (vkQueueSubmit failed: "), "{said}");
-        assert_eq!(DeviceChoice::Auto.or_cpu(lost()).unwrap(), None);
     }
 }

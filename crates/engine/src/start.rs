@@ -906,3 +906,26 @@ fn limits(options: &EngineOptions, model: &ModelInfo) -> Limits {
         hash_key: options.hash_key,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use checkpoint::Source;
+
+    use super::*;
+
+    #[test]
+    fn auto_has_the_cpu_where_the_gpu_is_lost_while_it_reads_weights() {
+        let lost = || {
+            let device = DeviceChoice::Gpu(vulkan::list().expect("mesa-vulkan-drivers").len() - 1);
+            let options = EngineOptions { device, threads: Some(1), ..EngineOptions::default() };
+            // It shares the device with the engine.
+            let beside = device.open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap().unwrap();
+            let lantern = Checkpoint::open(Source::Directory(testing::lantern())).unwrap();
+            let mut lose = |_| beside.fail("vkQueueSubmit", 0);
+            Engine::start(&lantern, &options, &mut lose).map(|_| ())
+        };
+        let said = DeviceChoice::Gpu(0).or_cpu(lost()).unwrap_err().to_string();
+        assert!(said.contains(" is lost (vkQueueSubmit failed: "), "{said}");
+        assert_eq!(DeviceChoice::Auto.or_cpu(lost()).unwrap(), None);
+    }
+}
