@@ -21,6 +21,7 @@ use crate::{
     Activation, Attention, HeadLayout, HostBackend, Isa, LatentRows, Latents, Norm, Out, RotateAndStore, Routing,
     attention, cpu, latent, layer_norm, pointwise, routing,
 };
+use std::ops::Range;
 
 /// The backend of the definitions.
 #[derive(Clone, Copy, Debug)]
@@ -164,13 +165,18 @@ impl HostBackend for Reference {
         let MatrixShape { out_features, in_features } = w.shape();
         let rows = x.len() / in_features;
         assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
-        let of_row = of_row(self.arithmetic, w);
-        let row = |x: &[f32]| {
-            let mut product = of_row(x);
+        let mut product = vec![0.0; rows * out_features];
+        for first in (0..out_features).step_by(COLUMNS) {
+            let columns = first..(first + COLUMNS).min(out_features);
+            let of_row = of_row(self.arithmetic, w, columns.clone());
+            for (x, product) in x.chunks_exact(in_features).zip(product.chunks_exact_mut(out_features)) {
+                product[columns.clone()].copy_from_slice(&of_row(x));
+            }
+        }
+        for product in product.chunks_exact_mut(out_features) {
             product.iter_mut().zip(bias.into_iter().flatten()).for_each(|(y, bias)| *y += bias);
-            product
-        };
-        let product = x.chunks_exact(in_features).flat_map(row);
+        }
+        let product = product.into_iter();
         match out {
             Out::Store(out) | Out::Add(out) if out.len() != rows * out_features => {
                 panic!("out is not [rows, out_features]")
@@ -280,30 +286,34 @@ impl HostBackend for Reference {
     }
 }
 
-/// From a row of activations to a row of a product.
+/// From a row of activations to some columns of a row of a product.
 type OfRow<'a> = Box<dyn Fn(&[f32]) -> Vec<f32> + 'a>;
 
+/// Columns whose weights are out of their layout at a time: a head of 128,000 would take gigabytes.
+const COLUMNS: usize = 256;
+
 /// Takes weights out of their layout once, for all rows.
-fn of_row(arithmetic: AccumulationOrder, w: &PackedMatrix) -> OfRow<'_> {
-    fn columns<T>(w: &PackedMatrix, depth: usize, at: impl Fn(usize, usize) -> T) -> Vec<Vec<T>> {
-        (0..w.shape().out_features).map(|column| (0..depth).map(|k| at(column, k)).collect()).collect()
+fn of_row(arithmetic: AccumulationOrder, w: &PackedMatrix, of: Range<usize>) -> OfRow<'_> {
+    fn columns<T>(of: Range<usize>, depth: usize, at: impl Fn(usize, usize) -> T) -> Vec<Vec<T>> {
+        of.map(|column| (0..depth).map(|k| at(column, k)).collect()).collect()
     }
     let depth = w.shape().in_features;
     match (w.blocks(), w.class()) {
         (Some(format), _) => {
-            let columns = columns(w, depth, |column, k| w.block_at(format, column, k));
+            let columns = columns(of, depth, |column, k| w.block_at(format, column, k));
             Box::new(move |x| block_row(x, &columns, format))
         }
         (None, WeightClass::Bf16) => {
-            let columns = columns(w, w.steps() * 32, |column, k| w.bf16_at(column, k));
+            let columns = columns(of, w.steps() * 32, |column, k| w.bf16_at(column, k));
             Box::new(move |x| bf16_row(arithmetic, x, &columns))
         }
         (None, class) => {
-            let columns = columns(w, depth, |column, k| {
+            let scales = &w.scales()[of.clone()];
+            let columns = columns(of, depth, |column, k| {
                 let (q, ratio) = if class == WeightClass::Int4 { w.int4_at(column, k) } else { w.int8_at(column, k) };
                 i32::from(q) * i32::from(ratio)
             });
-            Box::new(move |x| integer_row(x, w, &columns))
+            Box::new(move |x| integer_row(x, w.exponents(), (&columns, scales)))
         }
     }
 }
@@ -334,9 +344,9 @@ fn joined([low, middle, high]: [f32; 1 + PLANES]) -> f32 {
 
 /// One row of an int8 or int4 product: an exact integer sum for each digit of the activations; the digit sums are
 /// joined, then multiplied by the row's scale and the column's.
-fn integer_row(x: &[f32], w: &PackedMatrix, columns: &[Vec<i32>]) -> Vec<f32> {
+fn integer_row(x: &[f32], exponents: &[u8], (columns, scales): (&[Vec<i32>], &[f32])) -> Vec<f32> {
     let mut shifted = x.to_vec();
-    shifted.iter_mut().zip(w.exponents()).for_each(|(x, &exponent)| *x *= power(exponent));
+    shifted.iter_mut().zip(exponents).for_each(|(x, &exponent)| *x *= power(exponent));
     let (scale, low, lists) = digits_of(&shifted);
     let [middle, high] = lists.map(|list| {
         let mut digits = vec![0i8; x.len()];
@@ -352,7 +362,7 @@ fn integer_row(x: &[f32], w: &PackedMatrix, columns: &[Vec<i32>]) -> Vec<f32> {
         };
         (joined([sum(&low), sum(&middle), sum(&high)]) * scale) * column_scale
     };
-    columns.iter().zip(w.scales()).map(column).collect()
+    columns.iter().zip(scales).map(column).collect()
 }
 
 /// One row of a product with weights in the quantization groups of a file: for the low digits an exact sum per group,

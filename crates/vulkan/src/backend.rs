@@ -30,7 +30,7 @@ pub struct Vector {
     len: usize,
 }
 
-/// The largest logits of rows, in memory of the host, which the device writes: some 8 bytes a row are read at once.
+/// The largest logits of rows, 8 bytes each, in memory of the host that the device writes: reading them takes no copy.
 pub struct Best {
     buffer: Arc<Buffer>,
     /// Of a row: how many there is room for, and how many there are to be.
@@ -40,7 +40,7 @@ pub struct Best {
 
 /// A logit, as bits, and its id.
 const CANDIDATE_BYTES: usize = 8;
-/// Logits that a workgroup selects from, and of how many it selects one at least.
+/// Logits that a workgroup selects from; and the least multiple of what it selects.
 const SELECTED_FROM: usize = 4096;
 const SELECTED_OF: usize = 4;
 
