@@ -7,26 +7,24 @@ use std::sync::Arc;
 use kernels::sampling::Candidate;
 use kernels::{
     Activation, AttentionLayer, Backend, Convolution, DeltaRows, DeltaRule, DeviceError, Extent, GatedConvolution,
-    HeadColumns, HeadLayout, HeadNorms, Latents, LowRankShape, Mamba, MatrixShape, Norm, Out, OutOfMemory, Rotation,
-    RoutingRule, StepArrays, WeightClass,
+    HeadColumns, HeadLayout, HeadNorms, Latents, LowRankShape, Mamba, Norm, Out, OutOfMemory, Rotation, RoutingRule,
+    StepArrays, WeightClass,
 };
 
-use crate::device::{GpuKvCache, GpuLowRank, Matrix, PAIR, Scratch, State, Vulkan, is_int8};
+use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
 use crate::driver::{Buffer, Place};
-use crate::pipelines::Pipeline;
+use crate::products::To;
 use crate::recorder::{Binding, Recorder};
 
 /// Lanes of a workgroup of what is done number by number.
-const LANES: usize = 64;
-/// Rows of a workgroup of a product.
-const PRODUCT_ROWS: usize = 8;
+pub(crate) const LANES: usize = 64;
 
 /// f32 rows in the device's memory.
 pub struct GpuRows(pub(crate) Arc<Buffer>);
 
 /// Numbers in the device's memory.
 pub struct Vector {
-    buffer: Arc<Buffer>,
+    pub(crate) buffer: Arc<Buffer>,
     len: usize,
 }
 
@@ -80,7 +78,7 @@ impl GpuStep {
 
 impl Vulkan {
     /// Scratch of at least this many bytes; on a device that is lost for want of it anything will do.
-    fn scratch(&self, recorder: &mut Recorder, room: &mut Option<Arc<Buffer>>, bytes: usize) -> Arc<Buffer> {
+    pub(crate) fn scratch(&self, recorder: &mut Recorder, room: &mut Option<Arc<Buffer>>, bytes: usize) -> Arc<Buffer> {
         recorder.at_least(room, bytes as u64, self.place).unwrap_or_else(|| self.nothing.clone())
     }
 
@@ -90,57 +88,6 @@ impl Vulkan {
         let bindings = [Some(x), y, gates].map(|rows| Binding::whole(&rows.unwrap_or(x).0));
         let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
         self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, &push, groups);
-    }
-
-    /// `out = x w^T + bias`, or added, to columns from `at` on of rows of `width`.
-    fn product(&self, state: &mut State, x: &Arc<Buffer>, rows: usize, w: &Matrix, bias: Option<&Vector>, to: To<'_>) {
-        let MatrixShape { out_features, in_features } = w.shape;
-        let steps = in_features.div_ceil(w.class.step());
-        let words = steps * 16;
-        let (kernel, is_bf16): (&Pipeline, _) = match w.class {
-            _ if w.groups.is_some() => (&self.kernels.linear_groups, false),
-            WeightClass::Bf16 => (&self.kernels.linear_bf16, true),
-            WeightClass::Int8 => (&self.kernels.linear_int8, false),
-            WeightClass::Int4 => (&self.kernels.linear_int4, false),
-        };
-        let State { recorder, scratch: Scratch { converted, scales, planes, .. }, .. } = state;
-        let converted = self.scratch(recorder, converted, rows * words * if is_bf16 { 4 } else { 12 });
-        let [scales, planes] = [scales, planes].map(|place| self.scratch(recorder, place, rows * 4));
-        if is_bf16 {
-            let push = [in_features as u32, words as u32];
-            let bindings = [Binding::whole(x), Binding::whole(&converted)];
-            recorder.dispatch(&self.kernels.to_bf16, &bindings, &push, [words.div_ceil(LANES) as u32, rows as u32, 1]);
-        } else {
-            let push = [rows as u32, in_features as u32, words as u32, w.exponents.unwrap_or(0)];
-            let bindings = [x, &converted, &scales, &planes].map(Binding::whole);
-            let [a, b, c, d] = bindings;
-            recorder.dispatch(&self.kernels.digits, &[a, b, c, d, w.scales()], &push, [rows as u32, 1, 1]);
-        }
-        let of_groups = w.groups.as_ref().map(|groups| [groups.step_words].into_iter().chain(groups.push));
-        let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as u32 - steps as u32 * 512 } else { 0 };
-        let bias_buffer = bias.map_or(&converted, |bias| &bias.buffer);
-        for (first, count, tiles) in w.windows(self) {
-            recorder.counts.weight_bytes += tiles.bytes;
-            let mut push = [0; 13];
-            let common = [rows, out_features, steps, first, usize::from(bias.is_some()), usize::from(to.add)];
-            let common = common.into_iter().chain([to.width, to.at]).map(|number| number as u32);
-            let numbers = common.chain(of_groups.clone().into_iter().flatten().chain([ratio_words]));
-            push.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
-            let [scale, level] = [w.scales(), w.levels()];
-            let all = [
-                Binding::whole(&converted),
-                tiles,
-                Binding::whole(to.out),
-                Binding::whole(bias_buffer),
-                Binding::whole(&scales),
-                Binding::whole(&planes),
-                if w.groups.is_some() { level } else { scale },
-                level,
-            ];
-            let groups = [count as u32, rows.div_ceil(PRODUCT_ROWS) as u32, 1];
-            recorder.dispatch(kernel, &all[..kernel.buffers], &push, groups);
-            recorder.count((rows * count * PAIR * in_features) as u64);
-        }
     }
 
     fn gated(&self, state: &mut State, activation: Activation, gate_up: &Arc<Buffer>, extent: Extent, out: &GpuRows) {
@@ -153,14 +100,6 @@ impl Vulkan {
         let words = kv.layer_block_bytes() / 4;
         [kv.shape.block_size as u32, words as u32, (words / kv.shape.num_kv_heads as u64) as u32]
     }
-}
-
-/// Destination of a product.
-struct To<'a> {
-    out: &'a Arc<Buffer>,
-    add: bool,
-    at: usize,
-    width: usize,
 }
 
 /// Operands of an operation number by number, beside the rows that it changes.

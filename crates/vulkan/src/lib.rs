@@ -22,6 +22,7 @@ mod device;
 mod driver;
 mod pipelines;
 mod probe;
+mod products;
 mod recorder;
 
 pub use backend::{Best, GpuRows, GpuStep, Vector};
