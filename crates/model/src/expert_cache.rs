@@ -84,12 +84,13 @@ impl<T> ExpertCache<T> {
         ExpertCache { room, held: Mutex::new(Held { experts, uses }) }
     }
 
-    /// Calls `work` for each that is `needed`, by rising index, and `read` for those that are not there. `settle` is
-    /// called before one is dropped: operations that were asked for may still read it.
+    /// Calls `work` for each that is `needed`, by rising index, and `read` for those that are not there; what it gives
+    /// nothing for ends the walk. `settle` is called before one is dropped: operations that were asked for may still
+    /// read it.
     pub(crate) fn each(
         &self,
         needed: impl Fn(usize) -> bool,
-        read: impl Fn(usize) -> T,
+        read: impl Fn(usize) -> Option<T>,
         settle: impl Fn(),
         mut work: impl FnMut(usize, &T),
     ) {
@@ -108,7 +109,7 @@ impl<T> ExpertCache<T> {
                 settle();
                 experts[dropped] = None;
             }
-            let expert = read(index);
+            let Some(expert) = read(index) else { return };
             work(index, &expert);
             match has_room || dropped.is_some() {
                 true => experts[index] = Some(expert),
@@ -167,7 +168,7 @@ mod tests {
             let (mut seen, reads) = (Vec::new(), AtomicU64::new(0));
             let read = |index| {
                 reads.fetch_add(1, Ordering::Relaxed);
-                index
+                Some(index)
             };
             cache.each(|index| pass.contains(&index), read, || {}, |index, &expert| seen.push((index, expert)));
             assert_eq!(seen, pass.iter().map(|&index| (index, index)).collect::<Vec<_>>(), "each once, in order");

@@ -84,11 +84,12 @@ impl<B: Backend> ExpertSet<B> {
                     .for_each(|(index, mlp)| work(index, mlp));
             }
             ExpertSet::Cached { reader, experts, cache, .. } => {
-                let read = |index: usize| {
-                    let expert = reader.read(pass, &experts[index]);
-                    expert.unwrap_or_else(|error| panic!("an expert cannot be read: {error}"))
-                };
                 // A lost device is reported where the pass is submitted.
+                let read = |index: usize| match reader.read(pass, &experts[index]) {
+                    Ok(expert) => Some(expert),
+                    Err(_) if pass.backend.submit().is_err() => None,
+                    Err(error) => panic!("an expert cannot be read: {error}"),
+                };
                 cache.each(needed, read, || _ = pass.backend.wait(), work);
             }
         }

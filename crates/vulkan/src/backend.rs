@@ -12,9 +12,10 @@ use kernels::{
 };
 
 use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
-use crate::driver::{Buffer, Place};
+use crate::memory::{Buffer, Place};
 use crate::products::To;
 use crate::recorder::{Binding, Recorder};
+use crate::routes::GpuRoutes;
 
 /// Lanes of a workgroup of what is done number by number.
 pub(crate) const LANES: usize = 64;
@@ -82,6 +83,17 @@ impl Vulkan {
         recorder.at_least(room, bytes as u64, self.place).unwrap_or_else(|| self.nothing.clone())
     }
 
+    /// Reads numbers from `first` on, behind all that was queued.
+    pub(crate) fn numbers(&self, from: &Arc<Buffer>, first: usize, out: &mut [f32]) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        let State { recorder, bytes, .. } = &mut *state;
+        bytes.resize(size_of_val(out), 0);
+        recorder.download(from, (first * size_of::<f32>()) as u64, bytes)?;
+        let numbers = bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number));
+        out.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
+        Ok(())
+    }
+
     fn pointwise(&self, operation: u32, x: &GpuRows, extent: Extent, how: Pointwise<'_>) {
         let Pointwise { y, gates, by_width, at, by, per_head } = how;
         let push = [extent.width as u32, operation, by_width as u32, at as u32, by.to_bits(), per_head as u32];
@@ -139,7 +151,7 @@ impl Backend for Vulkan {
     type Rows = GpuRows;
     type Vector = Vector;
     type Step<'a> = GpuStep;
-    type Routes = ();
+    type Routes = GpuRoutes;
     type Best = Best;
 
     fn rows(&self, max_rows: usize, width: usize) -> Result<GpuRows, OutOfMemory> {
@@ -155,8 +167,8 @@ impl Backend for Vulkan {
         vector.len * size_of::<f32>()
     }
 
-    fn routes(&self, _: usize, _: usize, _: RoutingRule) -> Result<(), OutOfMemory> {
-        refused("experts")
+    fn routes(&self, max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<GpuRoutes, OutOfMemory> {
+        GpuRoutes::new(self, max_rows, num_experts, rule)
     }
 
     fn best(&self, max_rows: usize, count: usize) -> Result<Best, OutOfMemory> {
@@ -445,7 +457,7 @@ impl Backend for Vulkan {
     fn gather_wanted(&self, step: &GpuStep, from: &GpuRows, width: usize, out: &mut GpuRows) {
         let all = [step.part(Part::Wanted), Binding::whole(&from.0), Binding::whole(&out.0)];
         let groups = [width.div_ceil(LANES) as u32, step.wanted as u32, 1];
-        self.state().recorder.dispatch(&self.kernels.gather, &all, &[width as u32], groups);
+        self.state().recorder.dispatch(&self.kernels.gather, &all, &[width as u32, 0, 1, 0], groups);
     }
 
     fn add_low_rank<'a>(
@@ -481,20 +493,20 @@ impl Backend for Vulkan {
         self.gated(&mut self.state(), activation, &gate_up.0, extent, out);
     }
 
-    fn route(&self, _: &GpuRows, _: Option<&Vector>, _: usize, (): &mut ()) {
-        refused("experts")
+    fn route(&self, logits: &GpuRows, bias: Option<&Vector>, rows: usize, routes: &mut GpuRoutes) {
+        routes.choose(self, logits, bias, rows);
     }
 
-    fn num_routed(&self, (): &(), _: usize) -> usize {
-        refused("experts")
+    fn num_routed(&self, routes: &GpuRoutes, expert: usize) -> usize {
+        routes.num_rows(expert)
     }
 
-    fn gather_routed(&self, (): &(), _: usize, _: &GpuRows, _: usize, _: &mut GpuRows) {
-        refused("experts")
+    fn gather_routed(&self, routes: &GpuRoutes, expert: usize, from: &GpuRows, width: usize, out: &mut GpuRows) {
+        routes.gather(self, expert, from, width, out);
     }
 
-    fn scatter_routed(&self, (): &(), _: usize, _: &GpuRows, _: usize, _: &mut GpuRows) {
-        refused("experts")
+    fn scatter_routed(&self, routes: &GpuRoutes, expert: usize, y: &GpuRows, width: usize, x: &mut GpuRows) {
+        routes.scatter(self, expert, y, width, x);
     }
 
     /// All rows as many as one of them wants: the first of those are what fewer would be.
@@ -543,14 +555,7 @@ impl Backend for Vulkan {
     }
 
     fn read(&self, from: &GpuRows, rows: Range<usize>, width: usize, out: &mut [f32]) -> Result<(), DeviceError> {
-        let mut state = self.state();
-        let State { recorder, bytes, .. } = &mut *state;
-        bytes.resize(size_of_val(out), 0);
-        let at = rows.start * width * size_of::<f32>();
-        recorder.download(&from.0, at as u64, bytes)?;
-        let numbers = bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number));
-        out.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
-        Ok(())
+        self.numbers(&from.0, rows.start * width, out)
     }
 
     fn read_best(&self, from: &Best, _: &GpuRows, row: usize, out: &mut Vec<Candidate>) -> Result<(), DeviceError> {

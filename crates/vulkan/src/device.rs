@@ -18,7 +18,8 @@ use kernels::{
     PackedMatrix, RowSource, StateShape, WeightClass,
 };
 
-use crate::driver::{Buffer, Driver, Listed, Place, Timeline, VulkanError, find, locked};
+use crate::driver::{Driver, Listed, Timeline, VulkanError, find, locked};
+use crate::memory::{Buffer, Place};
 use crate::pipelines::{Faults, Kernels};
 use crate::probe;
 use crate::recorder::{Binding, OperationCounts, Recorder};
@@ -76,7 +77,7 @@ pub struct Opened {
     /// Stands for what there is no memory for on a lost device.
     pub(crate) nothing: Arc<Buffer>,
     /// Packs, and shares out the host's work.
-    host: Cpu,
+    pub(crate) host: Cpu,
 }
 
 /// What changes with operations.
@@ -394,8 +395,8 @@ impl Device for Vulkan {
         DeviceInfo { kind: "GPU", kernels, threads: self.host.threads(), nodes: 1 }
     }
 
-    fn has(&self, _: Extra) -> bool {
-        false
+    fn has(&self, extra: Extra) -> bool {
+        extra == Extra::Experts
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {

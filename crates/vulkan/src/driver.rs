@@ -1,15 +1,16 @@
-//! The driver's side: which devices there are, one of them opened, its memory, and waiting for it.
+//! The driver's side: which devices there are, one of them opened, and waiting for it.
 
 use ash::prelude::VkResult;
 use ash::vk;
 use std::ffi::CStr;
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use kernels::{DeviceError, OutOfMemory};
+
+use crate::memory::Piece;
 
 /// Longest time to wait for what was submitted: a pass takes seconds at most, but on software.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -218,7 +219,9 @@ pub(crate) struct Driver {
     pub(crate) layouts: Vec<Layout>,
     /// Locked by each submission.
     queue: Mutex<vk::Queue>,
-    memory: vk::PhysicalDeviceMemoryProperties,
+    pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
+    /// Memory that buffers share.
+    pub(crate) pieces: Mutex<Vec<Weak<Piece>>>,
     /// Why it is lost, for all its users.
     pub(crate) lost: OnceLock<DeviceError>,
     /// It gave no answer in time, and may still compute: what it uses is never freed, and nothing waits for it again.
@@ -285,6 +288,7 @@ impl Driver {
             layouts: Vec::new(),
             queue: Mutex::new(queue),
             memory,
+            pieces: Mutex::new(Vec::new()),
             lost: OnceLock::new(),
             stuck: AtomicBool::new(false),
             made: AtomicU64::new(0),
@@ -338,33 +342,6 @@ impl Driver {
     /// See `stuck`.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
-    }
-
-    /// The type of memory for a buffer, of those that it may have.
-    fn memory_type(&self, allowed: u32, place: Place) -> Option<u32> {
-        use vk::MemoryPropertyFlags as Flags;
-        let mapped = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
-        // The first that has all is taken.
-        let wanted: &[Flags] = match place {
-            // Memory of the device that the host may write needs no staging.
-            Place::Device => &[Flags::DEVICE_LOCAL | mapped, Flags::DEVICE_LOCAL, Flags::empty()],
-            Place::Apart => &[Flags::DEVICE_LOCAL, Flags::empty()],
-            Place::Host => &[mapped | Flags::HOST_CACHED, mapped],
-        };
-        let types = &self.memory.memory_types[..self.memory.memory_type_count as usize];
-        let heap_of = |kind: &vk::MemoryType| &self.memory.memory_heaps[kind.heap_index as usize];
-        let largest = self.memory.memory_heaps.iter().map(|heap| heap.size).max().unwrap_or(0);
-        wanted.iter().find_map(|flags| {
-            let fits = |(index, kind): &(usize, &vk::MemoryType)| {
-                // A window of 256 MiB into the device's memory is not where weights go.
-                let is_window = place == Place::Device
-                    && kind.property_flags.contains(mapped)
-                    && heap_of(kind).size < 1 << 30
-                    && largest > heap_of(kind).size;
-                allowed >> index & 1 == 1 && kind.property_flags.contains(*flags) && !is_window
-            };
-            types.iter().enumerate().find(fits).map(|(index, _)| index as u32)
-        })
     }
 }
 
@@ -482,113 +459,6 @@ impl Drop for Timeline {
         if !self.driver.is_stuck() {
             // SAFETY: the recorder has waited for what signals it, or the device is lost.
             unsafe { self.driver.device.destroy_semaphore(self.semaphore, None) };
-        }
-    }
-}
-
-/// Where a buffer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the device's memory; mapped where the host reaches that at no cost.
-    Device,
-    /// In the device's memory, as if the host did not reach it: for tests of staging.
-    Apart,
-    /// In the host's memory, which the device reaches.
-    Host,
-}
-
-/// Some memory.
-pub(crate) struct Buffer {
-    pub(crate) handle: vk::Buffer,
-    /// No other has it, before or after: a handle comes again.
-    pub(crate) number: u64,
-    memory: vk::DeviceMemory,
-    pub(crate) bytes: u64,
-    mapped: Option<NonNull<u8>>,
-    driver: Arc<Driver>,
-}
-
-// SAFETY: the handles may be used by any thread. The mapped bytes are read and written through methods whose callers
-// say that no operation of the device is under way on them.
-unsafe impl Send for Buffer {}
-// SAFETY: as above.
-unsafe impl Sync for Buffer {}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes of {}", self.bytes, self.driver.listed.name)
-    }
-}
-
-impl Buffer {
-    /// At least a word long. Its content is undefined.
-    pub(crate) fn new(driver: &Arc<Driver>, bytes: u64, place: Place) -> Result<Buffer, OutOfMemory> {
-        let short = OutOfMemory { bytes: bytes as usize };
-        let bytes = bytes.max(4).next_multiple_of(4);
-        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
-            | vk::BufferUsageFlags::TRANSFER_SRC
-            | vk::BufferUsageFlags::TRANSFER_DST;
-        let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
-        let device = &driver.device;
-        driver.before("vkCreateBuffer").map_err(|_| short)?;
-        // SAFETY: (to the end) the device is alive, structures live until the calls return, and what was made is destroyed
-        // once, here or in `drop`.
-        let handle = unsafe { device.create_buffer(&info, None) }.map_err(|_| short)?;
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let (number, memory) = (NUMBERS.fetch_add(1, Ordering::Relaxed), vk::DeviceMemory::null());
-        let mut buffer = Buffer { handle, number, memory, bytes, mapped: None, driver: driver.clone() };
-        // SAFETY: as above.
-        let needed = unsafe { device.get_buffer_memory_requirements(handle) };
-        let kind = driver.memory_type(needed.memory_type_bits, place).ok_or(short)?;
-        let info = vk::MemoryAllocateInfo::default().allocation_size(needed.size).memory_type_index(kind);
-        driver.before("vkAllocateMemory").map_err(|_| short)?;
-        // SAFETY: as above.
-        buffer.memory = unsafe { device.allocate_memory(&info, None) }.map_err(|_| short)?;
-        // SAFETY: as above; neither is bound yet.
-        unsafe { device.bind_buffer_memory(handle, buffer.memory, 0) }.map_err(|_| short)?;
-        let flags = driver.memory.memory_types[kind as usize].property_flags;
-        // What is not coherent would have to be flushed.
-        let reached = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
-        if place != Place::Apart && flags.contains(reached) {
-            // SAFETY: as above; the memory is not mapped yet.
-            let start = unsafe { device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
-            buffer.mapped = NonNull::new(start.map_err(|_| short)?.cast());
-        }
-        Ok(buffer)
-    }
-
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.mapped.is_some()
-    }
-
-    /// Its bytes, where the host reaches them.
-    ///
-    /// # Safety
-    /// No operation that writes them is under way.
-    pub(crate) unsafe fn bytes(&self) -> Option<&[u8]> {
-        // SAFETY: `bytes` are mapped as long as this lives, and by the caller's word nothing writes them.
-        self.mapped.map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes as usize) })
-    }
-
-    /// Writes some of them. False: the host does not reach them.
-    ///
-    /// # Safety
-    /// No operation on these bytes is under way, and no other thread reads or writes them.
-    pub(crate) unsafe fn write(&self, at: usize, from: &[u8]) -> bool {
-        assert!(at + from.len() <= self.bytes as usize, "{} bytes at {at} of {}", from.len(), self.bytes);
-        let Some(start) = self.mapped else { return false };
-        // SAFETY: in range as checked, mapped as long as this lives, and alone by the caller's word.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start.as_ptr().add(at), from.len()) };
-        true
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: what is under way holds the buffer, so nothing is; freeing unmaps, or there is no memory yet.
-        unsafe {
-            self.driver.device.destroy_buffer(self.handle, None);
-            self.driver.device.free_memory(self.memory, None);
         }
     }
 }

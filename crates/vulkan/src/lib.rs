@@ -20,10 +20,12 @@
 mod backend;
 mod device;
 mod driver;
+mod memory;
 mod pipelines;
 mod probe;
 mod products;
 mod recorder;
+mod routes;
 
 pub use backend::{Best, GpuRows, GpuStep, Vector};
 pub use device::{GpuKvCache, GpuLowRank, HostMemory, Matrix, Vulkan, VulkanOptions};
@@ -31,3 +33,4 @@ pub use driver::{Listed, VulkanError, list};
 #[doc(hidden)]
 pub use pipelines::Faults;
 pub use recorder::OperationCounts;
+pub use routes::GpuRoutes;

@@ -11,7 +11,8 @@ use kernels::limits::MeasureError;
 use kernels::{Certainty, DeviceLimits};
 
 use crate::device::Vulkan;
-use crate::driver::{Buffer, Driver, Place, VulkanError};
+use crate::driver::{Driver, VulkanError};
+use crate::memory::{Buffer, Place};
 use crate::pipelines::{Kernels, Pipeline};
 use crate::recorder::{Binding, Recorder};
 

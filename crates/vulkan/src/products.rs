@@ -6,7 +6,7 @@ use kernels::{MatrixShape, WeightClass};
 
 use crate::backend::{LANES, Vector};
 use crate::device::{Matrix, PAIR, Scratch, State, Vulkan};
-use crate::driver::Buffer;
+use crate::memory::Buffer;
 use crate::pipelines::Pipeline;
 use crate::recorder::Binding;
 

@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use kernels::{DeviceError, OutOfMemory};
 
-use crate::driver::{Buffer, Driver, MAX_BUFFERS, PUSH_BYTES, Place, Timeline, VulkanError, failed};
+use crate::driver::{Driver, MAX_BUFFERS, PUSH_BYTES, Timeline, VulkanError, failed};
+use crate::memory::{Buffer, Place};
 use crate::pipelines::Pipeline;
 
 /// Descriptor sets of one pool, all of as many buffers.

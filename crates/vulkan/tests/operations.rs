@@ -5,7 +5,8 @@ use crate::common::{devices, host, open, part_for};
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
     AccumulationOrder, Activation, Backend, BlockFormat, BlockSource, Device, Extent, Int4Source, Int8Source,
-    LowRankShape, LowRankSource, MatrixShape, Norm, Out, Reference, RowSource, StepArrays, WeightClass,
+    LowRankShape, LowRankSource, MatrixShape, Norm, Out, Reference, RoutingRule, RowSource, Scores, StepArrays,
+    WeightClass,
 };
 use testing::Dice;
 use vulkan::{Faults, Vulkan, VulkanOptions};
@@ -166,6 +167,7 @@ fn each_gives_the_bits_of_its_definition() {
         what_is_done_row_by_row_and_number_by_number(vulkan, reference, what);
         adapters_are_added_to_their_rows_alone(vulkan, reference, what);
         the_best_of_rows_are_selected_in_their_order(vulkan, reference, what);
+        rows_go_to_their_experts_and_back(vulkan, reference, what);
     });
 }
 
@@ -365,6 +367,73 @@ fn best_of<B: Backend>(backend: &B, numbers: &[f32], width: usize, counts: &[u32
         found.iter().map(|(logit, id)| (if logit.is_nan() { 0 } else { logit.to_bits() }, *id)).collect()
     };
     counts.iter().enumerate().map(read).collect()
+}
+
+/// By each way that experts' rows are taken and added: as they are, by shares and a bias, and times a factor.
+fn rows_go_to_their_experts_and_back(vulkan: &Vulkan, reference: &Reference, what: &str) {
+    for (scores, has_bias) in [(Scores::Softmax, false), (Scores::Softmax, true), (Scores::OfInputs, false)] {
+        let rule = RoutingRule { top_k: 3, over_chosen: true, scores };
+        for width in [1, 64, 65] {
+            let found = routed(vulkan, rule, has_bias, width);
+            assert!(found == routed(reference, rule, has_bias, width), "{what}: {scores:?}, {width} wide");
+        }
+    }
+}
+
+fn routed<B: Backend>(backend: &B, rule: RoutingRule, has_bias: bool, width: usize) -> Vec<Vec<u32>> {
+    const EXPERTS: usize = 5;
+    const ROWS: usize = 11;
+    let mut dice = Dice::new(SEED);
+    let (logits, bias) = (put(backend, &dice.normals(ROWS * EXPERTS), EXPERTS), dice.normals(EXPERTS));
+    let bias = has_bias.then(|| backend.vector(&bias).unwrap());
+    let from = put(backend, &rows(&mut dice, ROWS, width, 1e-15), width);
+    let (mut out, mut to) = (backend.rows(ROWS, width).unwrap(), put(backend, &dice.normals(ROWS * width), width));
+    let mut routes = backend.routes(ROWS, EXPERTS, rule).unwrap();
+    let mut all = Vec::new();
+    // Fewer rows go other ways.
+    for count in [ROWS, 2] {
+        backend.route(&logits, bias.as_ref(), count, &mut routes);
+        for expert in 0..EXPERTS {
+            let rows = backend.num_routed(&routes, expert);
+            backend.gather_routed(&routes, expert, &from, width, &mut out);
+            backend.scatter_routed(&routes, expert, &out, width, &mut to);
+            all.push([vec![rows as u32], get(backend, &out, rows, width)].concat());
+        }
+        all.push(get(backend, &to, ROWS, width));
+    }
+    all
+}
+
+/// Drivers give some thousand pieces of memory, and a mixture has more matrices. What some gave back others get, and none
+/// that of another.
+#[test]
+fn matrices_share_memory() {
+    let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
+    let reference = Reference::of(AccumulationOrder::Amx);
+    let shape = |nth: usize| MatrixShape { out_features: 3, in_features: 64 + nth * 37 % 1000 };
+    let how = |nth: usize| Packed::Floats([WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4][nth % 3]);
+    let make = |nth: usize| pack(&vulkan, shape(nth), how(nth));
+    let made = || vulkan.counts().made;
+    let mut all: Vec<_> = (0..300).map(|nth| (nth, make(nth))).collect();
+    let (before, mut new) = (made(), 300..usize::MAX);
+    for round in 2..5 {
+        all.retain(|(nth, _)| nth % round != 0);
+        all.extend(new.by_ref().take(300 - all.len()).map(|nth| (nth, make(nth))));
+    }
+    assert_eq!(made() - before, (new.start - 300) as u64, "a buffer each, and no memory");
+    for (nth, matrix) in &all {
+        let expected = last_row(&reference, &pack(&reference, shape(*nth), how(*nth)));
+        assert!(last_row(&vulkan, matrix) == expected, "matrix {nth}");
+    }
+}
+
+fn last_row<B: Backend>(backend: &B, matrix: &B::Matrix) -> Vec<u32> {
+    let MatrixShape { out_features, in_features } = backend.shape(matrix);
+    let mut row = backend.rows(1, in_features).unwrap();
+    let last = [out_features as u32 - 1];
+    let step = backend.begin(StepArrays { token_ids: &last, ..StepArrays::default() });
+    backend.embed(&step, matrix, &mut row);
+    get(backend, &row, 1, in_features)
 }
 
 /// Calls `each` with every instruction of a module: its opcode, and all its words.

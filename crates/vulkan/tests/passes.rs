@@ -9,8 +9,7 @@ use crate::batches::{Wanted, committed, committed_checkpoints, options, passes, 
 use allocation_counter::measure;
 use checkpoint::{Checkpoint, Source};
 use kernels::{AccumulationOrder, Backend, Device, DeviceError, KvDtype, Reference, WeightClass};
-use model::{Batch, Forward, KvBudget, LoadOptions, Runner};
-use testing::Scratch;
+use model::{Batch, ExpertMemory, Forward, KvBudget, LoadOptions, Runner};
 use vulkan::{Faults, OperationCounts, Vulkan, VulkanOptions};
 
 pub(crate) fn sizes(weights: WeightClass, kv_dtype: KvDtype) -> LoadOptions {
@@ -88,9 +87,8 @@ fn every_checkpoint_has_the_references_bits_or_is_refused_by_name() {
     assert!(computed > 0, "some were computed");
 }
 
-/// Encoders, but for those with experts.
 #[test]
-fn encoders_have_the_references_bits_or_are_refused_by_name() {
+fn encoders_have_the_references_bits() {
     let vulkan = open(AccumulationOrder::Vdpbf16, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
     let reference = || Reference::of(vulkan.arithmetic());
     let names = ["bert", "modernbert", "embedding-gemma", "nomic-bert", "qwen3-classifier"];
@@ -110,14 +108,43 @@ fn encoders_have_the_references_bits_or_are_refused_by_name() {
         let found = rows(&mut model::load_encoder(vulkan.clone(), &checkpoint, &options, &mut |_| {}).unwrap());
         assert!(expected == found, "{name}");
     }
-    // None is committed: a decoder with experts that judges.
-    let (place, decoder) = (Scratch::new("judge"), committed("qwen3-moe"));
-    let config = decoder.read_text("config.json").unwrap().expect("it has one");
-    std::fs::write(place.join("config.json"), config.replace("ForCausalLM", "ForSequenceClassification")).unwrap();
-    let judge = Checkpoint::open(Source::Directory(place.to_path_buf())).unwrap();
-    let refused = model::load_encoder(vulkan, &judge, &sizes(WeightClass::Int8, KvDtype::Bf16), &mut |_| {});
-    let said = refused.err().expect("it is refused").to_string();
-    assert!(said.contains("mixtures of experts, which ") && said.contains(" does not compute yet"), "{said}");
+}
+
+#[test]
+fn what_a_device_does_not_compute_is_refused_by_name() {
+    let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
+    for (name, what) in [("deepseek-v3", "latent attention"), ("lfm2", "layers with states")] {
+        let options = sizes(WeightClass::Int8, KvDtype::Bf16);
+        let refused = model::load(vulkan.clone(), &committed(name), &options, &mut |_| {});
+        let said = refused.err().expect("it is refused").to_string();
+        assert!(said.contains(&format!(" has {what}, which ")) && said.ends_with("yet: use a CPU"), "{said}");
+    }
+}
+
+/// The host chooses the experts of a layer when what comes before them is done. A device that is lost there, or while an
+/// expert is read, says so, and no more than that happens.
+#[test]
+fn a_mixture_waits_for_the_choice_of_each_layer() {
+    let (checkpoint, mut batch) = (committed("mixtral"), Batch::default());
+    push(&mut batch, &[1, 2, 3, 4, 5], 0..5, &[5], Wanted::All);
+    let none = ExpertMemory { bytes: 0, now: || Duration::ZERO };
+    for expert_memory in [None, Some(none)] {
+        let options = LoadOptions { expert_memory, ..sizes(WeightClass::Int8, KvDtype::Bf16) };
+        let way =
+            VulkanOptions { index: devices() - 1, stage: true, faults: Some(Faults::default()), ..Default::default() };
+        let vulkan = open(AccumulationOrder::Amx, way);
+        let mut model = load(vulkan.clone(), &checkpoint, &options);
+        let before = vulkan.counts().submissions;
+        let ticket = model.launch(&batch).unwrap();
+        let submissions = vulkan.counts().submissions - before;
+        if expert_memory.is_none() {
+            assert_eq!(submissions, model.config().layers.len() as u64 + 1);
+        }
+        model.wait(ticket).unwrap();
+        vulkan.fail("vkQueueSubmit", submissions / 2);
+        let said = model.launch(&batch).and_then(|ticket| model.wait(ticket).map(|_| ())).unwrap_err().to_string();
+        assert!(said.contains("vkQueueSubmit failed"), "{said}");
+    }
 }
 
 /// Kernels of a layer: norm, [digits, product] of queries, keys and values, rotation, store, attention, [digits, product]
