@@ -61,7 +61,11 @@ fn address(server: &Server) -> &str {
 }
 
 fn question(number: usize) -> String {
-    let notes: String = (0..60).map(|at| format!("The key {} is in the tower. ", at * 7 + number)).collect();
+    question_of(60, number)
+}
+
+fn question_of(notes: usize, number: usize) -> String {
+    let notes: String = (0..notes).map(|at| format!("The key {} is in the tower. ", at * 7 + number)).collect();
     json!({"prompt": notes, "max_tokens": 24, "seed": number, "temperature": 0.8, "ignore_eos": true}).to_string()
 }
 
@@ -72,11 +76,38 @@ fn answer(server: &Server, question: &str) -> String {
     body["choices"][0]["text"].as_str().expect("a text").to_owned()
 }
 
+/// Texts may be equal by chance, what was thought of each token is not.
+fn likely(server: &Server, question: &str) -> String {
+    let asked = question.replacen('{', r#"{"logprobs": 1, "#, 1);
+    let (status, body) = server.request("POST", "/v1/completions", &[], &asked);
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).expect("an object");
+    body["choices"][0]["logprobs"]["token_logprobs"].to_string()
+}
+
 /// A sample of `/metrics` by its name and labels.
 fn metric(server: &Server, name: &str) -> f64 {
     let (_, page) = server.request("GET", "/metrics", &[], "");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} is not in {page}"))
+}
+
+/// Each phase on the device that suits it: blocks are the same bytes, so answers are those of one that does both.
+#[test]
+fn one_device_reads_prompts_and_another_answers() {
+    let (key, alone) = (Key::new("devices"), Server::start(&SMALL));
+    // Another device that a test may have added compiles for long.
+    let start = |device: &str, own: &[&str]| {
+        let all = [SMALL.as_slice(), &["--device", device, "--cluster-key", key.path(), "--role"], own].concat();
+        Server::start_with(&all, &[("VK_ADD_DRIVER_FILES", "")])
+    };
+    for (number, (reads, answers)) in tests::one_of([("gpu", "cpu"), ("cpu", "gpu")], 0).enumerate() {
+        let prefill = start(reads, &["prefill", "--handoff-listen", "127.0.0.1:0"]);
+        let decode = start(answers, &["decode", "--prefill-workers", address(&prefill)]);
+        let asked = question_of(40, number);
+        assert_eq!(likely(&decode, &asked), likely(&alone, &asked), "{reads} reads, {answers} answers");
+        assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#), 1.0);
+    }
 }
 
 /// Prompts are read with int8 weights and answers written with int4, by two processes that are told so by one flag.
@@ -88,18 +119,10 @@ fn two_precisions_make_one_answer_or_none() {
     let int4 = Server::start(&[SMALL.as_slice(), &["--weights", "int4"]].concat());
     let prefill = start(&["prefill", "--handoff-listen", "127.0.0.1:0"]);
     let [first, second] = [(); 2].map(|()| start(&["decode", "--prefill-workers", address(&prefill)]));
-    // Texts may be equal by chance, what was thought of each token is not.
-    let likely = |server: &Server, number: usize| {
-        let asked = question(number).replacen('{', r#"{"logprobs": 1, "#, 1);
-        let (status, body) = server.request("POST", "/v1/completions", &[], &asked);
-        assert_eq!(status, 200, "{body}");
-        let body: Value = serde_json::from_str(&body).expect("an object");
-        body["choices"][0]["logprobs"]["token_logprobs"].to_string()
-    };
     for number in tests::part_of(0..3, 3) {
-        let of_pair = likely(&first, number);
-        assert_eq!(of_pair, likely(&second, number));
-        assert_ne!(of_pair, likely(&int4, number), "it is the pair's own");
+        let of_pair = likely(&first, &question(number));
+        assert_eq!(of_pair, likely(&second, &question(number)));
+        assert_ne!(of_pair, likely(&int4, &question(number)), "it is the pair's own");
     }
     let fingerprint = |server: &Server| {
         let (_, body) = server.request("POST", "/v1/completions", &[], r#"{"prompt": "Hi", "max_tokens": 1}"#);
