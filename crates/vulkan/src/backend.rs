@@ -13,7 +13,6 @@ use kernels::{
 
 use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
 use crate::memory::{Buffer, Place};
-use crate::products::To;
 use crate::recorder::{Binding, Recorder};
 use crate::routes::GpuRoutes;
 
@@ -102,11 +101,6 @@ impl Vulkan {
         self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, &push, groups);
     }
 
-    fn gated(&self, state: &mut State, activation: Activation, gate_up: &Arc<Buffer>, extent: Extent, out: &GpuRows) {
-        let (push, groups) = activation_of(activation, extent);
-        state.recorder.dispatch(&self.kernels.gated, &[gate_up, &out.0].map(Binding::whole), &push, groups);
-    }
-
     /// Layout of a layer's block as kernels take it: tokens, words of a block, words of a head.
     fn of_cache(kv: &GpuKvCache) -> [u32; 3] {
         let words = kv.layer_block_bytes() / 4;
@@ -125,8 +119,8 @@ struct Pointwise<'a> {
     per_head: usize,
 }
 
-/// An activation as kernels take it, and the workgroups of these rows.
-fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u32; 6], [u32; 3]) {
+/// An activation as kernels take it: its kind and four constants.
+pub(crate) fn activation_numbers(activation: Activation) -> [u32; 5] {
     let (kind, [a, b, c, d]) = match activation {
         Activation::Silu => (0, [0.0; 4]),
         Activation::ScaledSilu { inner, outer } => (1, [inner, outer, 0.0, 0.0]),
@@ -136,7 +130,12 @@ fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u3
         Activation::Xielu { positive, negative, beta, eps } => (5, [positive, negative, beta, eps]),
         Activation::Clamped { limit } => (6, [limit, 0.0, 0.0, 0.0]),
     };
-    let [a, b, c, d] = [a, b, c, d].map(f32::to_bits);
+    [kind, f32::to_bits(a), f32::to_bits(b), f32::to_bits(c), f32::to_bits(d)]
+}
+
+/// What kernels of these rows are given, and their workgroups.
+fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u32; 6], [u32; 3]) {
+    let [kind, a, b, c, d] = activation_numbers(activation);
     ([width as u32, kind, a, b, c, d], [width.div_ceil(LANES) as u32, rows as u32, 1])
 }
 
@@ -248,8 +247,8 @@ impl Backend for Vulkan {
             let [width, first, count] = [width, first, count].map(|number| number as u32);
             let (tokens, out) = (step.part(Part::Tokens), Binding::whole(&out.0));
             if let Some(groups) = &table.groups {
-                let [kind, group, mins, four] = groups.push;
-                let push = [width, first, count, steps as u32, groups.step_words, kind, group, mins, four];
+                let [step_words, kind, group, mins, four] = groups.push;
+                let push = [width, first, count, steps as u32, step_words, kind, group, mins, four];
                 let all = [tokens, tiles, table.levels(), out];
                 state.recorder.dispatch(&self.kernels.embed_groups, &all, &push, size);
             } else {
@@ -280,22 +279,7 @@ impl Backend for Vulkan {
     }
 
     fn linear(&self, x: &GpuRows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, GpuRows>) {
-        let (n, mut state) = (w.shape.out_features, self.state());
-        let state = &mut *state;
-        let to = |out, add| To { out, add, at: 0, width: n };
-        match out {
-            Out::Store(out) => self.product(state, &x.0, rows, w, bias, to(&out.0, false)),
-            Out::StoreAt { out, at, width } => {
-                self.product(state, &x.0, rows, w, bias, To { out: &out.0, add: false, at, width });
-            }
-            Out::Add(out) => self.product(state, &x.0, rows, w, bias, to(&out.0, true)),
-            Out::Gated(activation, out) => {
-                let State { recorder, scratch, .. } = state;
-                let gate_up = self.scratch(recorder, &mut scratch.between, rows * n * size_of::<f32>());
-                self.product(state, &x.0, rows, w, bias, to(&gate_up, false));
-                self.gated(state, activation, &gate_up, Extent { rows, width: n / 2 }, out);
-            }
-        }
+        self.product(x, rows, w, bias, out);
     }
 
     fn rotate_and_store(&self, step: &GpuStep, how: Rotation<'_, Vector>, qkv: &mut GpuRows, kv: &mut GpuKvCache) {
@@ -490,7 +474,9 @@ impl Backend for Vulkan {
     }
 
     fn gate(&self, activation: Activation, gate_up: &GpuRows, extent: Extent, out: &mut GpuRows) {
-        self.gated(&mut self.state(), activation, &gate_up.0, extent, out);
+        let (push, groups) = activation_of(activation, extent);
+        let bindings = [gate_up, out].map(|rows| Binding::whole(&rows.0));
+        self.state().recorder.dispatch(&self.kernels.gated, &bindings, &push, groups);
     }
 
     fn route(&self, logits: &GpuRows, bias: Option<&Vector>, rows: usize, routes: &mut GpuRoutes) {

@@ -99,7 +99,7 @@ pub(crate) struct Scratch {
     /// Scale of each row, and the planes that it has.
     pub(crate) scales: Option<Arc<Buffer>>,
     pub(crate) planes: Option<Arc<Buffer>>,
-    /// Gates and their rows, what the first matrix of an adapter gave, or the largest logits of parts of rows.
+    /// What the first matrix of an adapter gave, or the largest logits of parts of rows.
     pub(crate) between: Option<Arc<Buffer>>,
 }
 
@@ -243,16 +243,16 @@ impl Vulkan {
 
 /// Groups of a file as kernels take them.
 pub(crate) struct GroupFormat {
-    /// How scales are stored, weights of a group, whether there are minima, and whether codes have four bits.
-    pub(crate) push: [u32; 4],
-    /// Words of 64 weights of a pair.
-    pub(crate) step_words: u32,
+    /// Words of 64 weights of a pair, how scales are stored, weights of a group, whether there are minima, and whether
+    /// codes have four bits.
+    pub(crate) push: [u32; 5],
     levels: [u8; 16],
 }
 
 impl GroupFormat {
     fn of(format: &BlockFormat) -> GroupFormat {
         let BlockFormat { codes, group, mins, scales } = *format;
+        let step_words = format.step_bytes() as u32 / 4;
         let kind = match scales {
             Scales::Half => 0,
             Scales::Super => 1,
@@ -264,8 +264,7 @@ impl GroupFormat {
             Codes::Eight => None,
         };
         GroupFormat {
-            push: [kind, group as u32, u32::from(mins), u32::from(levels.is_some())],
-            step_words: format.step_bytes() as u32 / 4,
+            push: [step_words, kind, group as u32, u32::from(mins), u32::from(levels.is_some())],
             levels: levels.unwrap_or_default(),
         }
     }

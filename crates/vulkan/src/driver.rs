@@ -19,9 +19,9 @@ const PATIENCE_WITH_SOFTWARE: Duration = Duration::from_secs(3600);
 pub(crate) const MAX_BUFFERS: usize = 8;
 /// Bytes of push constants that every device has.
 pub(crate) const PUSH_BYTES: usize = 128;
-/// Lanes of the largest workgroup of a kernel, and bytes that it shares.
-const LARGEST_GROUP: u32 = 256;
-const SHARED_BYTES: u32 = 16 << 10;
+/// Lanes of a workgroup, and bytes that it shares, that every device has to have.
+pub(crate) const LARGEST_GROUP: u32 = 256;
+const SHARED_BYTES: u32 = 32 << 10;
 
 /// Why no device can be used.
 #[derive(Debug, thiserror::Error)]
@@ -215,6 +215,7 @@ pub(crate) struct Driver {
     pub(crate) listed: Listed,
     /// What the offset of a binding is a multiple of.
     pub(crate) alignment: u64,
+    pub(crate) limits: vk::PhysicalDeviceLimits,
     /// By the number of buffers: the first is of one.
     pub(crate) layouts: Vec<Layout>,
     /// Locked by each submission.
@@ -254,7 +255,7 @@ impl Driver {
             (of_12.timeline_semaphore == vk::TRUE, "timeline semaphores"),
             (of_13.shader_integer_dot_product == vk::TRUE, "products of four bytes"),
             (limits.max_compute_work_group_invocations >= LARGEST_GROUP, "workgroups of 256"),
-            (limits.max_compute_shared_memory_size >= SHARED_BYTES, "16 KiB that a workgroup shares"),
+            (limits.max_compute_shared_memory_size >= SHARED_BYTES, "32 KiB that a workgroup shares"),
             (limits.max_per_stage_descriptor_storage_buffers >= MAX_BUFFERS as u32, "eight buffers in a kernel"),
             (limits.max_push_constants_size >= PUSH_BYTES as u32, "128 bytes of push constants"),
         ] {
@@ -284,7 +285,9 @@ impl Driver {
             device,
             family,
             listed,
-            alignment: limits.min_storage_buffer_offset_alignment.max(4),
+            // Kernels load 16 bytes at a time.
+            alignment: limits.min_storage_buffer_offset_alignment.max(16),
+            limits,
             layouts: Vec::new(),
             queue: Mutex::new(queue),
             memory,

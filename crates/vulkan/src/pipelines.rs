@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kernels::AccumulationOrder;
 
-use crate::driver::{Driver, VulkanError, failed};
+use crate::driver::{Driver, LARGEST_GROUP, VulkanError, failed};
 
 /// A kernel of a device.
 pub(crate) struct Pipeline {
@@ -15,13 +15,14 @@ pub(crate) struct Pipeline {
     pub(crate) buffers: usize,
 }
 
-/// Name, buffers and SPIR-V of each.
+/// Name and buffers of each, and the source of those that share one.
 macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*) => {
-        /// An open device with all kernels, by the name of their source.
+    ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*; $($other:ident of $source:ident: $number:expr,)*) => {
+        /// An open device with all kernels.
         pub(crate) struct Kernels {
             pub(crate) driver: Arc<Driver>,
             $($(#[$doc])* pub(crate) $name: Pipeline,)*
+            $(pub(crate) $other: Pipeline,)*
         }
 
         impl Kernels {
@@ -32,15 +33,17 @@ macro_rules! kernels {
                 fuses: bool,
                 faults: Faults,
             ) -> Result<Kernels, VulkanError> {
-                let constants = [fuses, order == AccumulationOrder::Amx, faults.reversed].map(u32::from);
+                let common = [fuses, order == AccumulationOrder::Amx, faults.reversed].map(u32::from);
                 let kernel = |name: &str, code: &[u8], buffers| {
                     let mut words = words_of(code);
                     faults.kernel.into_iter().for_each(|change| change(name, &mut words));
+                    let constants = [common, constants_of(name, driver, faults.common_ground)].concat();
                     Pipeline::new(driver, name, &words, buffers, &constants)
                 };
                 Ok(Kernels {
                     driver: driver.clone(),
                     $($name: kernel(stringify!($name), include_bytes!(concat!("../spirv/", stringify!($name), ".spv")), $buffers)?,)*
+                    $($other: kernel(stringify!($other), include_bytes!(concat!("../spirv/", stringify!($source), ".spv")), $number)?,)*
                 })
             }
         }
@@ -61,10 +64,11 @@ kernels! {
     gather: 3,
     to_bf16: 2,
     digits: 5,
-    linear_bf16: 4,
-    linear_int8: 7,
-    linear_int4: 8,
-    linear_groups: 7,
+    few_bf16: 4,
+    few_pairs: 4,
+    few_groups: 8,
+    many_bf16: 4,
+    many_groups: 8,
     embed_groups: 4,
     rotate: 7,
     store_bf16: 3,
@@ -74,9 +78,28 @@ kernels! {
     low_rank: 5,
     select: 2,
     rank: 2,
+    ;
+    few_int8 of few_integers: 8,
+    few_int4 of few_integers: 8,
+    many_int8 of many_integers: 8,
+    many_int4 of many_integers: 8,
 }
 
 const PROBE_BUFFERS: usize = 2;
+
+/// Of products: lanes, whether weights have four bits, and copies of the table of levels that they look up.
+fn constants_of(name: &str, driver: &Driver, common_ground: bool) -> [u32; 3] {
+    let (lanes, limits) = (LARGEST_GROUP, &driver.limits);
+    let most = limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
+    let [is_wide, is_deep] = [most >= 2 * lanes, limits.max_compute_shared_memory_size >= 38 << 10];
+    match name {
+        "few_int8" | "few_bf16" if is_wide && !common_ground => [2 * lanes, 0, 1],
+        "few_int8" | "many_int8" => [lanes, 0, 1],
+        // 32 KiB of copies lie beside six that are shared anyway.
+        "few_int4" => [lanes, 1, if is_deep && !common_ground { 32 } else { 16 }],
+        _ => [lanes, 1, 4],
+    }
+}
 
 /// What a test does to a device: it has to be seen, or to be of no consequence.
 #[doc(hidden)]
@@ -86,6 +109,8 @@ pub struct Faults {
     pub kernel: Option<fn(&str, &mut [u32])>,
     /// Workgroups compute each other's parts, the last one that of the first.
     pub reversed: bool,
+    /// Workgroups are no larger, and share no more, than on every device.
+    pub common_ground: bool,
     /// Nothing waits for the operations before it.
     pub no_barriers: bool,
     /// A call of the driver that fails, after this number of calls that do not.

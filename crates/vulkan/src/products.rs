@@ -2,24 +2,21 @@
 
 use std::sync::Arc;
 
-use kernels::{MatrixShape, WeightClass};
+use kernels::{AccumulationOrder, MatrixShape, Out, WeightClass};
 
-use crate::backend::{LANES, Vector};
+use crate::backend::{GpuRows, LANES, Vector, activation_numbers};
 use crate::device::{Matrix, PAIR, Scratch, State, Vulkan};
 use crate::memory::Buffer;
 use crate::pipelines::Pipeline;
 use crate::recorder::Binding;
 
-/// Rows of a workgroup of a product.
-const PRODUCT_ROWS: usize = 8;
-
-/// Destination of a product.
-pub(crate) struct To<'a> {
-    pub(crate) out: &'a Arc<Buffer>,
-    pub(crate) add: bool,
-    pub(crate) at: usize,
-    pub(crate) width: usize,
-}
+/// Rows from which on a product goes by tiles of 128 rows and 64 columns: half a tile.
+///
+/// Few rows go by four with a strip of 16 columns. For each input such a workgroup loads 16 weights and four digits, bytes
+/// all, for 64 multiply-adds; groups of the same strip come one after another, so that the next four rows find its weights
+/// in a cache. A tile loads 64 weights and 128 digits for 8,192 multiply-adds, however many rows there are: less for each
+/// row from 10 on. But below half a tile most that it computes is of no row. Where they cross on a GPU was not measured.
+const MANY_FROM: usize = 64;
 
 /// Rows as products read them: bf16, or three planes of digits with the scale and the number of planes of each row.
 struct Converted {
@@ -50,47 +47,59 @@ impl Vulkan {
         Converted { numbers, scales, planes }
     }
 
-    /// `out = x w^T + bias`, or added, to columns from `at` on of rows of `width`.
-    pub(crate) fn product(
-        &self,
-        state: &mut State,
-        x: &Arc<Buffer>,
-        rows: usize,
-        w: &Matrix,
-        bias: Option<&Vector>,
-        to: To<'_>,
-    ) {
-        let MatrixShape { out_features, in_features } = w.shape;
-        let steps = in_features.div_ceil(w.class.step());
-        let kernel: &Pipeline = match w.class {
-            _ if w.groups.is_some() => &self.kernels.linear_groups,
-            WeightClass::Bf16 => &self.kernels.linear_bf16,
-            WeightClass::Int8 => &self.kernels.linear_int8,
-            WeightClass::Int4 => &self.kernels.linear_int4,
+    /// The kernel for these rows, and how many of them, and of strips of 16 columns, a workgroup of it has.
+    fn kernel_of(&self, w: &Matrix, rows: usize, is_gated: bool) -> (&Pipeline, usize, usize) {
+        let (kernels, is_tiles) = (&self.kernels, self.arithmetic() == AccumulationOrder::Amx);
+        let [few, many] = match w.class {
+            _ if w.groups.is_some() => [&kernels.few_groups, &kernels.many_groups],
+            WeightClass::Int8 => [&kernels.few_int8, &kernels.many_int8],
+            WeightClass::Int4 => [&kernels.few_int4, &kernels.many_int4],
+            WeightClass::Bf16 if is_tiles => [&kernels.few_bf16, &kernels.many_bf16],
+            WeightClass::Bf16 if rows < MANY_FROM => return (&kernels.few_pairs, 8, 2),
+            WeightClass::Bf16 => [&kernels.many_bf16; 2],
         };
-        let Converted { numbers, scales, planes } = self.convert(state, x, rows, w);
-        let of_groups = w.groups.as_ref().map(|groups| [groups.step_words].into_iter().chain(groups.push));
+        // A gate lies in a pair of strips with its row.
+        if rows >= MANY_FROM { (many, 128, 4) } else { (few, 4, if is_gated { 2 } else { 1 }) }
+    }
+
+    /// [`Backend::linear`](kernels::Backend::linear).
+    pub(crate) fn product(&self, x: &GpuRows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, GpuRows>) {
+        let MatrixShape { out_features: n, in_features } = w.shape;
+        let (steps, mut gate) = (in_features.div_ceil(w.class.step()), [0; 5]);
+        let (kernel, rows_of_group, strips_of_group) = self.kernel_of(w, rows, matches!(out, Out::Gated(..)));
+        // What becomes of results, the width of a row of them and where they begin in it.
+        let (GpuRows(out), ends) = match out {
+            Out::Store(out) => (out, [0, n, 0]),
+            Out::StoreAt { out, at, width } => (out, [0, width, at]),
+            Out::Add(out) => (out, [1, n, 0]),
+            Out::Gated(activation, out) => {
+                gate = activation_numbers(activation);
+                (out, [2, n / 2, 0])
+            }
+        };
+        let state = &mut *self.state();
+        let Converted { numbers, scales, planes } = self.convert(state, &x.0, rows, w);
+        let of_groups = w.groups.as_ref().map_or([0; 5], |groups| groups.push);
         let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as u32 - steps as u32 * 512 } else { 0 };
-        let bias_buffer = bias.map_or(&numbers, |bias| &bias.buffer);
+        let (bias_buffer, row_groups) = (bias.map_or(&numbers, |bias| &bias.buffer), rows.div_ceil(rows_of_group));
         for (first, count, tiles) in w.windows(self) {
-            state.recorder.counts.weight_bytes += tiles.bytes;
-            let mut push = [0; 13];
-            let common = [rows, out_features, steps, first, usize::from(bias.is_some()), usize::from(to.add)];
-            let common = common.into_iter().chain([to.width, to.at]).map(|number| number as u32);
-            let all = common.chain(of_groups.clone().into_iter().flatten().chain([ratio_words]));
+            state.recorder.counts.weight_bytes += row_groups as u64 * tiles.bytes;
+            let common = [rows, n, steps, first, count, usize::from(bias.is_some())].into_iter().chain(ends);
+            let all = common.map(|number| number as u32).chain([ratio_words]).chain(of_groups).chain(gate);
+            let mut push = [0; 20];
             push.iter_mut().zip(all).for_each(|(to, number)| *to = number);
-            let [scale, level] = [w.scales(), w.levels()];
             let all = [
                 Binding::whole(&numbers),
                 tiles,
-                Binding::whole(to.out),
+                Binding::whole(out),
                 Binding::whole(bias_buffer),
                 Binding::whole(&scales),
                 Binding::whole(&planes),
-                if w.groups.is_some() { level } else { scale },
-                level,
+                w.scales(),
+                w.levels(),
             ];
-            let groups = [count as u32, rows.div_ceil(PRODUCT_ROWS) as u32, 1];
+            // Groups of the same weights come one after another.
+            let groups = [row_groups as u32, (2 * count).div_ceil(strips_of_group) as u32, 1];
             state.recorder.dispatch(kernel, &all[..kernel.buffers], &push, groups);
             state.recorder.count((rows * count * PAIR * in_features) as u64);
         }

@@ -97,7 +97,7 @@ pub struct OperationCounts {
     pub recorded: u64,
     /// Times that some went to the queue.
     pub submissions: u64,
-    /// Bytes of weights that products were given.
+    /// Bytes of weights that products load: once for the rows of a workgroup.
     pub weight_bytes: u64,
     /// Bytes that the host read.
     pub read_bytes: u64,

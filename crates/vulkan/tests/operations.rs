@@ -13,7 +13,8 @@ use vulkan::{Faults, Vulkan, VulkanOptions};
 
 const SEED: u64 = 7;
 
-/// Rows of which some have spikes of every size, one is zero, one tiny, and one holds what is no number.
+/// Rows of which some have spikes of every size, in places of their own or alike, one is zero, one tiny, and one holds what
+/// is no number.
 ///
 /// Where a fused multiply-add is made of others, products below 2^-102 are rounded twice, and denormals may be flushed:
 /// so what is no product of weights, which flush what is smaller, is tried with numbers above.
@@ -25,6 +26,7 @@ fn rows(dice: &mut Dice, count: usize, width: usize, tiny: f32) -> Vec<f32> {
             2 => row.iter_mut().for_each(|x| *x *= tiny),
             3 => (0..width.div_ceil(40)).for_each(|nth| row[nth * 37 % width] *= 1000.0),
             4 => (0..width.div_ceil(6)).for_each(|nth| row[nth * 5 % width] *= 10f32.powi(nth as i32 % 5)),
+            6 | 7 => row.iter_mut().filter(|_| dice.below(20) == 0).for_each(|x| *x *= 3000.0),
             5 => row[width / 2] = [f32::NAN, f32::INFINITY][index / 8 % 2],
             _ => {}
         }
@@ -57,7 +59,7 @@ fn get<B: Backend>(backend: &B, rows: &B::Rows, count: usize, width: usize) -> V
 
 /// Calls `compare` with each order on each device, as it is and as if it lacked what it may lack, its workgroups reversed.
 fn on_each(compare: impl Fn(&Vulkan, &Reference, &str)) {
-    let faults = Some(Faults { reversed: true, ..Faults::default() });
+    let faults = Some(Faults { reversed: true, common_ground: true, ..Faults::default() });
     let binding_bytes = Some(4 << 10);
     let poor = VulkanOptions { stage: true, emulate_fma: true, binding_bytes, faults, ..VulkanOptions::default() };
     for index in 0..devices() {
@@ -68,9 +70,12 @@ fn on_each(compare: impl Fn(&Vulkan, &Reference, &str)) {
     }
 }
 
-/// Widths and heights around strips, pairs, steps, groups and workgroups.
-const SHAPES: [(usize, usize, usize); 7] =
-    [(1, 1, 1), (3, 15, 33), (9, 32, 64), (16, 33, 130), (17, 70, 257), (2, 257, 512), (40, 100, 96)];
+/// Widths and heights around strips, pairs, steps, groups and workgroups, rows that go by tiles, inputs that are added in
+/// several parts, and more of them with outliers than a tile lists.
+const SHAPES: [[(usize, usize, usize); 6]; 2] = [
+    [(1, 1, 1), (3, 15, 33), (9, 32, 64), (16, 33, 130), (17, 70, 257), (2, 257, 512)],
+    [(40, 100, 96), (4, 20, 1090), (1, 34, 4161), (63, 34, 60), (64, 18, 4500), (131, 98, 70)],
+];
 
 /// How a matrix is packed.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +169,7 @@ fn pack<B: Backend>(backend: &B, shape: MatrixShape, how: Packed) -> B::Matrix {
 fn each_gives_the_bits_of_its_definition() {
     on_each(|vulkan, reference, what| {
         products_and_rows_of_tables_in_every_packing(vulkan, reference, what);
+        weights_are_loaded_once_for_rows_that_go_together(vulkan, what);
         what_is_done_row_by_row_and_number_by_number(vulkan, reference, what);
         adapters_are_added_to_their_rows_alone(vulkan, reference, what);
         the_best_of_rows_are_selected_in_their_order(vulkan, reference, what);
@@ -172,9 +178,9 @@ fn each_gives_the_bits_of_its_definition() {
 }
 
 fn products_and_rows_of_tables_in_every_packing(vulkan: &Vulkan, reference: &Reference, what: &str) {
-    let shapes = || SHAPES.into_iter();
+    let shapes = || SHAPES.into_iter().flatten();
     let cases = packings().into_iter().flat_map(|how| shapes().map(move |shape| (how, shape)));
-    for (how, (count, out_features, in_features)) in part_for(vulkan, cases, 5) {
+    for (how, (count, out_features, in_features)) in part_for(vulkan, cases, 7) {
         let what = format!("{what}: {how:?}, {count} x {out_features} x {in_features}");
         let shape = MatrixShape { out_features, in_features };
         let mut dice = Dice::new(SEED);
@@ -217,6 +223,20 @@ fn products<B: Backend>(
     backend.embed(&step, &w, &mut rows);
     all.push(get(backend, &rows, tokens.len(), k));
     all
+}
+
+/// Weights are loaded once for four rows, or for 128 from 64 on: 96 columns of 128 inputs, and their ratios.
+fn weights_are_loaded_once_for_rows_that_go_together(vulkan: &Vulkan, what: &str) {
+    let shape = MatrixShape { out_features: 70, in_features: 65 };
+    for (class, bytes) in [(WeightClass::Int8, 96 * 128 + 3 * 64), (WeightClass::Int4, 96 * 68)] {
+        let w = pack(vulkan, shape, Packed::Floats(class));
+        let [x, mut out] = [65, 70].map(|width| vulkan.rows(140, width).unwrap());
+        for (count, loads) in [(1, 1), (4, 1), (5, 2), (63, 16), (64, 1), (128, 1), (129, 2)] {
+            let before = vulkan.counts().weight_bytes;
+            vulkan.linear(&x, count, &w, None, Out::Store(&mut out));
+            assert_eq!(vulkan.counts().weight_bytes - before, loads * bytes, "{what}: {count} rows of {class:?}");
+        }
+    }
 }
 
 fn what_is_done_row_by_row_and_number_by_number(vulkan: &Vulkan, reference: &Reference, what: &str) {
@@ -457,15 +477,15 @@ const NOP: u32 = 1 << 16;
 /// Scales of rows for those of columns.
 fn swap_scales(name: &str, words: &mut [u32]) {
     change(words, |opcode, it| {
-        if name == "linear_int8" && opcode == DECORATE && it[2] == BINDING && [4, 6].contains(&it[3]) {
+        if name == "few_int8" && opcode == DECORATE && it[2] == BINDING && [4, 6].contains(&it[3]) {
             it[3] = 10 - it[3];
         }
     });
 }
 
-/// The first barrier of what is found by 256 invocations together.
-fn forget_barrier(name: &str, words: &mut [u32]) {
-    let mut is_first = name == "digits";
+/// The first barrier of what the invocations of a kernel do together.
+fn forget_barrier(of: &str, name: &str, words: &mut [u32]) {
+    let mut is_first = name == of;
     change(words, |opcode, it| {
         if opcode == BARRIER && std::mem::take(&mut is_first) {
             it.fill(NOP);
@@ -490,15 +510,19 @@ fn faulty(kernel: fn(&str, &mut [u32])) -> VulkanOptions {
 #[test]
 fn a_kernel_with_a_fault_is_seen() {
     let (order, how) = (AccumulationOrder::Amx, Packed::Floats(WeightClass::Int8));
-    let (shape, count) = (MatrixShape { out_features: 33, in_features: 1200 }, 40);
-    let mut dice = Dice::new(SEED);
-    let (x, bias) = (rows(&mut dice, count, shape.in_features, 1e-35), dice.normals(shape.out_features));
-    let given = (count, &x[..], &bias[..], &dice.normals(count * 2 * shape.out_features)[..]);
-    let expected = products(&Reference::of(order), shape, how, given);
-    let is_right = |fault| products(&open(order, faulty(fault)), shape, how, given) == expected;
-    assert!(is_right(|_, _| ()));
-    assert!(!is_right(swap_scales), "swapped scales");
-    assert!(!is_right(forget_barrier), "a barrier that is forgotten");
+    let shape = MatrixShape { out_features: 33, in_features: 1200 };
+    let is_right = |count: usize, fault: fn(&str, &mut [u32])| {
+        let mut dice = Dice::new(SEED);
+        let (x, bias) = (rows(&mut dice, count, shape.in_features, 1e-35), dice.normals(shape.out_features));
+        let given = (count, &x[..], &bias[..], &dice.normals(count * 2 * shape.out_features)[..]);
+        let expected = products(&Reference::of(order), shape, how, given);
+        products(&open(order, faulty(fault)), shape, how, given) == expected
+    };
+    assert!(is_right(40, |_, _| ()) && is_right(70, |_, _| ()));
+    assert!(!is_right(40, swap_scales), "swapped scales");
+    assert!(!is_right(40, |name, words| forget_barrier("digits", name, words)), "a barrier that is forgotten");
+    assert!(!is_right(40, |name, words| forget_barrier("few_int8", name, words)), "another one");
+    assert!(!is_right(70, |name, words| forget_barrier("many_int8", name, words)), "one of many rows");
     // Before any model is loaded.
     let refused = Vulkan::open(host(order), faulty(subtract)).err().expect("it is refused").to_string();
     assert!(refused.contains(" cannot be used: x + y of ") && refused.contains(" is right"), "{refused}");
