@@ -21,7 +21,7 @@ const uint ROWS = 4u, AT_ONCE = 64u;
 shared int dots[ROWS * AT_ONCE * 16u];
 shared int sums[ROWS * AT_ONCE];
 shared uint listed[ROWS * AT_ONCE];   // bits of the quads that have more digits
-shared float scales[AT_ONCE * 16u], minima[AT_ONCE * 16u];
+shared float scales[2u * AT_ONCE * 16u];  // and minima
 float result(uint r, uint k, uint row, uint column) { return scales[r * 32u + k]; }
 void main() {
   uint t = gl_LocalInvocationIndex, unit = t / 32u, c4 = t % 4u, strips = mode == GATED ? 2u : 1u;
@@ -39,10 +39,10 @@ void main() {
   for (uint first = 0u; first < groups; first += at_once) {
     uint g = first + own, base = (pair * steps + g / in_step) * step_words, slot = t / 4u;
     if (g < groups) {
-      for (uint j = 0u; j < 4u; j++) {
-        uint k = strip * 16u + c4 * 4u + j;
-        scales[slot * 16u + c4 * 4u + j] = scale_at(base, g % in_step, k);
-        if (mins == 1u) minima[slot * 16u + c4 * 4u + j] = scale_at(base + scale_size, g % in_step, k);
+      for (uint j = 0u; j < 4u + 4u * mins; j++) {
+        uint k = c4 * 4u + j % 4u;
+        float scale = scale_at(base + j / 4u * scale_size, g % in_step, strip * 16u + k);
+        scales[(j / 4u * AT_ONCE + slot) * 16u + k] = scale;
       }
       int dot[ROWS * 4u], sum[ROWS];
       for (uint i = 0u; i < ROWS * 4u; i++) dot[i] = 0;
@@ -57,9 +57,10 @@ void main() {
           for (uint i = 0u; i < 4u; i++) for (uint j = 0u; j < 4u; j++)
             dot[r * 4u + j] += dot4(int(digits[i]), int(words[i][j]), 0);
           if (mins == 1u) for (uint i = 0u; i < 4u; i++) sum[r] += dot4(int(digits[i]), ONES, 0);
-          if (used[row + r] > 1u) for (uint plane = 1u; plane < 3u; plane++) {
-            digits = x[((plane * rows + row + r) * stride + g / in_step * 16u + quad) / 4u];
-            for (uint i = 0u; i < 4u; i++) if (digits[i] != 0u) more[r] |= 1u << (q + i);
+          if (used[row + r] > 1u) {
+            uint at = ((rows + row + r) * stride + g / in_step * 16u + quad) / 4u;
+            digits = x[at] | x[at + rows * stride / 4u];
+            for (uint i = 0u; i < 4u; i++) more[r] |= uint(digits[i] != 0u) << (q + i);
           }
         }
       }
@@ -72,7 +73,7 @@ void main() {
     if (r_ < count) for (uint i = 0u; i < min(at_once, groups - first); i++) {
       // units take turns with two strips
       uint from = strips == 2u ? i / 8u * 16u + k_ / 16u * 8u + i % 8u : i, other = r_ * AT_ONCE + from;
-      float scale = scales[from * 16u + k_ % 16u], least = mins == 1u ? minima[from * 16u + k_ % 16u] : 0.0;
+      float scale = scales[from * 16u + k_ % 16u], least = scales[(AT_ONCE + from) * 16u + k_ % 16u];
       total[0] = fused(float(dots[other * 16u + k_ % 16u]), scale, total[0]);
       if (mins == 1u) total[0] = fused(float(sums[other]), least, total[0]);
       uint g = first + i, tiles = (pair * steps + g / in_step) * step_words + (mins == 1u ? 2u : 1u) * scale_size;

@@ -56,10 +56,13 @@ void main() {
   }
   // every eighth row together
   for (uint i = 0u; i < 8u; i++) {
+    vec4 own;
+    for (uint j = 0u; j < 32u; j += 4u)
+      if (j == i * 4u) own = vec4(total[j], total[j + 1u], total[j + 2u], total[j + 3u]);
     barrier();
-    xs[tr * 16u + tc] = vec4(total[i * 4u], total[i * 4u + 1u], total[i * 4u + 2u], total[i * 4u + 3u]);
+    xs[t] = own;
     barrier();
-    uint row = row0 + i, own = row < rows ? min(16u, (rows - row + 7u) / 8u) : 0u;
-    for (uint k = t; k < to_put(own, 64u); k += 256u) put(k, row, 8u, (first_pair + group().y * 2u) * 32u, 64u);
+    uint row = row0 + i, count = row < rows ? min(16u, (rows - row + 7u) / 8u) : 0u;
+    for (uint k = t; k < to_put(count, 64u); k += 256u) put(k, row, 8u, (first_pair + group().y * 2u) * 32u, 64u);
   }
 }

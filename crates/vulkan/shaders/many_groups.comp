@@ -14,16 +14,16 @@ layout(std430, binding = 7) readonly buffer Lv { uint levels[]; };  // 16 bytes
 #include "groups.glsl"
 #include "levels.glsl"
 #include "quads.glsl"
-// of a step's groups, or of listed quads: [16][64 columns]
-shared vec4 scales[16 * 16], minima[16 * 16];
+// of a step's groups, or of listed quads: [16][64 columns], and minima
+shared vec4 scales[2 * 16 * 16];
 float result(uint r, uint k, uint row, uint column) {
   return mul(uintBitsToFloat(xs[r * 16u + k / 4u][k % 4u]), row_scale[row]);
 }
 // of four columns
 void share_scales(uint to, uint base, uint g, uint fours) {
-  for (uint j = 0u; j < 4u; j++) {
-    scales[to * 16u + fours][j] = scale_at(base, g, fours % 8u * 4u + j);
-    minima[to * 16u + fours][j] = mins == 1u ? scale_at(base + scale_words(), g, fours % 8u * 4u + j) : 0.0;
+  for (uint j = 0u; j < 4u + 4u * mins; j++) {
+    float scale = scale_at(base + j / 4u * scale_words(), g, fours % 8u * 4u + j % 4u);
+    scales[j / 4u * 256u + to * 16u + fours][j % 4u] = scale;
   }
 }
 void main() {
@@ -54,12 +54,9 @@ void main() {
         ones[4u + i] += dot4(int(x8[i]), ONES, 0);
       }
       if (q % quads != quads - 1u) continue;
-      vec4 scale = scales[q / quads * 16u + tc], least = minima[q / quads * 16u + tc];
-      for (uint i = 0u; i < 32u; i++) {
-        all[i] = fused(float(sum[i]), scale[i % 4u], all[i]);
-        if (mins == 1u) all[i] = fused(float(ones[i / 4u]), least[i % 4u], all[i]);
-        sum[i] = 0;
-      }
+      vec4 scale = scales[q / quads * 16u + tc], least = scales[256u + q / quads * 16u + tc];
+      for (uint i = 0u; i < 32u; i++) { all[i] = fused(float(sum[i]), scale[i % 4u], all[i]); sum[i] = 0; }
+      if (mins == 1u) for (uint i = 0u; i < 32u; i++) all[i] = fused(float(ones[i / 4u]), least[i % 4u], all[i]);
       for (uint i = 0u; i < 8u; i++) ones[i] = 0;
     }
   }
@@ -78,13 +75,14 @@ void main() {
         barrier();
         for (uint q = 0u; q < min(16u, others - from); q++) {
           uvec4 own = ws[q * 17u + tc];
-          vec4 scale = scales[q * 16u + tc], least = minima[q * 16u + tc];
+          vec4 scale = scales[q * 16u + tc], least = scales[256u + q * 16u + tc];
           for (uint i = 0u; i < 8u; i++) {
             int digits = int(xs[q * 33u + tr * 2u + i / 4u][i % 4u]);
-            if (digits != 0) for (uint j = 0u; j < 4u; j++) {
+            if (digits == 0) continue;
+            for (uint j = 0u; j < 4u; j++)
               total[i * 4u + j] = fused(float(dot4(digits, int(own[j]), 0)), scale[j], total[i * 4u + j]);
-              if (mins == 1u) total[i * 4u + j] = fused(float(dot4(digits, ONES, 0)), least[j], total[i * 4u + j]);
-            }
+            float one = float(dot4(digits, ONES, 0));
+            if (mins == 1u) for (uint j = 0u; j < 4u; j++) total[i * 4u + j] = fused(one, least[j], total[i * 4u + j]);
           }
         }
       }

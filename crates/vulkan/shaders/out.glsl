@@ -11,25 +11,25 @@ layout(push_constant) uniform P {
 };
 // the product in row r and column k of those that a workgroup has together: where they are in all
 float result(uint r, uint k, uint row, uint column);
-float biased(uint r, uint k, uint row, uint column) {
-  float v = result(r, k, row, column);
-  return has_bias == 1u ? add(v, bias[column]) : v;
-}
 // Results that a workgroup has together, of rows from `row` on, every `stride`th, and columns from `column` on, of
 // whole turns where they are gated: number `index` of them. What is beyond the pairs of `w` is of others.
 void put(uint index, uint row, uint stride, uint column, uint columns) {
-  uint each = mode == GATED ? columns / 2u : columns, r = index / each, k = index % each, own = row + r * stride;
+  bool gated = mode == GATED;
+  uint each = gated ? columns / 2u : columns, r = index / each, k = index % each, own = row + r * stride;
+  uint turn = column / 2u + k / 16u * 16u, to = gated ? turn + k % 16u : at_ + column + k;
   uint end = min(n, (first_pair + pairs) * 32u);
-  if (mode == GATED) {
-    uint first = column + k / 16u * 32u, gate = k / 16u * 32u + k % 16u, to = first / 2u + k % 16u;
-    if (first >= end || to >= width) return;
-    uint up = gate + min(16u, width - first / 2u);
-    float x = biased(r, gate, own, column + gate), factor = factor_of(kind, a, biased(r, up, own, column + up));
-    y[own * width + to] = mul(activated(kind, a, b, c, d, x), factor);
-  } else if (column + k < end) {
-    float v = biased(r, k, own, column + k);
-    uint to = own * width + at_ + column + k;
-    y[to] = mode == ADD ? add(y[to], v) : v;
+  if (gated ? 2u * turn >= end || to >= width : column + k >= end) return;
+  // a gate, then what it multiplies: in a loop, since drivers compile its body as often as it is written
+  float gate, v = 0.0;
+  uint from = gated ? k / 16u * 32u + k % 16u : k;
+  for (uint j = 0u; j < (gated ? 2u : 1u); j++) {
+    gate = v;
+    v = result(r, from, own, column + from);
+    if (has_bias == 1u) v = add(v, bias[column + from]);
+    from += min(16u, width - turn);
   }
+  uint o = own * width + to;
+  if (gated) y[o] = mul(activated(kind, a, b, c, d, gate), factor_of(kind, a, v));
+  else y[o] = mode == ADD ? add(y[o], v) : v;
 }
 uint to_put(uint count, uint columns) { return count * (mode == GATED ? columns / 2u : columns); }

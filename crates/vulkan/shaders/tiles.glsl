@@ -70,10 +70,12 @@ void share_others(uint plane, uint first, uint others) {
 void put_all(float all[32]) {
   uint t = gl_LocalInvocationIndex;
   for (uint i = 0u; i < 8u; i++) {
+    vec4 own;
+    for (uint j = 0u; j < 32u; j += 4u) if (j == i * 4u) own = vec4(all[j], all[j + 1u], all[j + 2u], all[j + 3u]);
     barrier();
-    xs[t] = floatBitsToUint(vec4(all[i * 4u], all[i * 4u + 1u], all[i * 4u + 2u], all[i * 4u + 3u]));
+    xs[t] = floatBitsToUint(own);
     barrier();
-    uint row = group().x * ROWS + i, own = row < rows ? min(16u, (rows - row + 7u) / 8u) : 0u;
-    for (uint k = t; k < to_put(own, 64u); k += 256u) put(k, row, 8u, (first_pair + group().y * 2u) * 32u, 64u);
+    uint row = group().x * ROWS + i, count = row < rows ? min(16u, (rows - row + 7u) / 8u) : 0u;
+    for (uint k = t; k < to_put(count, 64u); k += 256u) put(k, row, 8u, (first_pair + group().y * 2u) * 32u, 64u);
   }
 }

@@ -22,6 +22,7 @@ use crate::driver::{Driver, Listed, Timeline, VulkanError, find, locked};
 use crate::memory::{Buffer, Place};
 use crate::pipelines::{Faults, Kernels};
 use crate::probe;
+use crate::products::MANY_FROM;
 use crate::recorder::{Binding, OperationCounts, Recorder};
 
 /// How to open a device. No field changes the bits.
@@ -226,7 +227,7 @@ impl Vulkan {
         let scales = if groups.is_none() { parts.get(1).copied().unwrap_or_default() } else { &[] };
         let padded = shape.out_features.next_multiple_of(PAIR) * size_of::<f32>();
         let shifted = scales.get(padded..).is_some_and(|exponents| exponents.iter().any(|&exponent| exponent != 0));
-        Ok(Matrix {
+        let matrix = Matrix {
             shape,
             class,
             bytes: packed.bytes(),
@@ -237,14 +238,17 @@ impl Vulkan {
             exponents: shifted.then_some(padded as u32),
             groups,
             buffer,
-        })
+        };
+        // A first pass would wait for the driver's compiler.
+        let compiled = [1, MANY_FROM].map(|rows| self.kernel_of(&matrix, rows, false).0.handle());
+        compiled.into_iter().filter_map(Result::err).for_each(|error| self.state().recorder.timeline.lose_by(error));
+        Ok(matrix)
     }
 }
 
 /// Groups of a file as kernels take them.
 pub(crate) struct GroupFormat {
-    /// Words of 64 weights of a pair, how scales are stored, weights of a group, whether there are minima, and whether
-    /// codes have four bits.
+    /// Words of a step, kind of scales, weights of a group, whether there are minima, and whether codes have four bits.
     pub(crate) push: [u32; 5],
     levels: [u8; 16],
 }

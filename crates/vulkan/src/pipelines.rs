@@ -1,21 +1,23 @@
 //! The kernels: SPIR-V of `shaders/`, compiled beforehand, with what a device and an accumulation order decide.
 
 use ash::vk;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use kernels::AccumulationOrder;
 
-use crate::driver::{Driver, LARGEST_GROUP, VulkanError, failed};
+use crate::driver::{Driver, LARGEST_GROUP, VulkanError, failed, locked};
 
-/// A kernel of a device.
+/// A kernel of a device: its words, constants, number of buffers, and what the driver compiled of it.
 pub(crate) struct Pipeline {
     driver: Arc<Driver>,
-    pub(crate) handle: vk::Pipeline,
-    /// Buffers that it has.
+    name: &'static str,
+    words: Vec<u32>,
+    constants: Vec<u32>,
     pub(crate) buffers: usize,
+    compiled: Mutex<Option<vk::Pipeline>>,
 }
 
-/// Name and buffers of each, and the source of those that share one.
+/// Name and buffers of each; those with a source are products, compiled when weights for them come.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*; $($other:ident of $source:ident: $number:expr,)*) => {
         /// An open device with all kernels.
@@ -34,17 +36,19 @@ macro_rules! kernels {
                 faults: Faults,
             ) -> Result<Kernels, VulkanError> {
                 let common = [fuses, order == AccumulationOrder::Amx, faults.reversed].map(u32::from);
-                let kernel = |name: &str, code: &[u8], buffers| {
-                    let mut words = words_of(code);
-                    faults.kernel.into_iter().for_each(|change| change(name, &mut words));
+                let kernel = |name, code: &[u8], buffers| {
                     let constants = [common, constants_of(name, driver, faults.common_ground)].concat();
-                    Pipeline::new(driver, name, &words, buffers, &constants)
+                    let mut kernel = Pipeline::new(driver, name, code, buffers, constants);
+                    faults.kernel.into_iter().for_each(|change| change(name, &mut kernel.words));
+                    kernel
                 };
-                Ok(Kernels {
+                let kernels = Kernels {
                     driver: driver.clone(),
-                    $($name: kernel(stringify!($name), include_bytes!(concat!("../spirv/", stringify!($name), ".spv")), $buffers)?,)*
-                    $($other: kernel(stringify!($other), include_bytes!(concat!("../spirv/", stringify!($source), ".spv")), $number)?,)*
-                })
+                    $($name: kernel(stringify!($name), include_bytes!(concat!("../spirv/", stringify!($name), ".spv")), $buffers),)*
+                    $($other: kernel(stringify!($other), include_bytes!(concat!("../spirv/", stringify!($source), ".spv")), $number),)*
+                };
+                $(kernels.$name.handle()?;)*
+                Ok(kernels)
             }
         }
     };
@@ -64,11 +68,6 @@ kernels! {
     gather: 3,
     to_bf16: 2,
     digits: 5,
-    few_bf16: 4,
-    few_pairs: 4,
-    few_groups: 8,
-    many_bf16: 4,
-    many_groups: 8,
     embed_groups: 4,
     rotate: 7,
     store_bf16: 3,
@@ -79,6 +78,11 @@ kernels! {
     select: 2,
     rank: 2,
     ;
+    few_bf16 of few_bf16: 4,
+    few_pairs of few_pairs: 4,
+    few_groups of few_groups: 8,
+    many_bf16 of many_bf16: 4,
+    many_groups of many_groups: 8,
     few_int8 of few_integers: 8,
     few_int4 of few_integers: 8,
     many_int8 of many_integers: 8,
@@ -117,25 +121,24 @@ pub struct Faults {
     pub failing: Option<(&'static str, u64)>,
 }
 
-fn words_of(code: &[u8]) -> Vec<u32> {
-    code.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
-}
-
 impl Pipeline {
     /// The probe alone, with the device's fused multiply-add.
-    pub(crate) fn probe(driver: &Arc<Driver>) -> Result<Pipeline, VulkanError> {
-        let words = words_of(include_bytes!("../spirv/probe.spv"));
-        Pipeline::new(driver, "probe", &words, PROBE_BUFFERS, &[1, 0, 0])
+    pub(crate) fn probe(driver: &Arc<Driver>) -> Pipeline {
+        Pipeline::new(driver, "probe", include_bytes!("../spirv/probe.spv"), PROBE_BUFFERS, vec![1, 0, 0])
     }
 
-    fn new(
-        driver: &Arc<Driver>,
-        name: &str,
-        words: &[u32],
-        buffers: usize,
-        constants: &[u32],
-    ) -> Result<Pipeline, VulkanError> {
-        let device = &driver.device;
+    fn new(driver: &Arc<Driver>, name: &'static str, code: &[u8], buffers: usize, constants: Vec<u32>) -> Pipeline {
+        let words = code.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        Pipeline { driver: driver.clone(), name, words, constants, buffers, compiled: Mutex::default() }
+    }
+
+    /// What the driver compiled, now if it has not.
+    pub(crate) fn handle(&self) -> Result<vk::Pipeline, VulkanError> {
+        let Pipeline { driver, name, words, constants, buffers, compiled } = self;
+        let (device, mut compiled) = (&driver.device, locked(compiled));
+        if let Some(handle) = *compiled {
+            return Ok(handle);
+        }
         let entry =
             |index: usize| vk::SpecializationMapEntry { constant_id: index as u32, offset: 4 * index as u32, size: 4 };
         let entries: Vec<_> = (0..constants.len()).map(entry).collect();
@@ -164,15 +167,15 @@ impl Pipeline {
             made
         };
         tracing::debug!(kernel = name, "compiled");
-        Ok(Pipeline { driver: driver.clone(), handle: made?[0], buffers })
+        Ok(*compiled.insert(made?[0]))
     }
 }
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        if !self.driver.is_stuck() {
+        if let Some(handle) = locked(&self.compiled).filter(|_| !self.driver.is_stuck()) {
             // SAFETY: the recorder that used it has waited, or is gone.
-            unsafe { self.driver.device.destroy_pipeline(self.handle, None) };
+            unsafe { self.driver.device.destroy_pipeline(handle, None) };
         }
     }
 }

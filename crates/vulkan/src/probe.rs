@@ -75,7 +75,7 @@ fn results(
 /// Whether the device's fma rounds once.
 pub(crate) fn fuses(driver: &Arc<Driver>, recorder: &mut Recorder, place: Place) -> Result<bool, VulkanError> {
     let cases = cases();
-    let found = results(driver, recorder, &Pipeline::probe(driver)?, place, (&cases, &FUSED))?;
+    let found = results(driver, recorder, &Pipeline::probe(driver), place, (&cases, &FUSED))?;
     Ok(cases.iter().zip(found).all(|(case, bits)| (FUSED.of)(*case).to_bits() == bits))
 }
 

@@ -11,12 +11,9 @@ use crate::pipelines::Pipeline;
 use crate::recorder::Binding;
 
 /// Rows from which on a product goes by tiles of 128 rows and 64 columns: half a tile.
-///
-/// Few rows go by four with a strip of 16 columns. For each input such a workgroup loads 16 weights and four digits, bytes
-/// all, for 64 multiply-adds; groups of the same strip come one after another, so that the next four rows find its weights
-/// in a cache. A tile loads 64 weights and 128 digits for 8,192 multiply-adds, however many rows there are: less for each
-/// row from 10 on. But below half a tile most that it computes is of no row. Where they cross on a GPU was not measured.
-const MANY_FROM: usize = 64;
+/// Few rows go by four with a strip of 16 columns: 20 bytes are loaded for 64 multiply-adds. A tile loads 192 for 8,192,
+/// however many rows there are: less for each row from 10 on, but below half a tile most of what it computes is of no row.
+pub(crate) const MANY_FROM: usize = 64;
 
 /// Rows as products read them: bf16, or three planes of digits with the scale and the number of planes of each row.
 struct Converted {
@@ -48,21 +45,19 @@ impl Vulkan {
     }
 
     /// The kernel for these rows, and how many of them, and of strips of 16 columns, a workgroup of it has.
-    fn kernel_of(&self, w: &Matrix, rows: usize, is_gated: bool) -> (&Pipeline, usize, usize) {
+    pub(crate) fn kernel_of(&self, w: &Matrix, rows: usize, is_gated: bool) -> (&Pipeline, usize, usize) {
         let (kernels, is_tiles) = (&self.kernels, self.arithmetic() == AccumulationOrder::Amx);
         let [few, many] = match w.class {
             _ if w.groups.is_some() => [&kernels.few_groups, &kernels.many_groups],
             WeightClass::Int8 => [&kernels.few_int8, &kernels.many_int8],
             WeightClass::Int4 => [&kernels.few_int4, &kernels.many_int4],
-            WeightClass::Bf16 if is_tiles => [&kernels.few_bf16, &kernels.many_bf16],
-            WeightClass::Bf16 if rows < MANY_FROM => return (&kernels.few_pairs, 8, 2),
-            WeightClass::Bf16 => [&kernels.many_bf16; 2],
+            WeightClass::Bf16 if !is_tiles && rows < MANY_FROM => return (&kernels.few_pairs, 8, 2),
+            WeightClass::Bf16 => [&kernels.few_bf16, &kernels.many_bf16],
         };
         // A gate lies in a pair of strips with its row.
         if rows >= MANY_FROM { (many, 128, 4) } else { (few, 4, if is_gated { 2 } else { 1 }) }
     }
 
-    /// [`Backend::linear`](kernels::Backend::linear).
     pub(crate) fn product(&self, x: &GpuRows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, GpuRows>) {
         let MatrixShape { out_features: n, in_features } = w.shape;
         let (steps, mut gate) = (in_features.div_ceil(w.class.step()), [0; 5]);

@@ -203,7 +203,8 @@ impl Recorder {
         }
         let mut numbers = [0; PUSH_BYTES / 4];
         numbers[..push.len()].copy_from_slice(push);
-        let what = What::Dispatch { kernel: kernel.handle, buffers: kernel.buffers, push: numbers, groups };
+        let Ok(handle) = kernel.handle().map_err(|error| self.timeline.lose_by(error)) else { return };
+        let what = What::Dispatch { kernel: handle, buffers: kernel.buffers, push: numbers, groups };
         self.list(what, bindings.iter());
     }
 
