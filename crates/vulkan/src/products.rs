@@ -12,7 +12,7 @@ use crate::recorder::Binding;
 
 /// Rows from which on a product goes by tiles of 128 rows and 64 columns: half a tile.
 /// Few rows go by four with a strip of 16 columns: 20 bytes are loaded for 64 multiply-adds. A tile loads 192 for 8,192,
-/// however many rows there are: less for each row from 10 on, but below half a tile most of what it computes is of no row.
+/// however many rows there are: less for each row from 10 on, but below half a tile most is computed for no row.
 pub(crate) const MANY_FROM: usize = 64;
 
 /// Rows as products read them: bf16, or three planes of digits with the scale and the number of planes of each row.

@@ -178,7 +178,7 @@ fn each_gives_the_bits_of_its_definition() {
 fn products_and_rows_of_tables_in_every_packing(vulkan: &Vulkan, reference: &Reference, what: &str) {
     let shapes = || SHAPES.into_iter().flatten();
     let cases = packings().into_iter().flat_map(|how| shapes().map(move |shape| (how, shape)));
-    for (how, (count, out_features, in_features)) in part_for(vulkan, cases, 11) {
+    for (how, (count, out_features, in_features)) in part_for(vulkan, cases, 17) {
         let what = format!("{what}: {how:?}, {count} x {out_features} x {in_features}");
         let shape = MatrixShape { out_features, in_features };
         let mut dice = Dice::new(SEED);
