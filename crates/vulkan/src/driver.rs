@@ -20,7 +20,7 @@ pub(crate) const MAX_BUFFERS: usize = 8;
 pub(crate) const PUSH_BYTES: usize = 128;
 /// Lanes of the largest workgroup of a kernel, and bytes that it shares.
 const LARGEST_GROUP: u32 = 256;
-const SHARED_BYTES: u32 = 16 << 10;
+const SHARED_BYTES: u32 = 32 << 10;
 
 /// Why no device can be used.
 #[derive(Debug, thiserror::Error)]
@@ -251,7 +251,7 @@ impl Driver {
             (of_12.timeline_semaphore == vk::TRUE, "timeline semaphores"),
             (of_13.shader_integer_dot_product == vk::TRUE, "products of four bytes"),
             (limits.max_compute_work_group_invocations >= LARGEST_GROUP, "workgroups of 256"),
-            (limits.max_compute_shared_memory_size >= SHARED_BYTES, "16 KiB that a workgroup shares"),
+            (limits.max_compute_shared_memory_size >= SHARED_BYTES, "32 KiB that a workgroup shares"),
             (limits.max_per_stage_descriptor_storage_buffers >= MAX_BUFFERS as u32, "eight buffers in a kernel"),
             (limits.max_push_constants_size >= PUSH_BYTES as u32, "128 bytes of push constants"),
         ] {
