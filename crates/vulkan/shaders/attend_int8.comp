@@ -3,71 +3,92 @@
 #include "dot4.glsl"
 #include "exact.glsl"
 #include "order.glsl"
-#include "sums.glsl"
 #include "attend.glsl"
+#define spread_head scores
 #include "spread.glsl"
 // queries are spread as the keys were; what has become of the values is gathered
-shared uint query[144];
-shared int digits[SPLIT];
-void main() {
-  uint row = group().x, head = group().y, l = gl_LocalInvocationIndex;
-  uint position = rows_[row].x, table = rows_[row].z, kv_head = head / (heads / kv_heads), at = row * width + head * head_dim;
-  uint first = first_seen(position), last = last_seen(position, rows_[row].y);
-  for (uint d = l; d < head_dim; d += LANES) spread_head[d] = qkv[at + d];
-  spread(head_dim);
-  uint largest_query = most_of(head_dim);
-  bool live = is_live(largest_query);
-  float inverse = live ? quotient(127.0, uintBitsToFloat(largest_query)) : 0.0;
-  float query_scale = mul(scale_of(largest_query), scale);
-  for (uint p = l; p < head_dim / 4u; p += LANES) query[p] = quad_of(4u * p, live, inverse);
-  for (uint i = 0u; i < PER_LANE; i++) total[i] = 0.0;
-  uint begin = first / SPLIT * SPLIT;
-  for (uint start = begin; start < last; start += SPLIT) {
-    uint from = max(first, start) - start, seen = min(last - start, SPLIT);
-    barrier();
-    float most = uintBitsToFloat(0xff800000u);
-    for (uint j = from + l; j < seen; j += LANES) {
-      uint token = (start + j) % block_size, place = head_at(table, start + j, kv_head);
-      uint keys = place + token / 16u * 4u * head_dim + token % 16u;
-      int sum = 0;
-      for (uint p = 0u; p < head_dim / 4u; p++) sum += dot4(int(query[p]), int(kv[keys + p * 16u]), 0);
-      float s = capped(mul(mul(float(sum), query_scale), uintBitsToFloat(kv[place + block_size * head_dim / 2u + token])));
-      scores[j] = s;
-      most = most > s ? most : s;
-    }
-    most = largest(most);
-    for (uint j = from + l; j < seen; j += LANES) { float x = sub(scores[j], most); scores[j] = x < -27.5 ? 0.0 : exp_(x); }
-    barrier();
-    float sum = sum_of(from, seen);
-    float top = 0.0;
-    for (uint j = from + l; j < seen; j += LANES) {
-      uint token = (start + j) % block_size;
-      uint scales = head_at(table, start + j, kv_head) + block_size * head_dim / 2u;
-      float w = mul(scores[j], uintBitsToFloat(kv[scales + block_size + token]));
-      scores[j] = w;
-      top = top > w ? top : w;
-    }
-    top = largest(top);
-    float factor = top > 0.0 ? quotient(16383.0, top) : 0.0;
-    for (uint j = from + l; j < seen; j += LANES) digits[j] = int(floatBitsToUint(add(mul(scores[j], factor), ROUNDER)) - floatBitsToUint(ROUNDER));
-    barrier();
-    fold(start == begin, most, sum);
-    for (uint i = 0u; i < PER_LANE; i++) {
-      uint d = l + i * LANES;
-      if (d >= head_dim) break;
-      int ints = 0;
-      for (uint j = from; j < seen; j++) {
-        uint token = (start + j) % block_size;
-        uint v = kv[head_at(table, start + j, kv_head) + block_size * head_dim / 4u + token / 32u * 8u * head_dim
-          + (d / 16u * 8u + token % 32u / 4u) * 16u + d % 16u];
-        ints += digits[j] * (int(v << (24u - 8u * (token % 4u))) >> 24);
-      }
-      fold_value(start == begin, i, mul(float(ints), mul(top, uintBitsToFloat(0x38800200u))));
+shared uint query_most[QUERIES];
+shared float query_scale[QUERIES], top_[QUERIES];
+void load_queries() {
+  uint l = gl_LocalInvocationIndex, words = head_dim / 4u;
+  if (l < QUERIES) query_most[l] = 0u;
+  for (uint i = l; i < count * head_dim; i += LANES) scores[i] = qkv[query_at(i / head_dim) + i % head_dim];
+  spread(count * head_dim, head_dim);
+  for (uint i = l; i < count * head_dim; i += LANES) atomicMax(query_most[i / head_dim], floatBitsToUint(scores[i]) & 0x7fffffffu);
+  barrier();
+  if (l < count) query_scale[l] = mul(scale_of(query_most[l]), scale);
+  for (uint i = l; i < count * words; i += LANES) {
+    uint most = query_most[i / words];
+    words_[i] = quad_of(4u * i, is_live(most), is_live(most) ? quotient(127.0, uintBitsToFloat(most)) : 0.0);
+  }
+}
+void score(uint j, out float s[QUERIES]) {
+  uint token = (start + j) % block_size, at = head_at(start + j), words = head_dim / 4u, k[4];
+  uint keys = at + token / 16u * 4u * head_dim + token % 16u;
+  int sums[QUERIES];
+  for (uint i = 0u; i < QUERIES; i++) sums[i] = 0;
+  for (uint first = 0u; first < words; first += 4u) {
+    for (uint p = 0u; p < 4u; p++) k[p] = kv[keys + (first + p) * 16u];
+    for (uint i = 0u; i < count; i++) {
+      for (uint p = 0u; p < 4u; p++) sums[i] += dot4(int(words_[i * words + first + p]), int(k[p]), 0);
     }
   }
-  fold_sink(head);
-  barrier();
-  for (uint i = 0u; i < PER_LANE; i++) { uint d = l + i * LANES; if (d < head_dim) spread_head[d] = quotient(total[i], total_sum); }
-  gather(head_dim);
-  for (uint d = l; d < head_dim; d += LANES) y[(row * heads + head) * head_dim + d] = spread_head[d];
+  float by = uintBitsToFloat(kv[at + block_size * head_dim / 2u + token]);
+  for (uint i = 0u; i < QUERIES; i++) s[i] = i < count ? mul(mul(float(sums[i]), query_scale[i]), by) : 0.0;
 }
+float weight(float x) { return x < -27.5 ? 0.0 : exp_(x); }
+// times the scales of the values, then two digits of each: `words_` has [query][low, high][quad]
+void prepare_weights() {
+  uint l = gl_LocalInvocationIndex, q = l / 32u;
+  barrier();
+  if (l >= from && l < seen) {
+    uint scales = head_at(start + l) + block_size * head_dim / 2u + block_size;
+    float by = uintBitsToFloat(kv[scales + (start + l) % block_size]);
+    for (uint i = 0u; i < count; i++) {
+      bool its = start + l >= first_[i] && start + l < last_[i];
+      scores[i * SPLIT + l] = its ? mul(scores[i * SPLIT + l], by) : 0.0;
+    }
+  }
+  barrier();
+  float top = 0.0;
+  if (q < count) for (uint j = from + l % 32u; j < seen; j += 32u) { float w = scores[q * SPLIT + j]; top = top > w ? top : w; }
+  top = largest(top);
+  if (l % 32u == 0u) top_[q] = top;
+  barrier();
+  for (uint i = 0u; i < 2u; i++) {
+    uint p = l / 64u + 4u * i, quad = l % 64u;
+    if (p >= count || 4u * quad < from || 4u * quad >= seen) continue;
+    float factor = top_[p] > 0.0 ? quotient(16383.0, top_[p]) : 0.0;
+    uint low_ = 0u, high_ = 0u;
+    for (uint c = 0u; c < 4u; c++) {
+      uint n = floatBitsToUint(add(mul(scores[p * SPLIT + 4u * quad + c], factor), ROUNDER)) - floatBitsToUint(ROUNDER);
+      low_ |= (n & 127u) << (8u * c);
+      high_ |= (n >> 7 & 127u) << (8u * c);
+    }
+    words_[p * 128u + quad] = low_;
+    words_[p * 128u + 64u + quad] = high_;
+  }
+}
+void values(uint part, uint parts, uint d, out float value[QUERIES]) {
+  int sums[QUERIES];
+  for (uint i = 0u; i < QUERIES; i++) sums[i] = 0;
+  for (uint j = from; j < seen; j += 32u) {
+    uint v[8], at = head_at(start + j) + block_size * head_dim / 4u
+      + (start + j) % block_size / 32u * 8u * head_dim + d / 16u * 128u + d % 16u;
+    for (uint p = 0u; p < 8u; p++) v[p] = kv[at + p * 16u];
+    for (uint i = 0u; part + parts * i < count; i++) {
+      uint of = (part + parts * i) * 128u + j / 4u;
+      int low_ = 0, high_ = 0;
+      for (uint p = 0u; p < 8u; p++) {
+        low_ += dot4(int(words_[of + p]), int(v[p]), 0);
+        high_ += dot4(int(words_[of + 64u + p]), int(v[p]), 0);
+      }
+      sums[i] += low_ + 128 * high_;
+    }
+  }
+  for (uint i = 0u; i < QUERIES; i++) {
+    uint p = part + parts * i;
+    value[i] = p < count ? mul(float(sums[i]), mul(top_[p], uintBitsToFloat(0x38800200u))) : 0.0;
+  }
+}
+void finish() { gather(count * head_dim, head_dim); }

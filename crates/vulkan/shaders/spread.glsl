@@ -1,16 +1,15 @@
-// Spreads what is large in a head (crates/kernels/src/spread.rs), in shared memory: `spread_head[head_dim]`, 64 lanes.
-shared float spread_head[576];
+// Spreads what is large in heads (crates/kernels/src/spread.rs), in shared memory: `spread_head[len]`, whole heads.
 float sign_of(uint i) { return (bitCount(i & (i >> 1)) & 1) == 1 ? -1.0 : 1.0; }
 uint run_of(uint head_dim) { return 1u << findLSB(head_dim); }
-void turn_signs(uint head_dim) {
+void turn_signs(uint len, uint head_dim) {
   uint run = run_of(head_dim);
-  for (uint d = gl_LocalInvocationIndex; d < head_dim; d += 64u) spread_head[d] = mul(spread_head[d], sign_of(d % run));
+  for (uint d = gl_LocalInvocationIndex; d < len; d += gl_WorkGroupSize.x) spread_head[d] = mul(spread_head[d], sign_of(d % run));
   barrier();
 }
-void butterflies(uint head_dim) {
+void butterflies(uint len, uint head_dim) {
   uint run = run_of(head_dim);
   for (uint distance = 1u; distance < run; distance *= 2u) {
-    for (uint p = gl_LocalInvocationIndex; p < head_dim / 2u; p += 64u) {
+    for (uint p = gl_LocalInvocationIndex; p < len / 2u; p += gl_WorkGroupSize.x) {
       uint i = p / distance * 2u * distance + p % distance;
       float a = spread_head[i], b = spread_head[i + distance];
       spread_head[i] = add(a, b);
@@ -19,20 +18,9 @@ void butterflies(uint head_dim) {
     barrier();
   }
 }
-void spread(uint head_dim) { barrier(); turn_signs(head_dim); butterflies(head_dim); }
-void gather(uint head_dim) { barrier(); butterflies(head_dim); turn_signs(head_dim); }
-// One scale for `spread_head`: its largest magnitude, as bits, and what an integer is.
-shared uint spread_most;
-uint most_of(uint head_dim) {
-  barrier();
-  if (gl_LocalInvocationIndex == 0u) spread_most = 0u;
-  barrier();
-  uint own = 0u;
-  for (uint d = gl_LocalInvocationIndex; d < head_dim; d += 64u) own = max(own, floatBitsToUint(spread_head[d]) & 0x7fffffffu);
-  atomicMax(spread_most, own);
-  barrier();
-  return spread_most;
-}
+void spread(uint len, uint head_dim) { barrier(); turn_signs(len, head_dim); butterflies(len, head_dim); }
+void gather(uint len, uint head_dim) { barrier(); butterflies(len, head_dim); turn_signs(len, head_dim); }
+// One scale for a head: its largest magnitude, as bits, and what an integer is.
 bool is_live(uint most) { return most < 0x7f800000u && most >= 0x0d800000u; }
 float scale_of(uint most) {
   if (is_live(most)) return quotient(uintBitsToFloat(most), 127.0);

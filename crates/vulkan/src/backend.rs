@@ -13,6 +13,7 @@ use kernels::{
 
 use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
 use crate::memory::{Buffer, Place};
+use crate::products::Norming;
 use crate::recorder::{Binding, Recorder};
 use crate::routes::GpuRoutes;
 
@@ -42,14 +43,24 @@ const CANDIDATE_BYTES: usize = 8;
 const SELECTED_FROM: usize = 4096;
 const SELECTED_OF: usize = 4;
 
+/// Attention as its kernels have it: positions of a split, which are lanes, queries of a workgroup, words of tickets.
+const SPLIT: usize = 256;
+const QUERIES: usize = 8;
+const TICKETS: usize = 16384;
+/// Words that the splits of several rows leave for the fold: one row may leave more.
+const LEFT: usize = 8 << 20;
+
 /// The arrays of a step, in one buffer.
 pub struct GpuStep {
     buffer: Arc<Buffer>,
     tokens: usize,
     rows: usize,
     wanted: usize,
-    /// Positions that its rows see, all together.
+    /// Positions that its rows see: all together, and where the last one ends.
     seen: u64,
+    longest: usize,
+    /// Each row is of another sequence.
+    are_alone: bool,
     /// Where each array begins, and its bytes.
     parts: [(u64, u64); PARTS],
 }
@@ -60,11 +71,11 @@ enum Part {
     Tokens,
     Positions,
     Slots,
+    Wanted,
+    Listed,
     /// Of each row its position, the end of its span and where its block table begins.
     Seen,
     Tables,
-    Wanted,
-    Listed,
 }
 
 const PARTS: usize = 7;
@@ -98,7 +109,15 @@ impl Vulkan {
         let push = [extent.width as u32, operation, by_width as u32, at as u32, by.to_bits(), per_head as u32];
         let bindings = [Some(x), y, gates].map(|rows| Binding::whole(&rows.unwrap_or(x).0));
         let groups = [extent.width.div_ceil(LANES) as u32, extent.rows as u32, 1];
-        self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, &push, groups);
+        self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, push, groups);
+    }
+
+    /// `kind`: as kernels distinguish them.
+    fn norm(&self, kind: u32, x: &GpuRows, rows: Range<usize>, norm: Norm<'_, Vector>, out: &GpuRows) {
+        let Norm { weight, bias, eps } = norm;
+        let how = [kind, u32::from(bias.is_some()), rows.start as u32, eps.to_bits()];
+        let buffers = [&x.0, &weight.buffer, &bias.unwrap_or(weight).buffer, &out.0].map(Arc::clone);
+        self.state().norm = Some(Norming { how, buffers, extent: [rows.len(), weight.len] });
     }
 
     /// Layout of a layer's block as kernels take it: tokens, words of a block, words of a head.
@@ -139,11 +158,13 @@ fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u3
     ([width as u32, kind, a, b, c, d], [width.div_ceil(LANES) as u32, rows as u32, 1])
 }
 
-type Both<'a> = (&'a mut GpuRows, &'a mut GpuRows);
-
-/// What a model is refused for when it is loaded cannot be asked for.
-fn refused(what: &str) -> ! {
-    unreachable!("{what} are refused when a model is loaded")
+/// Operations that cannot be asked for: a model that has them is refused when it is loaded.
+macro_rules! refused {
+    ($($name:ident($($of:ty),*) $(-> $result:ty)?;)*) => {
+        $(fn $name(&self, $(_: $of),*) $(-> $result)? {
+            unreachable!("{} is of models that are refused when they are loaded", stringify!($name))
+        })*
+    };
 }
 
 impl Backend for Vulkan {
@@ -152,6 +173,15 @@ impl Backend for Vulkan {
     type Step<'a> = GpuStep;
     type Routes = GpuRoutes;
     type Best = Best;
+
+    refused! {
+        store_latents(&GpuStep, Latents<'_, Vector>, &GpuRows, (&mut GpuRows, &mut GpuRows), &mut GpuKvCache);
+        linear_by_head((&GpuRows, HeadColumns), usize, &[impl Borrow<Matrix> + Sync], (&mut GpuRows, HeadColumns));
+        convolve(&GpuStep, Convolution<'_, Vector>, &mut GpuRows, &mut ());
+        convolve_gated(&GpuStep, GatedConvolution<'_, Vector>, &GpuRows, &mut (), &mut GpuRows);
+        delta_rule(&GpuStep, DeltaRule<'_, Vector>, DeltaRows<'_, GpuRows>, &mut (), &mut GpuRows);
+        mamba(&GpuStep, Mamba<'_, Vector>, (&mut GpuRows, &mut GpuRows), &mut (), &mut GpuRows);
+    }
 
     fn rows(&self, max_rows: usize, width: usize) -> Result<GpuRows, OutOfMemory> {
         let bytes = max_rows.checked_mul(width).and_then(|numbers| numbers.checked_mul(size_of::<f32>()));
@@ -178,9 +208,10 @@ impl Backend for Vulkan {
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> GpuStep {
         let StepArrays { token_ids, positions, slots, spans, wanted, listed, .. } = arrays;
         let blocks = spans.iter().map(|span| span.blocks.len()).sum();
-        let lens = [token_ids.len(), positions.len(), slots.len(), 4 * positions.len(), blocks];
+        let whole = [token_ids, positions, slots, wanted, listed];
         let (mut parts, mut end) = ([(0, 0); PARTS], 0);
-        for (part, len) in parts.iter_mut().zip(lens.into_iter().chain([wanted.len(), listed.len()])) {
+        let lens = whole.iter().map(|numbers| numbers.len()).chain([4 * positions.len(), blocks]);
+        for (part, len) in parts.iter_mut().zip(lens) {
             // No binding is empty. The next step's are as long while its tables grow a little.
             *part = (end, (4 * len.next_power_of_two() as u64).max(16));
             end += part.1.next_multiple_of(self.driver.alignment);
@@ -192,6 +223,8 @@ impl Backend for Vulkan {
             rows: positions.len(),
             wanted: wanted.len(),
             seen: spans.iter().map(|span| (span.num_rows * (span.start + span.num_rows)) as u64).sum(),
+            longest: spans.iter().map(|span| span.start + span.num_rows).max().unwrap_or(0),
+            are_alone: spans.iter().all(|span| span.num_rows == 1),
             parts,
         };
         let is_free = |buffer: &&Arc<Buffer>| Arc::strong_count(buffer) == 1 && buffer.bytes >= end;
@@ -211,21 +244,18 @@ impl Backend for Vulkan {
         let bytes = &mut state.bytes;
         bytes.clear();
         bytes.resize(end as usize, 0);
-        let mut put = |part: Part, at: usize, numbers: &[u32]| {
-            let to = &mut bytes[parts[part as usize].0 as usize + 4 * at..];
+        let mut put = |part: usize, at: usize, numbers: &[u32]| {
+            let to = &mut bytes[parts[part].0 as usize + 4 * at..];
             to.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(to, number)| *to = number.to_ne_bytes());
         };
-        let whole = [(Part::Tokens, token_ids), (Part::Positions, positions), (Part::Slots, slots)];
-        for (part, numbers) in whole.into_iter().chain([(Part::Wanted, wanted), (Part::Listed, listed)]) {
-            put(part, 0, numbers);
-        }
+        whole.iter().enumerate().for_each(|(part, numbers)| put(part, 0, numbers));
         let mut at = 0;
         for span in spans {
             let span_end = (span.start + span.num_rows) as u32;
-            put(Part::Tables, at, span.blocks);
+            put(Part::Tables as usize, at, span.blocks);
             for row in 0..span.num_rows {
                 let seen = [(span.start + row) as u32, span_end, at as u32, 0];
-                put(Part::Seen, 4 * (span.first_row + row), &seen);
+                put(Part::Seen as usize, 4 * (span.first_row + row), &seen);
             }
             at += span.blocks.len();
         }
@@ -250,32 +280,27 @@ impl Backend for Vulkan {
                 let [step_words, kind, group, mins, four] = groups.push;
                 let push = [width, first, count, steps as u32, step_words, kind, group, mins, four];
                 let all = [tokens, tiles, table.levels(), out];
-                state.recorder.dispatch(&self.kernels.embed_groups, &all, &push, size);
+                state.recorder.dispatch(&self.kernels.embed_groups, &all, push, size);
             } else {
                 let exponents = table.exponents.unwrap_or(0);
                 let push = [width, bits, first, count, pair_words as u32, ratio_words as u32, exponents];
                 let all = [tokens, tiles, table.scales(), table.levels(), out];
-                state.recorder.dispatch(&self.kernels.embed, &all, &push, size);
+                state.recorder.dispatch(&self.kernels.embed, &all, push, size);
             }
         }
     }
 
     fn rms_norm(&self, x: &GpuRows, rows: Range<usize>, weight: &Vector, eps: f32, out: &mut GpuRows) {
-        let push = [weight.len as u32, rows.start as u32, eps.to_bits()];
-        let bindings = [&x.0, &weight.buffer, &out.0].map(Binding::whole);
-        self.state().recorder.dispatch(&self.kernels.rms_norm, &bindings, &push, [rows.len() as u32, 1, 1]);
+        self.norm(1, x, rows, Norm { weight, bias: None, eps }, out);
     }
 
     fn layer_norm(&self, x: &GpuRows, rows: Range<usize>, norm: Norm<'_, Vector>, out: &mut GpuRows) {
-        let Norm { weight, bias, eps } = norm;
-        let push = [weight.len as u32, rows.start as u32, u32::from(bias.is_some()), eps.to_bits()];
-        let bindings = [&x.0, &weight.buffer, &bias.unwrap_or(weight).buffer, &out.0].map(Binding::whole);
-        self.state().recorder.dispatch(&self.kernels.layer_norm, &bindings, &push, [rows.len() as u32, 1, 1]);
+        self.norm(2, x, rows, norm, out);
     }
 
     fn activate(&self, activation: Activation, x: &mut GpuRows, extent: Extent) {
         let (push, groups) = activation_of(activation, extent);
-        self.state().recorder.dispatch(&self.kernels.activate, &[Binding::whole(&x.0)], &push, groups);
+        self.state().recorder.dispatch(&self.kernels.activate, &[Binding::whole(&x.0)], push, groups);
     }
 
     fn linear(&self, x: &GpuRows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, GpuRows>) {
@@ -294,113 +319,71 @@ impl Backend for Vulkan {
         };
         let factors = rope.and_then(|rope| rope.query_factors());
         // A row's norm is over all its heads, so one workgroup has them all.
-        let heads = layout.num_heads + 2 * kv_heads;
+        let heads = layout.num_heads + kv_heads;
         let per_group = if norm == 4 { heads } else { 1 };
-        let (keys_at, width) = (layout.keys_at() as u32, layout.qkv_width() as u32);
+        let (positions, slots) = (step.part(Part::Positions), step.part(Part::Slots));
+        let both = Binding { bytes: slots.at + slots.bytes - positions.at, ..positions };
+        let HeadLayout { num_heads, head_dim, .. } = layout;
+        let rotary = rope.map_or(0, |rope| rope.rotary_dim());
+        let sizes = [num_heads, kv_heads, head_dim, layout.keys_at(), layout.qkv_width(), rotary].map(|n| n as u32);
+        let how = [norm, u32::from(v.is_some()), u32::from(factors.is_some()), per_group as u32, eps.to_bits()];
+        let slots_at = (slots.at - positions.at) as u32 / 4;
+        let push = sizes.into_iter().chain(how).chain(Vulkan::of_cache(kv)).chain([slots_at]);
+        let vectors = [rope.map(|rope| rope.table()), factors, q, k, v];
+        let [angles, factors, q, k, v] =
+            vectors.map(|vector| Binding::whole(vector.map_or(&qkv.0, |vector| &vector.buffer)));
+        let all = [Binding::whole(&qkv.0), both, angles, factors, q, k, v, Binding::whole(&kv.layers[layer])];
+        let kernel = if is_int8(kv) { &self.kernels.rotate_int8 } else { &self.kernels.rotate_bf16 };
+        let groups = [step.rows as u32, heads.div_ceil(per_group) as u32, 1];
+        self.state().recorder.dispatch(kernel, &all, push, groups);
+    }
+
+    /// A dispatch has as many rows as what their splits leave has room for, and as a submission may take. A number of a
+    /// head makes 8 bytes, written and read, beside 512 of int8 keys and values that 8 queries share: an eighth at
+    /// most. So rows of a prompt, which fill a device without splits, have no kernel that leaves nothing.
+    fn attend(&self, step: &GpuStep, of: AttentionLayer<'_, Vector>, qkv: &GpuRows, kv: &GpuKvCache, y: &mut GpuRows) {
+        let AttentionLayer { layout, rule, sinks, layer } = of;
+        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
+        let group = num_heads / num_kv_heads;
+        // Wider heads than there are lanes take several registers a query.
+        let queries = QUERIES / head_dim.div_ceil(SPLIT);
+        let tile_heads = group.div_ceil(group.div_ceil(queries));
+        let across = num_kv_heads * group.div_ceil(tile_heads);
+        // Rows of sequences of their own share no keys.
+        let tile_rows = if step.are_alone { 1 } else { queries / tile_heads };
+        let reach = rule.window.map_or(usize::MAX, |window| window.saturating_mul(1 + usize::from(rule.both_ways)));
+        // Rounded, so that the next steps are alike: what is beyond a row's end does nothing.
+        let splits = step.longest.div_ceil(SPLIT).next_power_of_two();
+        let splits = splits.min(reach.saturating_add(tile_rows).div_ceil(SPLIT) + 1);
+        let left_by_row = if splits > 1 { num_heads * splits * (head_dim + 2) } else { 0 };
+        let [of_row, of_all] = [step.longest.min(reach) as u64, step.seen].map(|n| n * 2 * layout.q_width() as u64);
         let mut state = self.state();
-        if norm > 0 || rope.is_some() {
-            let push = [
-                layout.num_heads as u32,
-                kv_heads as u32,
-                layout.head_dim as u32,
-                keys_at,
-                width,
-                rope.map_or(0, |rope| rope.rotary_dim()) as u32,
-                norm,
-                u32::from(v.is_some()),
-                u32::from(factors.is_some()),
-                per_group as u32,
-                eps.to_bits(),
-            ];
-            let vectors = [rope.map(|rope| rope.table()), factors, q, k, v];
-            let [angles, factors, q, k, v] =
-                vectors.map(|vector| Binding::whole(vector.map_or(&qkv.0, |vector| &vector.buffer)));
-            let all = [Binding::whole(&qkv.0), step.part(Part::Positions), angles, factors, q, k, v];
-            let groups = [step.rows as u32, heads.div_ceil(per_group) as u32, 1];
-            state.recorder.dispatch(&self.kernels.rotate, &all, &push, groups);
+        let State { recorder, scratch, .. } = &mut *state;
+        let most = (recorder.most / of_row.max(1)) as usize;
+        let most = most.min(TICKETS / across).min(LEFT / left_by_row.max(1)).clamp(1, step.rows.max(1));
+        let most = most - most % tile_rows.min(most);
+        let before = scratch.left.as_ref().map(|buffer| buffer.number);
+        let left = self.scratch(recorder, &mut scratch.left, 4 * (TICKETS + most * left_by_row));
+        if before != Some(left.number) {
+            recorder.clear(&left, 4 * TICKETS as u64);
         }
-        let [block_size, block_words, head_words] = Vulkan::of_cache(kv);
-        let push = [kv_heads as u32, layout.head_dim as u32, keys_at, width, block_size, block_words, head_words];
-        let all = [Binding::whole(&qkv.0), step.part(Part::Slots), Binding::whole(&kv.layers[layer])];
-        let kernel = if is_int8(kv) { &self.kernels.store_int8 } else { &self.kernels.store_bf16 };
-        state.recorder.dispatch(kernel, &all, &push, [step.rows as u32, kv_heads as u32, 1]);
-    }
-
-    fn attend(
-        &self,
-        step: &GpuStep,
-        how: AttentionLayer<'_, Vector>,
-        qkv: &GpuRows,
-        kv: &GpuKvCache,
-        out: &mut GpuRows,
-    ) {
-        let AttentionLayer { layout, rule, sinks, layer } = how;
-        let [block_size, block_words, head_words] = Vulkan::of_cache(kv);
-        let push = [
-            layout.num_heads as u32,
-            layout.num_kv_heads as u32,
-            layout.head_dim as u32,
-            layout.qkv_width() as u32,
-            block_size,
-            block_words,
-            head_words,
-            rule.window.map_or(0, |window| u32::try_from(window).unwrap_or(u32::MAX / 2)),
-            u32::from(rule.chunked),
-            u32::from(rule.both_ways),
-            u32::from(sinks.is_some()),
-            rule.scale.to_bits(),
-            rule.softcap.unwrap_or(0.0).to_bits(),
-            rule.softcap.map_or(0.0, |cap| 2.0 / cap).to_bits(),
-        ];
-        let all = [
-            Binding::whole(&qkv.0),
-            step.part(Part::Seen),
-            step.part(Part::Tables),
-            Binding::whole(&kv.layers[layer]),
-            Binding::whole(sinks.map_or(&qkv.0, |sinks| &sinks.buffer)),
-            Binding::whole(&out.0),
-        ];
+        let [x, sink, y, left] = [&qkv.0, sinks.map_or(&qkv.0, |it| &it.buffer), &y.0, &left].map(Binding::whole);
+        let of_layer = Binding::whole(&kv.layers[layer]);
+        let all = [x, step.part(Part::Seen), step.part(Part::Tables), of_layer, sink, y, left];
         let kernel = if is_int8(kv) { &self.kernels.attend_int8 } else { &self.kernels.attend_bf16 };
-        let mut state = self.state();
-        state.recorder.dispatch(kernel, &all, &push, [step.rows as u32, layout.num_heads as u32, 1]);
-        state.recorder.count(step.seen * (2 * layout.num_heads * layout.head_dim) as u64);
-    }
-
-    fn store_latents(&self, _: &GpuStep, _: Latents<'_, Vector>, _: &GpuRows, _: Both<'_>, _: &mut GpuKvCache) {
-        refused("latents")
-    }
-
-    fn linear_by_head(
-        &self,
-        _: (&GpuRows, HeadColumns),
-        _: usize,
-        _: &[impl Borrow<Matrix> + Sync],
-        _: (&mut GpuRows, HeadColumns),
-    ) {
-        refused("products by head")
-    }
-
-    fn convolve(&self, _: &GpuStep, _: Convolution<'_, Vector>, _: &mut GpuRows, (): &mut ()) {
-        refused("states")
-    }
-
-    fn convolve_gated(&self, _: &GpuStep, _: GatedConvolution<'_, Vector>, _: &GpuRows, (): &mut (), _: &mut GpuRows) {
-        refused("states")
-    }
-
-    fn delta_rule(
-        &self,
-        _: &GpuStep,
-        _: DeltaRule<'_, Vector>,
-        _: DeltaRows<'_, GpuRows>,
-        (): &mut (),
-        _: &mut GpuRows,
-    ) {
-        refused("states")
-    }
-
-    fn mamba(&self, _: &GpuStep, _: Mamba<'_, Vector>, _: Both<'_>, (): &mut (), _: &mut GpuRows) {
-        refused("states")
+        let of_layout = [num_heads, num_kv_heads, head_dim, layout.qkv_width()].map(|number| number as u32);
+        let window = rule.window.map_or(0, |window| u32::try_from(window).unwrap_or(u32::MAX / 2));
+        let flags = [rule.chunked, rule.both_ways, sinks.is_some()].map(u32::from);
+        let cap = rule.softcap.map_or([0.0; 2], |cap| [cap, 2.0 / cap]).map(f32::to_bits);
+        for first in (0..step.rows).step_by(most) {
+            let rows = most.min(step.rows - first);
+            let of_part = [first, first + rows, tile_rows, tile_heads, splits].map(|number| number as u32);
+            let push = of_layout.into_iter().chain(Vulkan::of_cache(kv)).chain([window]).chain(flags);
+            let push = push.chain([rule.scale.to_bits()]).chain(cap).chain(of_part);
+            let groups = [rows.div_ceil(tile_rows), across, splits].map(|number| number as u32);
+            recorder.dispatch(kernel, &all, push, groups);
+            recorder.count(of_all * rows as u64 / step.rows as u64);
+        }
     }
 
     fn gate_heads(&self, layout: HeadLayout, qkv: &GpuRows, rows: usize, x: &mut GpuRows) {
@@ -441,7 +424,7 @@ impl Backend for Vulkan {
     fn gather_wanted(&self, step: &GpuStep, from: &GpuRows, width: usize, out: &mut GpuRows) {
         let all = [step.part(Part::Wanted), Binding::whole(&from.0), Binding::whole(&out.0)];
         let groups = [width.div_ceil(LANES) as u32, step.wanted as u32, 1];
-        self.state().recorder.dispatch(&self.kernels.gather, &all, &[width as u32, 0, 1, 0], groups);
+        self.state().recorder.dispatch(&self.kernels.gather, &all, [width as u32, 0, 1, 0], groups);
     }
 
     fn add_low_rank<'a>(
@@ -468,7 +451,7 @@ impl Backend for Vulkan {
                     Binding::whole(&part.pairs),
                     Binding::whole(to),
                 ];
-                recorder.dispatch(kernel, &all, &push, [rows as u32, part.strips, 1]);
+                recorder.dispatch(kernel, &all, push, [rows as u32, part.strips, 1]);
             }
         }
     }
@@ -476,7 +459,7 @@ impl Backend for Vulkan {
     fn gate(&self, activation: Activation, gate_up: &GpuRows, extent: Extent, out: &mut GpuRows) {
         let (push, groups) = activation_of(activation, extent);
         let bindings = [gate_up, out].map(|rows| Binding::whole(&rows.0));
-        self.state().recorder.dispatch(&self.kernels.gated, &bindings, &push, groups);
+        self.state().recorder.dispatch(&self.kernels.gated, &bindings, push, groups);
     }
 
     fn route(&self, logits: &GpuRows, bias: Option<&Vector>, rows: usize, routes: &mut GpuRoutes) {
@@ -517,7 +500,7 @@ impl Backend for Vulkan {
         let mut select = |from: &Arc<Buffer>, to: &Arc<Buffer>, [width, per_part, stride, again]: [usize; 4]| {
             let push = [width, per_part, count, stride, again].map(|number| number as u32);
             let groups = [width.div_ceil(per_part) as u32, rows as u32, 1];
-            recorder.dispatch(kernel, &[from, to].map(Binding::whole), &push, groups);
+            recorder.dispatch(kernel, &[from, to].map(Binding::whole), push, groups);
         };
         if parts == 1 {
             select(&logits.0, to, [width, width, stride, 0]);
@@ -528,7 +511,7 @@ impl Backend for Vulkan {
         if count > 1 {
             let groups = [count.div_ceil(LANES) as u32, rows as u32, 1];
             let (bindings, push) = ([&selected, &out.buffer].map(Binding::whole), [count as u32, out.room as u32]);
-            recorder.dispatch(&self.kernels.rank, &bindings, &push, groups);
+            recorder.dispatch(&self.kernels.rank, &bindings, push, groups);
         }
     }
 

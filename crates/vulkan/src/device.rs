@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ash::vk;
 use kernels::limits::MeasureError;
-use kernels::quant::{Codes, Scales};
+use kernels::quant::Codes;
 use kernels::{
     AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits, Extra,
     HostBuffer, Image, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
@@ -22,7 +22,7 @@ use crate::driver::{Driver, Listed, Timeline, VulkanError, find, locked};
 use crate::memory::{Buffer, Place};
 use crate::pipelines::{Faults, Kernels};
 use crate::probe;
-use crate::products::MANY_FROM;
+use crate::products::{MANY_FROM, Norming};
 use crate::recorder::{Binding, OperationCounts, Recorder};
 
 /// How to open a device. No field changes the bits.
@@ -69,7 +69,7 @@ impl Deref for Vulkan {
 #[doc(hidden)]
 pub struct Opened {
     /// Dropped first: the recorder waits for what is under way before anything that it uses goes.
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     pub(crate) kernels: Arc<Kernels>,
     pub(crate) driver: Arc<Driver>,
     pub(crate) place: Place,
@@ -86,6 +86,8 @@ pub(crate) struct State {
     pub(crate) recorder: Recorder,
     /// Rows between the two halves of an operation.
     pub(crate) scratch: Scratch,
+    /// A norm that is not listed yet.
+    pub(crate) norm: Option<Norming>,
     /// Arrays of steps that are done.
     pub(crate) steps: Vec<Arc<Buffer>>,
     /// Of the host, on their way: arrays of a step, rows that are read.
@@ -102,6 +104,8 @@ pub(crate) struct Scratch {
     pub(crate) planes: Option<Arc<Buffer>>,
     /// What the first matrix of an adapter gave, or the largest logits of parts of rows.
     pub(crate) between: Option<Arc<Buffer>>,
+    /// Tickets, and what the splits of attention leave for the fold.
+    pub(crate) left: Option<Arc<Buffer>>,
 }
 
 /// Which device, and what its kernels depend on.
@@ -121,7 +125,7 @@ fn opened(
     let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true, None);
     let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
     let kernels = Arc::new(Kernels::new(&driver, order, fuses, faults)?);
-    probe::check(&driver, &mut recorder, &kernels, place)?;
+    probe::check(&mut recorder, &kernels, place)?;
     Ok(kernels)
 }
 
@@ -154,7 +158,7 @@ impl Vulkan {
         let binding_bytes = options.binding_bytes.unwrap_or(u64::MAX).min(driver.listed.binding_bytes);
         let nothing = Arc::new(Buffer::new(&driver, 16, Place::Host)?);
         let (scratch, steps, bytes) = (Scratch::default(), Vec::new(), Vec::new());
-        let state = Mutex::new(State { recorder, scratch, steps, bytes });
+        let state = Mutex::new(State { recorder, scratch, norm: None, steps, bytes });
         let place = options.place();
         Ok(Vulkan(Arc::new(Opened { kernels, driver, place, binding_bytes, nothing, host, state })))
     }
@@ -176,7 +180,9 @@ impl Vulkan {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
+        let mut state = locked(&self.state);
+        self.list_norm(&mut state);
+        state
     }
 
     /// Memory of the device with these bytes. A lost device has none.
@@ -257,18 +263,9 @@ impl GroupFormat {
     fn of(format: &BlockFormat) -> GroupFormat {
         let BlockFormat { codes, group, mins, scales } = *format;
         let step_words = format.step_bytes() as u32 / 4;
-        let kind = match scales {
-            Scales::Half => 0,
-            Scales::Super => 1,
-            Scales::Power => 2,
-            Scales::Full => 3,
-        };
-        let levels = match codes {
-            Codes::Four { levels } => Some(levels.map(|level| level as u8)),
-            Codes::Eight => None,
-        };
+        let levels = if let Codes::Four { levels } = codes { Some(levels.map(|level| level as u8)) } else { None };
         GroupFormat {
-            push: [step_words, kind, group as u32, u32::from(mins), u32::from(levels.is_some())],
+            push: [step_words, scales as u32, group as u32, u32::from(mins), u32::from(levels.is_some())],
             levels: levels.unwrap_or_default(),
         }
     }
@@ -426,13 +423,8 @@ impl Device for Vulkan {
         self.matrix(&self.host.pack_int4(shape, rows)?)
     }
 
-    fn pack_blocks(
-        &self,
-        shape: MatrixShape,
-        format: BlockFormat,
-        rows: &BlockSource<'_>,
-    ) -> Result<Matrix, OutOfMemory> {
-        self.matrix(&self.host.pack_blocks(shape, format, rows)?)
+    fn pack_blocks(&self, shape: MatrixShape, of: BlockFormat, rows: &BlockSource<'_>) -> Result<Matrix, OutOfMemory> {
+        self.matrix(&self.host.pack_blocks(shape, of, rows)?)
     }
 
     fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<GpuLowRank, OutOfMemory> {

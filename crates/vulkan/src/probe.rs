@@ -66,7 +66,7 @@ fn results(
     recorder.upload(&operands, 0, &bytes)?;
     let bindings = [Binding::whole(&operands), Binding::whole(&out)];
     let groups = [cases.len().div_ceil(64) as u32, 1, 1];
-    recorder.dispatch(probe, &bindings, &[cases.len() as u32, operation.code], groups);
+    recorder.dispatch(probe, &bindings, [cases.len() as u32, operation.code], groups);
     let mut bytes = vec![0; 4 * cases.len()];
     recorder.download(&out, 0, &mut bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|bits| u32::from_ne_bytes(*bits)).collect())
@@ -80,13 +80,8 @@ pub(crate) fn fuses(driver: &Arc<Driver>, recorder: &mut Recorder, place: Place)
 }
 
 /// Refuses a device whose arithmetic differs.
-pub(crate) fn check(
-    driver: &Arc<Driver>,
-    recorder: &mut Recorder,
-    kernels: &Kernels,
-    place: Place,
-) -> Result<(), VulkanError> {
-    let cases = cases();
+pub(crate) fn check(recorder: &mut Recorder, kernels: &Kernels, place: Place) -> Result<(), VulkanError> {
+    let (driver, cases) = (&kernels.driver, cases());
     for operation in &OPERATIONS {
         let found = results(driver, recorder, &kernels.probe, place, (&cases, operation))?;
         for (case, found) in cases.iter().zip(found) {
@@ -131,14 +126,14 @@ impl Vulkan {
             let push = [width, 0, 0, 0, 1f32.to_bits(), 0];
             let bindings = [Binding::whole(&memory); 3];
             let groups = [width / 64, (NUMBERS as u32) / width, 1];
-            self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, &push, groups);
+            self.state().recorder.dispatch(&self.kernels.pointwise, &bindings, push, groups);
             wait();
         });
         let of = |operation: u32, rounds: u32, per_round: f64| {
             rate(f64::from(rounds) * per_round * INVOCATIONS as f64, &|| {
                 let groups = [(INVOCATIONS / 64) as u32, 1, 1];
                 let bindings = [Binding::whole(&memory)];
-                self.state().recorder.dispatch(&self.kernels.peak, &bindings, &[rounds, operation], groups);
+                self.state().recorder.dispatch(&self.kernels.peak, &bindings, [rounds, operation], groups);
                 wait();
             })
         };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use kernels::{AccumulationOrder, MatrixShape, Out, WeightClass};
 
-use crate::backend::{GpuRows, LANES, Vector, activation_numbers};
+use crate::backend::{GpuRows, Vector, activation_numbers};
 use crate::device::{Matrix, PAIR, Scratch, State, Vulkan};
+use crate::driver::locked;
 use crate::memory::Buffer;
 use crate::pipelines::Pipeline;
 use crate::recorder::Binding;
@@ -22,25 +23,44 @@ struct Converted {
     planes: Arc<Buffer>,
 }
 
+/// Rows to be normed, converted, or both: a norm waits for what comes next, to be one dispatch with a product's digits.
+pub(crate) struct Norming {
+    /// The kind of the norm, 0 where there is none; whether it has a bias; the first row; what is added to the mean.
+    pub(crate) how: [u32; 4],
+    /// Rows, weight, bias, and where to; how many rows, and their width.
+    pub(crate) buffers: [Arc<Buffer>; 4],
+    pub(crate) extent: [usize; 2],
+}
+
 impl Vulkan {
+    /// Lists the norm that waits.
+    pub(crate) fn list_norm(&self, state: &mut State) {
+        if let Some(norm) = state.norm.take() {
+            self.list_rows(state, &norm, [0; 3], [Binding::whole(&self.nothing); 4]);
+        }
+    }
+
+    /// `conversion`: its kind, words of a converted row, and where the exponents begin.
+    fn list_rows(&self, state: &mut State, of: &Norming, conversion: [u32; 3], [a, b, c, d]: [Binding<'_>; 4]) {
+        let ([x, weight, bias, y], extent) = (of.buffers.each_ref().map(Binding::whole), of.extent.map(|n| n as u32));
+        let (all, push) = ([x, weight, bias, y, a, b, c, d], of.how.into_iter().chain(extent).chain(conversion));
+        state.recorder.dispatch(&self.kernels.convert, &all, push, [extent[0], 1, 1]);
+    }
+
     /// `x` as products with `w` read it.
     fn convert(&self, state: &mut State, x: &Arc<Buffer>, rows: usize, w: &Matrix) -> Converted {
-        let in_features = w.shape.in_features;
+        let extent = [rows, w.shape.in_features];
         let is_bf16 = w.class == WeightClass::Bf16 && w.groups.is_none();
-        let words = in_features.div_ceil(w.class.step()) * 16;
+        let words = extent[1].div_ceil(w.class.step()) * 16;
+        let norm = state.norm.take_if(|norm| Arc::ptr_eq(&norm.buffers[3], x) && norm.extent == extent);
+        self.list_norm(state);
+        let plain = || Norming { how: [0; 4], buffers: [x, x, x, &self.nothing].map(Arc::clone), extent };
         let State { recorder, scratch: Scratch { converted, scales, planes, .. }, .. } = state;
         let numbers = self.scratch(recorder, converted, rows * words * if is_bf16 { 4 } else { 12 });
         let [scales, planes] = [scales, planes].map(|place| self.scratch(recorder, place, rows * 4));
-        if is_bf16 {
-            let push = [in_features as u32, words as u32];
-            let bindings = [Binding::whole(x), Binding::whole(&numbers)];
-            recorder.dispatch(&self.kernels.to_bf16, &bindings, &push, [words.div_ceil(LANES) as u32, rows as u32, 1]);
-        } else {
-            let push = [rows as u32, in_features as u32, words as u32, w.exponents.unwrap_or(0)];
-            let bindings = [x, &numbers, &scales, &planes].map(Binding::whole);
-            let [a, b, c, d] = bindings;
-            recorder.dispatch(&self.kernels.digits, &[a, b, c, d, w.scales()], &push, [rows as u32, 1, 1]);
-        }
+        let [a, b, c] = [&numbers, &scales, &planes].map(Binding::whole);
+        let conversion = [if is_bf16 { 1 } else { 2 }, words as u32, w.exponents.unwrap_or(0)];
+        self.list_rows(state, &norm.unwrap_or_else(plain), conversion, [a, b, c, w.scales()]);
         Converted { numbers, scales, planes }
     }
 
@@ -72,7 +92,7 @@ impl Vulkan {
                 (out, [2, n / 2, 0])
             }
         };
-        let state = &mut *self.state();
+        let state = &mut *locked(&self.state);
         let Converted { numbers, scales, planes } = self.convert(state, &x.0, rows, w);
         let of_groups = w.groups.as_ref().map_or([0; 5], |groups| groups.push);
         let ratio_words = if w.class == WeightClass::Int8 { (w.pair_bytes / 4) as u32 - steps as u32 * 512 } else { 0 };
@@ -95,7 +115,7 @@ impl Vulkan {
             ];
             // Groups of the same weights come one after another.
             let groups = [row_groups as u32, (2 * count).div_ceil(strips_of_group) as u32, 1];
-            state.recorder.dispatch(kernel, &all[..kernel.buffers], &push, groups);
+            state.recorder.dispatch(kernel, &all[..kernel.buffers], push, groups);
             state.recorder.count((rows * count * PAIR * in_features) as u64);
         }
     }

@@ -112,7 +112,7 @@ pub(crate) struct Recorder {
     kept: Vec<Arc<Buffer>>,
     multiply_adds: u64,
     /// Multiply-adds of a submission.
-    most: u64,
+    pub(crate) most: u64,
     under_way: VecDeque<Frame>,
     /// That are done. The first is used for other operations next.
     spare: VecDeque<Frame>,
@@ -196,13 +196,19 @@ impl Recorder {
     }
 
     /// A kernel over `groups` workgroups. `push`: numbers for it, at most 32.
-    pub(crate) fn dispatch(&mut self, kernel: &Pipeline, bindings: &[Binding<'_>], push: &[u32], groups: [u32; 3]) {
+    pub(crate) fn dispatch(
+        &mut self,
+        kernel: &Pipeline,
+        bindings: &[Binding<'_>],
+        push: impl IntoIterator<Item = u32>,
+        groups: [u32; 3],
+    ) {
         assert!(bindings.len() == kernel.buffers && bindings.len() <= MAX_BUFFERS, "{} buffers", bindings.len());
         if groups.contains(&0) {
             return;
         }
         let mut numbers = [0; PUSH_BYTES / 4];
-        numbers[..push.len()].copy_from_slice(push);
+        numbers.iter_mut().zip(push).for_each(|(to, number)| *to = number);
         let Ok(handle) = kernel.handle().map_err(|error| self.timeline.lose_by(error)) else { return };
         let what = What::Dispatch { kernel: handle, buffers: kernel.buffers, push: numbers, groups };
         self.list(what, bindings.iter());

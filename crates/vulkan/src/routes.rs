@@ -83,6 +83,6 @@ impl GpuRoutes {
         let push = [width as u32, self.starts[expert], ENTRY as u32, how];
         let groups = [width.div_ceil(LANES) as u32, self.num_rows(expert) as u32, 1];
         let all = [&self.list, &from.0, &to.0].map(Binding::whole);
-        vulkan.state().recorder.dispatch(&vulkan.kernels.gather, &all, &push, groups);
+        vulkan.state().recorder.dispatch(&vulkan.kernels.gather, &all, push, groups);
     }
 }

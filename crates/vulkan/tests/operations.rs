@@ -2,11 +2,12 @@
 
 use crate::common::{devices, host, open, part_for};
 
+use WeightClass::{Bf16, Int4, Int8};
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
-    AccumulationOrder, Activation, Backend, BlockFormat, BlockSource, Device, Extent, Int4Source, Int8Source,
-    LowRankShape, LowRankSource, MatrixShape, Norm, Out, Reference, RoutingRule, RowSource, Scores, StepArrays,
-    WeightClass,
+    AccumulationOrder, Activation, AttentionLayer, AttentionRule, AttentionSpan, Backend, BlockFormat, BlockSource,
+    Device, Extent, HeadLayout, HeadNorms, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource,
+    MatrixShape, Norm, Out, Reference, Rotation, RoutingRule, RowSource, Scores, StepArrays, WeightClass,
 };
 use testing::Dice;
 use vulkan::{Faults, Vulkan, VulkanOptions};
@@ -59,8 +60,9 @@ fn get<B: Backend>(backend: &B, rows: &B::Rows, count: usize, width: usize) -> V
 /// Calls `compare` with each order on each device, as it is and as if it lacked what it may lack, its workgroups reversed.
 fn on_each(compare: impl Fn(&Vulkan, &Reference, &str)) {
     let faults = Some(Faults { reversed: true, common_ground: true, ..Faults::default() });
-    let binding_bytes = Some(4 << 10);
-    let poor = VulkanOptions { stage: true, emulate_fma: true, binding_bytes, faults, ..VulkanOptions::default() };
+    let (binding_bytes, multiply_adds) = (Some(4 << 10), Some(1 << 16));
+    let poor =
+        VulkanOptions { stage: true, emulate_fma: true, binding_bytes, multiply_adds, faults, ..Default::default() };
     for index in 0..devices() {
         for (order, way) in AccumulationOrder::ALL.into_iter().zip([VulkanOptions::default(), poor]) {
             let vulkan = open(order, VulkanOptions { index, ..way });
@@ -87,7 +89,6 @@ enum Packed {
 }
 
 fn packings() -> Vec<Packed> {
-    use WeightClass::{Bf16, Int4, Int8};
     let mut all = vec![Packed::Floats(Bf16), Packed::Floats(Int8), Packed::Floats(Int4)];
     all.extend([Packed::Shifted(Int8), Packed::Shifted(Int4), Packed::Int8, Packed::Int4]);
     let levels = [-127, -100, -80, -60, -45, -30, -18, -7, 3, 14, 26, 40, 55, 72, 95, 120];
@@ -170,6 +171,7 @@ fn each_gives_the_bits_of_its_definition() {
         weights_are_loaded_once_for_rows_that_go_together(vulkan, what);
         what_is_done_row_by_row_and_number_by_number(vulkan, reference, what);
         adapters_are_added_to_their_rows_alone(vulkan, reference, what);
+        attention_folds_the_splits_of_each_row(vulkan, reference, what);
         the_best_of_rows_are_selected_in_their_order(vulkan, reference, what);
         rows_go_to_their_experts_and_back(vulkan, reference, what);
     });
@@ -237,7 +239,7 @@ fn weights_are_loaded_once_for_rows_that_go_together(vulkan: &Vulkan, what: &str
 }
 
 fn what_is_done_row_by_row_and_number_by_number(vulkan: &Vulkan, reference: &Reference, what: &str) {
-    for width in part_for(vulkan, [1, 260, 15, 16, 64, 100, 17], 2) {
+    for width in part_for(vulkan, [1, 260, 15, 16, 7201, 100, 17], 2) {
         let (found, expected) = (by_rows(vulkan, width), by_rows(reference, width));
         assert_eq!(found.len(), expected.len());
         for ((name, found), (_, expected)) in found.iter().zip(&expected) {
@@ -277,8 +279,18 @@ fn by_rows<B: Backend>(backend: &B, width: usize) -> Vec<(String, Vec<u32>)> {
         backend.layer_norm(&source, 1..9, Norm { weight: &weight, bias, eps: 1e-5 }, &mut out);
         record("layer_norm".into(), &out, 8);
     }
+    // A product finds its rows normed, whether it is of all of them, of some or of others.
+    for (class, of_others, count) in [(Int8, false, ROWS), (Bf16, false, ROWS), (Int8, true, ROWS), (Bf16, false, 3)] {
+        let w = pack(backend, MatrixShape { out_features: 1, in_features: width }, Packed::Floats(class));
+        let (mut normed, mut product) = (put(backend, y, width), put(backend, y, width));
+        backend.rms_norm(&source, 0..ROWS, &weight, 1e-5, &mut normed);
+        let to = Out::StoreAt { out: &mut product, at: width - 1, width };
+        backend.linear(if of_others { &other } else { &normed }, count, &w, None, to);
+        record(format!("{class:?} of {count} normed rows"), &product, ROWS);
+        record("rms_norm before it".into(), &normed, ROWS);
+    }
     let gate_up = put(backend, &numbers, 2 * width);
-    for activation in ACTIVATIONS {
+    for activation in ACTIVATIONS.into_iter().filter(|_| width < 1000) {
         let mut x = put(backend, x, width);
         backend.activate(activation, &mut x, extent);
         record(format!("{activation:?}"), &x, ROWS);
@@ -318,11 +330,7 @@ fn adapted<B: Backend>(backend: &B, shape: LowRankShape) -> Vec<u32> {
     let pack = |seed: u64| {
         let of = |at: usize| Dice::new(seed + at as u64);
         // Some outputs read nothing, others a part.
-        let reads = |output: usize| match output / 16 % 3 {
-            0 => 0..rank,
-            1 => 0..0,
-            _ => rank / 2..rank,
-        };
+        let reads = |output: usize| [0..rank, 0..0, rank / 2..rank][output / 16 % 3].clone();
         let source = LowRankSource {
             a: &|inner, to: &mut [f32]| to.copy_from_slice(&of(inner).normals(to.len())),
             reads: &reads,
@@ -338,6 +346,59 @@ fn adapted<B: Backend>(backend: &B, shape: LowRankShape) -> Vec<u32> {
     let step = backend.begin(StepArrays { listed: &listed, ..StepArrays::default() });
     backend.add_low_rank(&step, &x, [(&first, 0..4), (&second, 4..7)].into_iter(), &mut out);
     get(backend, &out, ROWS, out_features)
+}
+
+/// Spans, by first row, rows and start: of sequences of their own, across a split, several in a workgroup, many splits.
+const SPANS: [&[[usize; 3]]; 5] =
+    [&[[0, 1, 255], [1, 1, 519]], &[[0, 14, 250]], &[[0, 3, 0], [3, 7, 509]], &[[0, 2, 1023]], &[[0, 1, 8500]]];
+
+/// Query heads, those of the cache, and their width.
+const HEADS: [[usize; 3]; 9] =
+    [[2, 2, 16], [4, 1, 64], [8, 1, 32], [9, 1, 80], [6, 2, 256], [12, 2, 48], [3, 1, 272], [5, 1, 576], [6, 6, 128]];
+
+fn attention_folds_the_splits_of_each_row(vulkan: &Vulkan, reference: &Reference, what: &str) {
+    for at in part_for(vulkan, 0..72, 13).chain([72]) {
+        assert!(attended(vulkan, at) == attended(reference, at), "{what}: attention, row {at} of the table");
+    }
+}
+
+/// Twice, as what a call leaves is not the next one's.
+fn attended<B: Backend>(backend: &B, at: usize) -> [Vec<u32>; 2] {
+    let (dtype, [num_heads, num_kv_heads, head_dim], spans) = (KvDtype::ALL[at % 2], HEADS[at / 2 % 9], SPANS[at / 18]);
+    let layout = HeadLayout { num_heads, num_kv_heads, head_dim, gates: 0, queries_only: false, latent: None };
+    let (mut dice, block_size, width) = (Dice::new(at as u64), 32 * (1 + at % 3), layout.qkv_width());
+    let window = [None, None, Some(1), Some(33), Some(256), Some(300)][dice.roll(6)].filter(|_| at < 72);
+    let (chunked, both_ways) = (window.is_some() && dice.roll(3) == 0, dice.roll(3) == 0);
+    let softcap = [None, Some(2.0)][dice.roll(2)];
+    let rule = AttentionRule { window, chunked, both_ways, softcap, ..AttentionRule::of_width(head_dim) };
+    let sinks = (dice.roll(2) == 0).then(|| backend.vector(&dice.normals(num_heads)).unwrap());
+    let blocks_of = |[_, num_rows, start]: &[usize; 3]| (start + num_rows).div_ceil(block_size);
+    let blocks = spans.iter().map(blocks_of).sum();
+    let shape = KvShape { dtype, layers: 1, blocks, block_size, num_kv_heads, head_dim, latent: None };
+    let (mut kv, ids, slots) = (backend.kv_cache(shape).unwrap(), (0..blocks as u32).rev(), blocks * block_size);
+    let (mut numbers, ids) = (dice.normals(slots * width), ids.collect::<Vec<_>>());
+    // Rows that see the first token of the last block, which is the first one's, are no numbers.
+    numbers[((blocks - 1) * block_size + 1) * width - 1] = if at.is_multiple_of(5) { f32::NAN } else { 1.0 };
+    let slots: Vec<u32> = (0..slots as u32).collect();
+    let step = backend.begin(StepArrays { positions: &slots, slots: &slots, ..StepArrays::default() });
+    let rotation = Rotation { layout, head_norms: HeadNorms::None, rope: None, layer: 0 };
+    backend.rotate_and_store(&step, rotation, &mut put(backend, &numbers, width), &mut kv);
+    let (mut next, count) = (0, spans.iter().map(|[_, num_rows, _]| num_rows).sum());
+    let spans: Vec<_> = spans
+        .iter()
+        .map(|span @ &[first_row, num_rows, start]| {
+            next += blocks_of(span);
+            AttentionSpan { first_row, num_rows, start, blocks: &ids[next - blocks_of(span)..next] }
+        })
+        .collect();
+    let step = backend.begin(StepArrays { positions: &slots[..count], spans: &spans, ..StepArrays::default() });
+    let queries = put(backend, &rows(&mut dice, count, width, 1e-15), width);
+    let how = AttentionLayer { layout, rule, sinks: sinks.as_ref(), layer: 0 };
+    [(); 2].map(|()| {
+        let mut out = backend.rows(count, layout.out_width()).unwrap();
+        backend.attend(&step, how, &queries, &kv, &mut out);
+        get(backend, &out, count, layout.out_width())
+    })
 }
 
 /// Rows of one part and of several, of which each wants as many as it likes; nothing else goes to the host.
@@ -428,7 +489,7 @@ fn matrices_share_memory() {
     let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
     let reference = Reference::of(AccumulationOrder::Amx);
     let shape = |nth: usize| MatrixShape { out_features: 3, in_features: 64 + nth * 37 % 1000 };
-    let how = |nth: usize| Packed::Floats([WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4][nth % 3]);
+    let how = |nth: usize| Packed::Floats([Bf16, Int8, Int4][nth % 3]);
     let make = |nth: usize| pack(&vulkan, shape(nth), how(nth));
     let made = || vulkan.counts().made;
     let mut all: Vec<_> = (0..300).map(|nth| (nth, make(nth))).collect();
@@ -467,8 +528,8 @@ fn change(words: &mut [u32], mut each: impl FnMut(u16, &mut [u32])) {
 const DECORATE: u16 = 71;
 const BINDING: u32 = 33;
 const BARRIER: u16 = 224;
+const ATOMIC_ADD: u16 = 234;
 const ADD: u16 = 129;
-const SUBTRACT: u32 = 131;
 const NOP: u32 = 1 << 16;
 
 /// Scales of rows for those of columns.
@@ -480,22 +541,25 @@ fn swap_scales(name: &str, words: &mut [u32]) {
     });
 }
 
-/// The first barrier of what the invocations of a kernel do together.
-fn forget_barrier(mut is_first: bool, words: &mut [u32]) {
+/// One of the barriers of what the invocations of a kernel do together.
+fn forget_barrier(nth: u32, words: &mut [u32]) {
+    let mut barriers = 0;
     change(words, |opcode, it| {
-        if opcode == BARRIER && std::mem::take(&mut is_first) {
+        barriers += u32::from(opcode == BARRIER);
+        if opcode == BARRIER && barriers == nth {
             it.fill(NOP);
         }
     });
 }
 
+/// Tickets that count down: none is the last.
+fn forget_ticket(name: &str, words: &mut [u32]) {
+    change(words, |opcode, it| it[0] += u32::from(name == "attend_bf16" && opcode == ATOMIC_ADD));
+}
+
 /// Sums that are differences.
 fn subtract(name: &str, words: &mut [u32]) {
-    change(words, |opcode, it| {
-        if name == "probe" && opcode == ADD {
-            it[0] = it[0] & !0xffff | SUBTRACT;
-        }
-    });
+    change(words, |opcode, it| it[0] += 2 * u32::from(name == "probe" && opcode == ADD));
 }
 
 fn faulty(kernel: fn(&str, &mut [u32])) -> VulkanOptions {
@@ -505,7 +569,7 @@ fn faulty(kernel: fn(&str, &mut [u32])) -> VulkanOptions {
 
 #[test]
 fn a_kernel_with_a_fault_is_seen() {
-    let (order, how) = (AccumulationOrder::Amx, Packed::Floats(WeightClass::Int8));
+    let (order, how) = (AccumulationOrder::Amx, Packed::Floats(Int8));
     let shape = MatrixShape { out_features: 33, in_features: 1200 };
     let is_right = |fault| {
         let vulkan = open(order, faulty(fault));
@@ -518,8 +582,20 @@ fn a_kernel_with_a_fault_is_seen() {
     };
     assert_eq!(is_right(|_, _| ()), [true; 2]);
     assert_eq!(is_right(swap_scales), [false, true], "swapped scales of few rows");
-    assert_eq!(is_right(|name, words| forget_barrier(name == "digits", words)), [false; 2], "a barrier");
-    assert_eq!(is_right(|name, words| forget_barrier(name.ends_with("_int8"), words)), [false; 2], "barriers");
+    // The first behind those of a norm and of histograms.
+    let of_digits = |name: &str, words: &mut [u32]| {
+        if name == "convert" {
+            forget_barrier(20, words)
+        }
+    };
+    assert_eq!(is_right(of_digits), [false; 2], "a barrier");
+    let of_products = |name: &str, words: &mut [u32]| {
+        if name.ends_with("_int8") {
+            forget_barrier(1, words)
+        }
+    };
+    assert_eq!(is_right(of_products), [false; 2], "barriers");
+    assert!(attended(&open(order, faulty(forget_ticket)), 18) != attended(&Reference::of(order), 18), "a ticket");
     // Before any model is loaded.
     let refused = Vulkan::open(host(order), faulty(subtract)).err().expect("it is refused").to_string();
     assert!(refused.contains(" cannot be used: x + y of ") && refused.contains(" is right"), "{refused}");

@@ -1,25 +1,57 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "exact.glsl"
 #include "order.glsl"
-// rows of f32 to digits to the base 255, as `quantize_activations` (crates/kernels/src/quant/outliers.rs): a limit that
-// the few outliers pass, low digits of all, middle and high ones of those. One workgroup a row. The limit is a peak of
-// some rank: found by two histograms instead of 33 passes that count; any way gives the same integer.
+#include "sums.glsl"
+// Norms of rows, and rows as products read them, both or one of them: bf16, the width padded to 32 with zeros, or digits to
+// the base 255, as `quantize_activations` (crates/kernels/src/quant/outliers.rs): a limit that the few outliers pass, low
+// digits of all, middle and high ones of those. One workgroup a row. The limit is a peak of some rank: found by two
+// histograms instead of 33 passes that count; any way gives the same integer.
 layout(local_size_x = 256) in;
 layout(std430, binding = 0) readonly buffer A { float x[]; };
-layout(std430, binding = 1) writeonly buffer R { uint planes[]; };     // [3][rows][words]
-layout(std430, binding = 2) writeonly buffer S { float scale[]; };     // [rows]
-layout(std430, binding = 3) writeonly buffer N { uint used[]; };       // [rows]: planes that are not all zero
-layout(std430, binding = 4) readonly buffer E { uint exponents[]; };   // bytes of the inputs' powers of two
-// first: byte of the first exponent, or 0 where there are none
-layout(push_constant) uniform P { uint rows, width, words, first; };
+layout(std430, binding = 1) readonly buffer W { float weight[]; };
+layout(std430, binding = 2) readonly buffer B { float bias[]; };
+layout(std430, binding = 3) writeonly buffer Y { float y[]; };         // the norms, where there are any
+layout(std430, binding = 4) writeonly buffer R { uint planes[]; };     // [3][rows][words], or pairs of bf16: [rows][words]
+layout(std430, binding = 5) writeonly buffer S { float scale[]; };     // [rows]
+layout(std430, binding = 6) writeonly buffer N { uint used[]; };       // [rows]: planes that are not all zero
+layout(std430, binding = 7) readonly buffer E { uint exponents[]; };   // bytes of the inputs' powers of two
+// norm: none, of the mean square, of what is left without the mean; first: byte of the first exponent, or 0 where there are none
+layout(push_constant) uniform P { uint norm, has_bias, first_row; float eps; uint rows, width, to, words, first; };
+const uint NO_NORM = 0u, CENTERED = 2u, TO_BF16 = 1u, TO_DIGITS = 2u;
+// What a row is after its norm, where there is room for it: sums are chains of 16 lanes, too few to wait for memory.
+const uint ROOM = 7168u;
+shared float row_[ROOM];
+float mean = 0.0, factor = 1.0;
+float given(uint row, uint k) { return k < ROOM ? row_[k] : x[(first_row + row) * width + k]; }
+void find_norm(uint row) {
+  uint lane = gl_LocalInvocationIndex;
+  float total = 0.0, squares = 0.0;
+  if (norm == CENTERED) {
+    if (lane < 16u) for (uint i = lane; i < width; i += 16u) total = add(total, given(row, i));
+    mean = quotient(joined(total), float(width));
+  }
+  if (lane < 16u) for (uint i = lane; i < width; i += 16u) {
+    float far = norm == CENTERED ? sub(given(row, i), mean) : given(row, i);
+    squares = fused(far, far, squares);
+  }
+  factor = quotient(1.0, root(add(quotient(joined(squares), float(width)), eps)));
+}
+float normed(float v, uint k) {
+  if (norm == NO_NORM) return v;
+  v = mul(norm == CENTERED ? sub(v, mean) : v, factor);
+  return has_bias == 1u ? fused(v, weight[k], bias[k]) : mul(v, weight[k]);
+}
+// of the row as it is in `row_`
+float result(uint row, uint k) { return k < ROOM ? row_[k] : normed(x[(first_row + row) * width + k], k); }
 shared uint most[256];
 shared uint bins[256];
 shared uint found, above;
 int nearest(float v) { return int(floatBitsToUint(add(v, ROUNDER)) - floatBitsToUint(ROUNDER)); }
 float at(uint row, uint k) {
   if (k >= width) return 0.0;
-  float v = x[row * width + k];
+  float v = result(row, k);
   if (first == 0u) return v;
   uint e = first + k;
   return mul(v, uintBitsToFloat((exponents[e / 4u] >> (8u * (e % 4u)) & 255u) << 23));
@@ -28,7 +60,7 @@ uint up_to_bf16(uint bits) { return min((bits + 0xffffu) >> 16, 0x7f7fu); }
 uint magnitude(uint row, uint k) { return floatBitsToUint(at(row, k)) & 0x7fffffffu; }
 uint peak(uint row, uint quad) {
   uint m = 0u;
-  for (uint c = 0u; c < 4u; c++) m = max(m, magnitude(row, 4u * quad + c));
+  [[dont_unroll]] for (uint c = 0u; c < 4u; c++) m = max(m, magnitude(row, 4u * quad + c));
   return up_to_bf16(m);
 }
 // the largest value that more than n peaks reach
@@ -90,8 +122,8 @@ uint limit_of(uint row, uint quads, uint largest) {
   return floatBitsToUint(mul(4.0, uintBitsToFloat(min(of_rank(row, quads, many), limit) << 16))) >> 16;
 }
 void digit(int v, out int over, out int own) { over = nearest(mul(float(v), uintBitsToFloat(0x3b808081u))); own = v - 255 * over; }
-void main() {
-  uint row = group().x, t = gl_LocalInvocationIndex, quads = (width + 3u) / 4u, m = 0u;
+void to_digits(uint row) {
+  uint t = gl_LocalInvocationIndex, quads = (width + 3u) / 4u, m = 0u;
   for (uint k = t; k < width; k += 256u) m = max(m, magnitude(row, k));
   most[t] = m;
   barrier();
@@ -115,7 +147,7 @@ void main() {
     uint low_ = 0u, middle = 0u, high_ = 0u;
     if (live && w < quads) {
       bool passes = peak(row, w) > limit_bits;
-      for (uint c = 0u; c < 4u; c++) {
+      [[dont_unroll]] for (uint c = 0u; c < 4u; c++) {
         int v = nearest(mul(at(row, 4u * w + c), inverse)), l = clamp(v, -127, 127), r = 0, mid = 0, hi = 0;
         if (passes) { digit(v, r, l); digit(r, hi, mid); }
         low_ |= uint(l & 255) << (8u * c); middle |= uint(mid & 255) << (8u * c); high_ |= uint(hi & 255) << (8u * c);
@@ -129,4 +161,23 @@ void main() {
   atomicMax(above, own);
   barrier();
   if (t == 0u) used[row] = above;
+}
+void main() {
+  uint row = group().x, t = gl_LocalInvocationIndex;
+  for (uint k = t; k < min(width, ROOM); k += 256u) row_[k] = x[(first_row + row) * width + k];
+  barrier();
+  if (norm != NO_NORM) {
+    find_norm(row);
+    for (uint k = t; k < width; k += 256u) {
+      float v = normed(given(row, k), k);
+      if (k < ROOM) row_[k] = v;
+      y[row * width + k] = v;
+    }
+    barrier();
+  }
+  if (to == TO_DIGITS) to_digits(row);
+  if (to == TO_BF16) for (uint w = t; w < words; w += 256u) {
+    uint k = 2u * w, a = k < width ? bf16_round(result(row, k)) : 0u, b = k + 1u < width ? bf16_round(result(row, k + 1u)) : 0u;
+    planes[row * words + w] = (a >> 16) | b;
+  }
 }
