@@ -13,21 +13,10 @@ use kernels::{
 
 use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
 use crate::memory::{Buffer, Place};
-use crate::products::Norming;
+use crate::products::activation_numbers;
 use crate::recorder::{Binding, Recorder};
 use crate::routes::GpuRoutes;
-
-/// Lanes of a workgroup of what is done number by number.
-pub(crate) const LANES: usize = 64;
-
-/// f32 rows in the device's memory.
-pub struct GpuRows(pub(crate) Arc<Buffer>);
-
-/// Numbers in the device's memory.
-pub struct Vector {
-    pub(crate) buffer: Arc<Buffer>,
-    len: usize,
-}
+use crate::rows::{GpuRows, LANES, Norming, Vector};
 
 /// The largest logits of rows, 8 bytes each, in memory of the host that the device writes: reading them takes no copy.
 pub struct Best {
@@ -136,20 +125,6 @@ struct Pointwise<'a> {
     at: usize,
     by: f32,
     per_head: usize,
-}
-
-/// An activation as kernels take it: its kind and four constants.
-pub(crate) fn activation_numbers(activation: Activation) -> [u32; 5] {
-    let (kind, [a, b, c, d]) = match activation {
-        Activation::Silu => (0, [0.0; 4]),
-        Activation::ScaledSilu { inner, outer } => (1, [inner, outer, 0.0, 0.0]),
-        Activation::GeluTanh => (2, [0.0; 4]),
-        Activation::Gelu => (3, [0.0; 4]),
-        Activation::ReluSquared => (4, [0.0; 4]),
-        Activation::Xielu { positive, negative, beta, eps } => (5, [positive, negative, beta, eps]),
-        Activation::Clamped { limit } => (6, [limit, 0.0, 0.0, 0.0]),
-    };
-    [kind, f32::to_bits(a), f32::to_bits(b), f32::to_bits(c), f32::to_bits(d)]
 }
 
 /// What kernels of these rows are given, and their workgroups.

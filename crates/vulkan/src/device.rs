@@ -22,8 +22,8 @@ use crate::driver::{Driver, Listed, Timeline, VulkanError, find, locked};
 use crate::memory::{Buffer, Place};
 use crate::pipelines::{Faults, Kernels};
 use crate::probe;
-use crate::products::{MANY_FROM, Norming};
 use crate::recorder::{Binding, OperationCounts, Recorder};
+use crate::rows::Norming;
 
 /// How to open a device. No field changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -245,9 +245,7 @@ impl Vulkan {
             groups,
             buffer,
         };
-        // A first pass would wait for the driver's compiler.
-        let compiled = [1, MANY_FROM].map(|rows| self.kernel_of(&matrix, rows, false).0.handle());
-        compiled.into_iter().filter_map(Result::err).for_each(|error| self.state().recorder.timeline.lose_by(error));
+        self.compile_for(&matrix);
         Ok(matrix)
     }
 }

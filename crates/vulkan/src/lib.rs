@@ -26,11 +26,13 @@ mod probe;
 mod products;
 mod recorder;
 mod routes;
+mod rows;
 
-pub use backend::{Best, GpuRows, GpuStep, Vector};
+pub use backend::{Best, GpuStep};
 pub use device::{GpuKvCache, GpuLowRank, HostMemory, Matrix, Vulkan, VulkanOptions};
 pub use driver::{Listed, VulkanError, list};
 #[doc(hidden)]
 pub use pipelines::Faults;
 pub use recorder::OperationCounts;
 pub use routes::GpuRoutes;
+pub use rows::{GpuRows, Vector};

@@ -1,5 +1,5 @@
-//! Buffers, and the memory that they lie in. Drivers give some 4,000 pieces of memory, and a mixture of experts has more
-//! matrices, so small buffers share pieces.
+//! Buffers, and the memory that they lie in. Drivers give some 4,000 pieces of memory, and a mixture of experts has
+//! more matrices, so small buffers share pieces.
 
 use std::fmt;
 use std::ops::Range;
@@ -63,8 +63,8 @@ pub(crate) struct Piece {
     driver: Arc<Driver>,
 }
 
-// SAFETY: the handle may be used by any thread. Mapped bytes are read and written through methods of buffers whose callers
-// say that no operation of the device is under way on them.
+// SAFETY: the handle may be used by any thread. Mapped bytes are read and written through methods of buffers whose
+// callers say that no operation of the device is under way on them.
 unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}

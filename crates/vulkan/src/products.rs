@@ -2,34 +2,25 @@
 
 use std::sync::Arc;
 
-use kernels::{AccumulationOrder, MatrixShape, Out, WeightClass};
+use kernels::{AccumulationOrder, Activation, MatrixShape, Out, WeightClass};
 
-use crate::backend::{GpuRows, Vector, activation_numbers};
 use crate::device::{Matrix, PAIR, Scratch, State, Vulkan};
 use crate::driver::locked;
 use crate::memory::Buffer;
 use crate::pipelines::Pipeline;
 use crate::recorder::Binding;
+use crate::rows::{GpuRows, Norming, Vector};
 
 /// Rows from which on a product goes by tiles of 128 rows and 64 columns: half a tile.
-/// Few rows go by four with a strip of 16 columns: 20 bytes are loaded for 64 multiply-adds. A tile loads 192 for 8,192,
-/// however many rows there are: less for each row from 10 on, but below half a tile most is computed for no row.
-pub(crate) const MANY_FROM: usize = 64;
+/// Few rows go by four with a strip of 16 columns: 20 bytes are loaded for 64 multiply-adds. A tile loads 192 for
+/// 8,192, however many rows there are: less for each row from 10 on, but below half a tile most is computed for no row.
+const MANY_FROM: usize = 64;
 
 /// Rows as products read them: bf16, or three planes of digits with the scale and the number of planes of each row.
 struct Converted {
     numbers: Arc<Buffer>,
     scales: Arc<Buffer>,
     planes: Arc<Buffer>,
-}
-
-/// Rows to be normed, converted, or both: a norm waits for what comes next, to be one dispatch with a product's digits.
-pub(crate) struct Norming {
-    /// The kind of the norm, 0 where there is none; whether it has a bias; the first row; what is added to the mean.
-    pub(crate) how: [u32; 4],
-    /// Rows, weight, bias, and where to; how many rows, and their width.
-    pub(crate) buffers: [Arc<Buffer>; 4],
-    pub(crate) extent: [usize; 2],
 }
 
 impl Vulkan {
@@ -64,8 +55,14 @@ impl Vulkan {
         Converted { numbers, scales, planes }
     }
 
+    /// Compiles the kernels for a matrix: a first pass would wait for the driver's compiler.
+    pub(crate) fn compile_for(&self, w: &Matrix) {
+        let compiled = [1, MANY_FROM].map(|rows| self.kernel_of(w, rows, false).0.handle());
+        compiled.into_iter().filter_map(Result::err).for_each(|error| self.state().recorder.timeline.lose_by(error));
+    }
+
     /// The kernel for these rows, and how many of them, and of strips of 16 columns, a workgroup of it has.
-    pub(crate) fn kernel_of(&self, w: &Matrix, rows: usize, is_gated: bool) -> (&Pipeline, usize, usize) {
+    fn kernel_of(&self, w: &Matrix, rows: usize, is_gated: bool) -> (&Pipeline, usize, usize) {
         let (kernels, is_tiles) = (&self.kernels, self.arithmetic() == AccumulationOrder::Amx);
         let [few, many] = match w.class {
             _ if w.groups.is_some() => [&kernels.few_groups, &kernels.many_groups],
@@ -119,4 +116,18 @@ impl Vulkan {
             state.recorder.count((rows * count * PAIR * in_features) as u64);
         }
     }
+}
+
+/// An activation as kernels take it: its kind and four constants.
+pub(crate) fn activation_numbers(activation: Activation) -> [u32; 5] {
+    let (kind, [a, b, c, d]) = match activation {
+        Activation::Silu => (0, [0.0; 4]),
+        Activation::ScaledSilu { inner, outer } => (1, [inner, outer, 0.0, 0.0]),
+        Activation::GeluTanh => (2, [0.0; 4]),
+        Activation::Gelu => (3, [0.0; 4]),
+        Activation::ReluSquared => (4, [0.0; 4]),
+        Activation::Xielu { positive, negative, beta, eps } => (5, [positive, negative, beta, eps]),
+        Activation::Clamped { limit } => (6, [limit, 0.0, 0.0, 0.0]),
+    };
+    [kind, f32::to_bits(a), f32::to_bits(b), f32::to_bits(c), f32::to_bits(d)]
 }

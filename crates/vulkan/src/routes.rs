@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use kernels::{HostBackend, OutOfMemory, Routes, Routing, RoutingRule};
 
-use crate::backend::{GpuRows, LANES, Vector};
 use crate::device::Vulkan;
 use crate::memory::{Buffer, Place};
 use crate::recorder::Binding;
+use crate::rows::{GpuRows, LANES, Vector};
 
 /// Words of an entry of the list: a row, a factor of what the expert reads of it, and a weight of what it gives.
 const ENTRY: usize = 3;

@@ -19,8 +19,13 @@ pub(crate) fn open(order: AccumulationOrder, options: VulkanOptions) -> Vulkan {
     Vulkan::open(host(order), options).unwrap()
 }
 
+/// Whether a quick run has to be sparing with a device, which compiles and computes slowly.
+pub(crate) fn is_slow(vulkan: &Vulkan) -> bool {
+    vulkan.describe().contains("SwiftShader") && !testing::is_long()
+}
+
 /// A part of a long table: of devices that compile and compute slowly a smaller one.
 pub(crate) fn part_for<T>(vulkan: &Vulkan, table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
-    let slowness = if vulkan.describe().contains("SwiftShader") { 3 } else { 1 };
+    let slowness = if is_slow(vulkan) { 3 } else { 1 };
     testing::part_of(table, n * slowness)
 }

@@ -1,6 +1,6 @@
 //! Whole passes of every committed checkpoint that the device computes.
 
-use crate::common::{devices, host, open};
+use crate::common::{devices, host, is_slow, open};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,14 +55,13 @@ fn every_checkpoint_has_the_references_bits_or_is_refused_by_name() {
     let ways = (0..devices()).map(|index| VulkanOptions { index, ..VulkanOptions::default() });
     let ways = ways.chain([VulkanOptions { index: devices() - 1, ..poor }]);
     let opened: Vec<_> = ways.map(|way| AccumulationOrder::ALL.map(|order| open(order, way))).collect();
-    let is_slow = |vulkan: &Vulkan| vulkan.describe().contains("SwiftShader") && !testing::is_long();
     let mut computed = 0;
-    for (at, (name, directory)) in testing::part_of(committed_checkpoints(), 6).enumerate() {
+    for (at, (name, directory)) in testing::part_of(committed_checkpoints(), 9).enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
         for (weights, kv) in testing::one_of(PRECISIONS, at) {
             let (options, order, mut expected) = (sizes(weights, kv), AccumulationOrder::ALL[at % 2], None);
             let those = opened.iter().map(|of_order| &of_order[at % 2]);
-            for vulkan in those.filter(|vulkan| at.is_multiple_of(3) || !is_slow(vulkan)) {
+            for vulkan in those.filter(|vulkan| at.is_multiple_of(4) || !is_slow(vulkan)) {
                 let mut model = match model::load(vulkan.clone(), &checkpoint, &options, &mut |_| {}) {
                     Ok(model) => model,
                     Err(error) => {
@@ -121,8 +120,8 @@ fn what_a_device_does_not_compute_is_refused_by_name() {
     }
 }
 
-/// The host chooses the experts of a layer when what comes before them is done. A device that is lost there, or while an
-/// expert is read, says so, and no more than that happens.
+/// The host chooses the experts of a layer when what comes before them is done. A device that is lost there, or while
+/// an expert is read, says so, and no more than that happens.
 #[test]
 fn a_mixture_waits_for_the_choice_of_each_layer() {
     let (checkpoint, mut batch) = (committed("mixtral"), Batch::default());
