@@ -94,7 +94,7 @@ fn metric(server: &Server, name: &str) -> f64 {
 
 /// Each phase on the device that suits it: blocks are the same bytes, so answers are those of one that does both.
 #[test]
-#[ignore = "two servers on a software device take long"]
+#[ignore = "long: two servers, of which one computes on a software device"]
 fn one_device_reads_prompts_and_another_answers() {
     let (key, alone) = (Key::new("devices"), Server::start(&SMALL));
     // Another device that a test may have added compiles for long.
