@@ -122,6 +122,7 @@ fn shapes(room: &StepLimits, tokens: usize) -> Vec<Shape> {
     for mut shape in wanted {
         shape.decode = shape.decode.min(room.seqs);
         shape.chunk = shape.chunk.min(room.rows - shape.decode.min(room.rows)).min(room.len);
+        shape.ends &= shape.chunk > 0;
         shape.start = shape.start.min(room.len - shape.chunk);
         let in_blocks =
             (tokens / room.block_size).saturating_sub((shape.start + shape.chunk).div_ceil(room.block_size));
@@ -320,6 +321,16 @@ impl Stand<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A step may have room for answers alone.
+    #[test]
+    fn no_prompt_ends_where_there_is_none() {
+        for rows in 1..=16 {
+            let room = StepLimits { rows, seqs: rows, len: 2048, blocks: 2048, block_size: 32 };
+            let shapes = shapes(&room, 1 << 16);
+            assert!(shapes.iter().all(|shape| shape.chunk > 0 || !shape.ends), "{rows}: {shapes:?}");
+        }
+    }
 
     /// The limit may be over when the first one begins: the system gave the thread no core.
     #[test]
