@@ -13,8 +13,6 @@ void load_queries() {
     words_[i] = 2u * p < head_dim ? (bf16_round(qkv[at]) >> 16) | bf16_round(qkv[at + 1u]) : 0u;
   }
 }
-// products of bf16 numbers are exact, so fused or not is the same bit
-float chain(float a, float b, float sum) { return FUSES ? fused(a, b, sum) : add(mul(a, b), sum); }
 void score(uint j, out float s[QUERIES]) {
   uint token = (start + j) % block_size, words = query_words(), k[16];
   uint keys = head_at(start + j) + token / 16u * 8u * head_dim + token % 16u;
@@ -25,8 +23,8 @@ void score(uint j, out float s[QUERIES]) {
       float even = 0.0, odd = 0.0;
       for (uint p = 0u; p < 16u; p++) {
         uint own = words_[i * words + first + p];
-        if (TILES) { even = chain(low(own), low(k[p]), even); odd = chain(high(own), high(k[p]), odd); }
-        else s[i] = chain(low(own), low(k[p]), chain(high(own), high(k[p]), s[i]));
+        if (TILES) { even = plus_exact(low(own), low(k[p]), even); odd = plus_exact(high(own), high(k[p]), odd); }
+        else s[i] = plus_exact(low(own), low(k[p]), plus_exact(high(own), high(k[p]), s[i]));
       }
       if (TILES) s[i] = add(s[i], add(even, odd));
     }
@@ -46,8 +44,8 @@ void values(uint part, uint parts, uint d, out float value[QUERIES]) {
       float even = 0.0, odd = 0.0;
       for (uint p = 0u; p < 16u; p++) {
         float a = scores[of + 2u * p], b = scores[of + 2u * p + 1u];
-        if (TILES) { even = chain(a, low(v[p]), even); odd = chain(b, high(v[p]), odd); }
-        else value[i] = chain(a, low(v[p]), chain(b, high(v[p]), value[i]));
+        if (TILES) { even = plus_exact(a, low(v[p]), even); odd = plus_exact(b, high(v[p]), odd); }
+        else value[i] = plus_exact(a, low(v[p]), plus_exact(b, high(v[p]), value[i]));
       }
       if (TILES) value[i] = add(value[i], add(even, odd));
     }
