@@ -22,6 +22,7 @@ pub(crate) fn ahead(extent: Extent) {
     let fetch = move || -> Result<(), String> {
         gpu()?;
         let python = client_python()?;
+        glslang()?;
         let path = node()?;
         node_packages(&path, &root().join("web"))?;
         browser()?;
@@ -343,7 +344,7 @@ pub(crate) fn browser() -> Result<String, String> {
     found().ok_or_else(|| "chromium was installed and does not start".to_owned())
 }
 
-/// A GPU in software, what watches how it is used, and what compiles kernels for GPUs.
+/// A GPU in software, and what watches how it is used.
 pub(crate) fn gpu() -> Result<(), String> {
     let mut packages = Vec::new();
     if !answers("sh", &["-c", "ls /usr/share/vulkan/icd.d/lvp_icd*.json && ls /usr/lib/*/libvulkan.so.1"]) {
@@ -352,10 +353,24 @@ pub(crate) fn gpu() -> Result<(), String> {
     if !is_here("/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json") {
         packages.push("vulkan-validationlayers");
     }
-    if !answers("glslangValidator", &["--version"]) {
-        packages.push("glslang-tools");
-    }
     if packages.is_empty() { Ok(()) } else { install(&packages) }
+}
+
+/// What compiles kernels for GPUs, where crates/vulkan/compile.sh looks for it: Debian's knows no matrices.
+pub(crate) fn glslang() -> Result<(), String> {
+    let (python, requirements) = (client_python()?, root().join("crates/vulkan/compile.txt"));
+    let _alone = alone();
+    let wanted = fs::read_to_string(&requirements).map_err(|error| format!("{}: {error}", requirements.display()))?;
+    let directory = target().join("glslang");
+    let stamp = directory.join("installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    let _ = fs::remove_dir_all(&directory); // nothing to remove the first time
+    let pip =
+        ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--target"];
+    show(command(&python, &pip).arg(&directory).arg("-r").arg(&requirements))?;
+    fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))
 }
 
 /// The other one, which the browser has, if that is here: for the loader's variable.

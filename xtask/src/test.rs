@@ -244,6 +244,7 @@ fn tests(extent: Extent) -> Result<Counts, String> {
     };
     run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_TESTS_CACHE", measured_machine()?);
     setup::gpu()?;
+    setup::glslang()?;
     run.envs(setup::browsers_gpu().map(|driver| ("VK_ADD_DRIVER_FILES", driver)));
     if extent == Extent::All {
         run.env("TWOSTROKE_LONG_TESTS", "1");

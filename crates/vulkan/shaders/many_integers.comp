@@ -11,10 +11,8 @@ layout(std430, binding = 1) readonly buffer B1 { uint w1[]; };
 #include "out.glsl"
 #include "tiles.glsl"
 #include "integers.glsl"
-shared uint ratios[16 * 16];  // [listed quad][64 columns]
-float result(uint r, uint k, uint row, uint column) {
-  return mul(mul(uintBitsToFloat(xs[r * 16u + k / 4u][k % 4u]), row_scale[row]), column_scale[column]);
-}
+shared int ratios[16 * 16];  // [listed quad][64 columns]
+#include "outliers.glsl"
 void main() {
   uint t = gl_LocalInvocationIndex, tc = t % 16u, tr = t / 16u;
   make_table();
@@ -31,12 +29,12 @@ void main() {
     if (line < 16u) {
       uvec4 lo = words, hi;
       if (FOUR) for (uint j = 0u; j < 4u; j++) unpack(words[j], lo[j], hi[j]);
-      ws[line * 17u + tc] = lo;
-      if (FOUR) ws[(line + 1u) * 17u + tc] = hi;
+      put_columns(line * 17u + tc, lo);
+      if (FOUR) put_columns((line + 1u) * 17u + tc, hi);
     }
     barrier();
     for (uint q = 0u; q < 16u; q++) {
-      uvec4 x0 = xs[q * 33u + tr * 2u], x8 = xs[q * 33u + tr * 2u + 1u], own = ws[q * 17u + tc];
+      uvec4 x0 = rows_at(q * 33u + tr * 2u), x8 = rows_at(q * 33u + tr * 2u + 1u), own = columns_at(q * 17u + tc);
       for (uint i = 0u; i < 4u; i++) for (uint j = 0u; j < 4u; j++) {
         sum[i * 4u + j] += dot4(int(x0[i]), int(own[j]), 0);
         sum[16u + i * 4u + j] += dot4(int(x8[i]), int(own[j]), 0);
@@ -47,30 +45,5 @@ void main() {
       }
     }
   }
-  float all[32];
-  for (uint i = 0u; i < 32u; i++) all[i] = float(total[i]);
-  if (planes > 1u) {
-    uint others = listed_quads();
-    for (uint plane = 1u; plane < 3u; plane++) {
-      for (uint i = 0u; i < 32u; i++) total[i] = 0;
-      for (uint first = 0u; first < others; first += 16u) {
-        uint quad = listed_quad(min(first + tr, others - 1u));
-        barrier();
-        share_others(plane, first, others);
-        ws[tr * 17u + tc] = levels_at(w[weights_at(pair_of(tc), strip_of(tc), tc % 4u, quad) / 4u], quad);
-        ratios[t] = w1[ratios_at(pair_of(tc), strip_of(tc), tc % 4u, quad)];
-        barrier();
-        for (uint q = 0u; q < min(16u, others - first); q++) {
-          uvec4 x0 = xs[q * 33u + tr * 2u], x8 = xs[q * 33u + tr * 2u + 1u], own = ws[q * 17u + tc];
-          uint those = ratios[q * 16u + tc];
-          for (uint i = 0u; i < 4u; i++) for (uint j = 0u; j < 4u; j++) {
-            total[i * 4u + j] += byte_(those, j) * dot4(int(x0[i]), int(own[j]), 0);
-            total[16u + i * 4u + j] += byte_(those, j) * dot4(int(x8[i]), int(own[j]), 0);
-          }
-        }
-      }
-      for (uint i = 0u; i < 32u; i++) all[i] = fused(plane == 1u ? 255.0 : 65025.0, float(total[i]), all[i]);
-    }
-  }
-  put_all(all);
+  finish(total);
 }

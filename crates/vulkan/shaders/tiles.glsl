@@ -4,8 +4,24 @@
 layout(std430, binding = 4) readonly buffer Rs { float row_scale[]; };
 layout(std430, binding = 5) readonly buffer U { uint used[]; };
 const uint ROWS = 128u, LISTED = 1024u, SEEN = 512u;
+#ifdef MATRICES
+// [row or column][64 bytes, and a pad], where matrices are loaded from; as below where they are not
+const uint LINE = 10u;
+shared uvec2 xs[128 * 10], ws[64 * 10];
+uvec4 rows_at(uint i) { return uvec4(xs[2u * i], xs[2u * i + 1u]); }
+uvec4 columns_at(uint i) { return uvec4(ws[2u * i], ws[2u * i + 1u]); }
+void put_rows(uint i, uvec4 v) { xs[2u * i] = v.xy; xs[2u * i + 1u] = v.zw; }
+void put_columns(uint i, uvec4 v) { ws[2u * i] = v.xy; ws[2u * i + 1u] = v.zw; }
+void put_row(uint i, uint r, uint v) { xs[2u * i + r / 2u][r % 2u] = v; }
+#else
 shared uvec4 xs[16 * 33];  // [quad][128 rows], and a pad
 shared uvec4 ws[16 * 17];  // [quad][64 columns]
+uvec4 rows_at(uint i) { return xs[i]; }
+uvec4 columns_at(uint i) { return ws[i]; }
+void put_rows(uint i, uvec4 v) { xs[i] = v; }
+void put_columns(uint i, uvec4 v) { ws[i] = v; }
+void put_row(uint i, uint r, uint v) { xs[i][r] = v; }
+#endif
 shared uint seen[SEEN], listed[LISTED], count, planes;  // seen: a bit for each quad
 // Of 64 columns as 16 by four: their pair, which is any where there are none, and their strip.
 uint pair_of(uint fours) { return min(group().y * 2u + fours / 8u, pairs - 1u); }
@@ -35,7 +51,11 @@ void load(uint s, out uvec4 digits[2]) {
 void share(uvec4 digits[2]) {
   for (uint i = 0u; i < 2u; i++) {
     uint id = gl_LocalInvocationIndex + i * 256u, row = id / 4u, q = id % 4u * 4u;
-    for (uint c = 0u; c < 4u; c++) xs[(q + c) * 33u + row / 4u][row % 4u] = digits[i][c];
+#ifdef MATRICES
+    put_rows(row * LINE / 2u + q / 4u, digits[i]);
+#else
+    for (uint c = 0u; c < 4u; c++) put_row((q + c) * 33u + row / 4u, row % 4u, digits[i][c]);
+#endif
   }
 }
 // Lists quads, in order; the number of them. All, where there is no room for the list.
@@ -63,7 +83,7 @@ void share_others(uint plane, uint first, uint others) {
     uint slot = gl_LocalInvocationIndex / 128u + 2u * i, r = gl_LocalInvocationIndex % 128u, row = group().x * ROWS + r;
     uint own = 0u;
     if (first + slot < others && row < rows) own = x1[(plane * rows + row) * steps * 16u + listed_quad(first + slot)];
-    xs[slot * 33u + r / 4u][r % 4u] = own;
+    put_row(slot * 33u + r / 4u, r % 4u, own);
   }
 }
 // every eighth row together
@@ -73,7 +93,7 @@ void put_all(float all[32]) {
     vec4 own;
     for (uint j = 0u; j < 32u; j += 4u) if (j == i * 4u) own = vec4(all[j], all[j + 1u], all[j + 2u], all[j + 3u]);
     barrier();
-    xs[t] = floatBitsToUint(own);
+    put_rows(t, floatBitsToUint(own));
     barrier();
     uint row = group().x * ROWS + i, count = row < rows ? min(16u, (rows - row + 7u) / 8u) : 0u;
     for (uint k = t; k < to_put(count, 64u); k += 256u) put(k, row, 8u, (first_pair + group().y * 2u) * 32u, 64u);

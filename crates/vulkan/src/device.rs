@@ -124,9 +124,10 @@ fn opened(
     let driver = Arc::new(Driver::open(found, faults.failing)?);
     let mut recorder = Recorder::new(Timeline::new(&driver, None)?, true, None);
     let fuses = !options.emulate_fma && probe::fuses(&driver, &mut recorder, place)?;
-    let kernels = Arc::new(Kernels::new(&driver, order, fuses, faults)?);
+    let mut kernels = Kernels::new(&driver, order, fuses, faults)?;
     probe::check(&mut recorder, &kernels, place)?;
-    Ok(kernels)
+    kernels.has_matrices = !faults.common_ground && probe::multiplies(&mut recorder, &kernels, place)?;
+    Ok(Arc::new(kernels))
 }
 
 /// The kernels of a device that is open with these options and not lost, or of one opened now; other callers wait
@@ -385,7 +386,9 @@ impl Device for Vulkan {
     type HostBuffer = HostMemory;
 
     fn describe(&self) -> String {
-        format!("{}, {} order of bf16", self.driver.listed, self.arithmetic().name())
+        let units = self.driver.units.filter(|_| self.kernels.has_matrices);
+        let units = units.map_or_else(String::new, |units| format!(", matrices of {units} bytes"));
+        format!("{}, {} order of bf16{units}", self.driver.listed, self.arithmetic().name())
     }
 
     fn info(&self) -> DeviceInfo {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use kernels::{DeviceError, OutOfMemory};
 
+use crate::matrices::Units;
 use crate::memory::Piece;
 
 /// Longest time to wait for what was submitted: a pass takes seconds at most, but on software.
@@ -117,7 +118,7 @@ impl fmt::Display for Listed {
 /// devices (LLVM's, in software), so a library that was unloaded would be called.
 struct Instance {
     /// Keeps the library loaded.
-    _entry: ash::Entry,
+    entry: ash::Entry,
     instance: ash::Instance,
 }
 
@@ -144,7 +145,7 @@ impl Instance {
             vk::Result::ERROR_INCOMPATIBLE_DRIVER => VulkanError::NoDriver,
             error => failed("vkCreateInstance")(error),
         })?;
-        Ok(Instance { _entry: entry, instance })
+        Ok(Instance { entry, instance })
     }
 
     /// In the loader's order, but devices of the system before software, so that 0 is what most people mean.
@@ -216,6 +217,8 @@ pub(crate) struct Driver {
     /// What the offset of a binding is a multiple of.
     pub(crate) alignment: u64,
     pub(crate) limits: vk::PhysicalDeviceLimits,
+    /// What multiplies matrices of bytes, if anything does.
+    pub(crate) units: Option<Units>,
     /// By the number of buffers: the first is of one.
     pub(crate) layouts: Vec<Layout>,
     /// Locked by each submission.
@@ -269,11 +272,25 @@ impl Driver {
         let family = families.iter().position(computes).ok_or_else(|| lacks("a queue that computes"))? as u32;
         let priorities = [1.0];
         let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
-        let mut of_12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true);
-        let mut of_13 =
-            vk::PhysicalDeviceVulkan13Features::default().shader_integer_dot_product(true).maintenance4(true);
-        let info =
+        let units = Units::of(&instance.entry, &instance.instance, physical, LARGEST_GROUP);
+        let has_units = units.is_some();
+        let mut of_12 = vk::PhysicalDeviceVulkan12Features::default()
+            .timeline_semaphore(true)
+            .shader_int8(has_units)
+            .vulkan_memory_model(has_units)
+            .vulkan_memory_model_device_scope(has_units);
+        let mut of_13 = vk::PhysicalDeviceVulkan13Features::default()
+            .shader_integer_dot_product(true)
+            .maintenance4(true)
+            .subgroup_size_control(has_units)
+            .compute_full_subgroups(has_units);
+        let mut of_matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+        let extensions = [ash::khr::cooperative_matrix::NAME.as_ptr()];
+        let mut info =
             vk::DeviceCreateInfo::default().queue_create_infos(&queues).push_next(&mut of_12).push_next(&mut of_13);
+        if has_units {
+            info = info.enabled_extension_names(&extensions).push_next(&mut of_matrices);
+        }
         // SAFETY: as above.
         let device = unsafe { instance.instance.create_device(physical, &info, None) };
         let device = device.map_err(failed("vkCreateDevice"))?;
@@ -288,6 +305,7 @@ impl Driver {
             // Kernels load 16 bytes at a time.
             alignment: limits.min_storage_buffer_offset_alignment.max(16),
             limits,
+            units,
             layouts: Vec::new(),
             queue: Mutex::new(queue),
             memory,

@@ -5,6 +5,7 @@
 //! recorder    operations in order: one queue, one timeline
 //! pipelines   the kernels: spirv/*.spv, compiled from shaders/*.comp by compile.sh
 //! probe       whether the device computes as it has to; it is refused where not
+//! matrices    its units for products of matrices of bytes, which have to be exact to be used
 //! device      weights, adapters, cache                     impl kernels::Device
 //! backend     the operations                               impl kernels::Backend
 //! ```
@@ -20,6 +21,7 @@
 mod backend;
 mod device;
 mod driver;
+mod matrices;
 mod memory;
 mod pipelines;
 mod probe;

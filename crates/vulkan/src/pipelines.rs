@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use kernels::AccumulationOrder;
 
 use crate::driver::{Driver, LARGEST_GROUP, VulkanError, failed, locked};
+use crate::matrices::Units;
 
 /// A kernel of a device: its words, constants, number of buffers, and what the driver compiled of it.
 pub(crate) struct Pipeline {
@@ -13,16 +14,20 @@ pub(crate) struct Pipeline {
     name: &'static str,
     words: Vec<u32>,
     constants: Vec<u32>,
+    /// Lanes of a subgroup, where its matrices are a subgroup's.
+    subgroup: Option<u32>,
     pub(crate) buffers: usize,
     compiled: Mutex<Option<vk::Pipeline>>,
 }
 
-/// Name and buffers of each; those with a source are products, compiled when weights for them come.
+/// Name and buffers of each; those with a source are compiled when they are wanted: products when weights for them come.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*; $($other:ident of $source:ident: $number:expr,)*) => {
         /// An open device with all kernels.
         pub(crate) struct Kernels {
             pub(crate) driver: Arc<Driver>,
+            /// Whether products of many rows go by the device's matrices: it has them, and they are exact.
+            pub(crate) has_matrices: bool,
             $($(#[$doc])* pub(crate) $name: Pipeline,)*
             $(pub(crate) $other: Pipeline,)*
         }
@@ -37,13 +42,14 @@ macro_rules! kernels {
             ) -> Result<Kernels, VulkanError> {
                 let common = [fuses, order == AccumulationOrder::Amx, faults.reversed].map(u32::from);
                 let kernel = |name, code: &[u8], buffers| {
-                    let constants = [common, constants_of(name, driver, faults.common_ground)].concat();
+                    let constants = [&common[..], &constants_of(name, driver, faults.common_ground)].concat();
                     let mut kernel = Pipeline::new(driver, name, code, buffers, constants);
                     faults.kernel.into_iter().for_each(|change| change(name, &mut kernel.words));
                     kernel
                 };
                 let kernels = Kernels {
                     driver: driver.clone(),
+                    has_matrices: false,
                     $($name: kernel(stringify!($name), include_bytes!(concat!("../spirv/", stringify!($name), ".spv")), $buffers),)*
                     $($other: kernel(stringify!($other), include_bytes!(concat!("../spirv/", stringify!($source), ".spv")), $number),)*
                 };
@@ -83,22 +89,41 @@ kernels! {
     few_int4 of few_integers: 8,
     many_int8 of many_integers: 8,
     many_int4 of many_integers: 8,
+    matrix_int8 of matrix_integers: 8,
+    matrix_int4 of matrix_integers: 8,
+    matrix_groups of matrix_groups: 8,
+    probe_matrices of probe_matrices: 2,
+    peak_matrices of peak_matrices: 1,
 }
 
 const PROBE_BUFFERS: usize = 2;
 
-/// Of products: lanes, whether weights have four bits, and copies of the table of levels that they look up.
-fn constants_of(name: &str, driver: &Driver, common_ground: bool) -> [u32; 3] {
+/// Of products: lanes, whether weights have four bits, and copies of the table of levels that they look up; then the
+/// sizes of matrices.
+fn constants_of(name: &str, driver: &Driver, common_ground: bool) -> Vec<u32> {
     let (lanes, limits) = (LARGEST_GROUP, &driver.limits);
     let most = limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
     let [is_wide, is_deep] = [most >= 2 * lanes, limits.max_compute_shared_memory_size >= 38 << 10];
-    match name {
+    let mut constants = match name {
         "few_int8" | "few_bf16" if is_wide && !common_ground => [2 * lanes, 0, 1],
         "few_int8" | "many_int8" => [lanes, 0, 1],
         // 32 KiB of copies lie beside six that are shared anyway.
         "few_int4" => [lanes, 1, if is_deep && !common_ground { 32 } else { 16 }],
+        "matrix_int8" | "peak_matrices" => [lanes, 0, 1],
+        // Matrices of ratios lie beside.
+        "matrix_int4" | "matrix_groups" => [lanes, 1, if is_deep { 4 } else { 2 }],
+        "probe_matrices" => [driver.units.map_or(0, |units| units.subgroup), 0, 1],
         _ => [lanes, 1, 4],
     }
+    .to_vec();
+    if is_of_matrices(name) {
+        constants.extend(driver.units.iter().flat_map(Units::constants));
+    }
+    constants
+}
+
+fn is_of_matrices(name: &str) -> bool {
+    name.starts_with("matrix_") || name.ends_with("_matrices")
 }
 
 /// What a test does to a device: it has to be seen, or to be of no consequence.
@@ -125,12 +150,13 @@ impl Pipeline {
 
     fn new(driver: &Arc<Driver>, name: &'static str, code: &[u8], buffers: usize, constants: Vec<u32>) -> Pipeline {
         let words = code.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        Pipeline { driver: driver.clone(), name, words, constants, buffers, compiled: Mutex::default() }
+        let subgroup = driver.units.filter(|_| is_of_matrices(name)).map(|units| units.subgroup);
+        Pipeline { driver: driver.clone(), name, words, constants, subgroup, buffers, compiled: Mutex::default() }
     }
 
     /// What the driver compiled, now if it has not.
     pub(crate) fn handle(&self) -> Result<vk::Pipeline, VulkanError> {
-        let Pipeline { driver, name, words, constants, buffers, compiled } = self;
+        let Pipeline { driver, name, words, constants, subgroup, buffers, compiled } = self;
         let (device, mut compiled) = (&driver.device, locked(compiled));
         if let Some(handle) = *compiled {
             return Ok(handle);
@@ -140,6 +166,7 @@ impl Pipeline {
         let entries: Vec<_> = (0..constants.len()).map(entry).collect();
         let data: Vec<u8> = constants.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let special = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
+        let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
         driver.before("vkCreateShaderModule")?;
         // SAFETY: the device is alive and structures live until the calls return. The code is a module that glslang made of
         // a source for this version of Vulkan, as a test does again, with an entry `main`. It may go once its pipeline is
@@ -148,11 +175,15 @@ impl Pipeline {
             let module = device
                 .create_shader_module(&vk::ShaderModuleCreateInfo::default().code(words), None)
                 .map_err(failed("vkCreateShaderModule"))?;
-            let stage = vk::PipelineShaderStageCreateInfo::default()
+            let mut stage = vk::PipelineShaderStageCreateInfo::default()
                 .stage(vk::ShaderStageFlags::COMPUTE)
                 .module(module)
                 .name(c"main")
                 .specialization_info(&special);
+            if let Some(lanes) = *subgroup {
+                size = size.required_subgroup_size(lanes);
+                stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut size);
+            }
             let layout = driver.layouts[buffers - 1].pipeline;
             let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
             let made = driver.before("vkCreateComputePipelines").and_then(|()| {

@@ -11,7 +11,8 @@ use kernels::limits::MeasureError;
 use kernels::{Certainty, DeviceLimits};
 
 use crate::device::Vulkan;
-use crate::driver::{Driver, VulkanError};
+use crate::driver::{Driver, LARGEST_GROUP, VulkanError};
+use crate::matrices::{TILE, Units};
 use crate::memory::{Buffer, Place};
 use crate::pipelines::{Kernels, Pipeline};
 use crate::recorder::{Binding, Recorder};
@@ -96,6 +97,46 @@ pub(crate) fn check(recorder: &mut Recorder, kernels: &Kernels, place: Place) ->
     Ok(())
 }
 
+/// Cases of matrices.
+const PRODUCTS: usize = 64;
+
+/// Whether matrices are multiplied exactly, with the smallest and the largest bytes among them.
+pub(crate) fn multiplies(recorder: &mut Recorder, kernels: &Kernels, place: Place) -> Result<bool, VulkanError> {
+    // A compiler that fails here is one more reason to go without.
+    let Some(Units { rows, columns, .. }) = kernels.driver.units.filter(|_| kernels.probe_matrices.handle().is_ok())
+    else {
+        return Ok(false);
+    };
+    let [rows, columns, depth] = [rows, columns, TILE[2]].map(|n| n as usize);
+    let mut random = Random::new(PRODUCTS as u64);
+    let mut byte = || match random.bits() as u32 {
+        bits if bits.is_multiple_of(4) => [i8::MIN, i8::MAX][bits as usize / 4 % 2],
+        bits => (bits >> 8) as i8,
+    };
+    let (mut given, mut expected) = (Vec::<u8>::new(), Vec::<u8>::new());
+    for _ in 0..PRODUCTS {
+        let lines: Vec<Vec<i8>> = (0..rows + columns).map(|_| (0..depth).map(|_| byte()).collect()).collect();
+        let factors: Vec<i32> = (0..columns).map(|_| byte().into()).collect();
+        given.extend(lines.iter().flatten().map(|byte| byte.cast_unsigned()));
+        given.extend(factors.iter().flat_map(|factor| factor.to_ne_bytes()));
+        let (of_rows, of_columns) = lines.split_at(rows);
+        expected.extend(of_rows.iter().flat_map(|row| {
+            of_columns.iter().zip(&factors).flat_map(|(column, factor)| {
+                let sum = row.iter().zip(column).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum::<i32>();
+                (2 * factor * sum).to_ne_bytes()
+            })
+        }));
+    }
+    let [operands, out] = [given.len(), expected.len()].map(|bytes| Buffer::new(&kernels.driver, bytes as u64, place));
+    let (operands, out) = (Arc::new(operands?), Arc::new(out?));
+    recorder.upload(&operands, 0, &given)?;
+    let bindings = [&operands, &out].map(Binding::whole);
+    recorder.dispatch(&kernels.probe_matrices, &bindings, [], [PRODUCTS as u32, 1, 1]);
+    let mut found = vec![0; expected.len()];
+    recorder.download(&out, 0, &mut found)?;
+    Ok(found == expected)
+}
+
 /// Invocations of a measurement of operations.
 const INVOCATIONS: usize = 1 << 18;
 /// Numbers of a measurement of memory.
@@ -138,12 +179,23 @@ impl Vulkan {
             })
         };
         let rounds = 64;
-        let [int8, f32_twice, f32_once] = [of(0, rounds, 64.0), of(1, rounds, 16.0), of(2, rounds, 16.0)];
+        let units = self.driver.units.filter(|_| self.kernels.has_matrices);
+        let of_matrices = units.map(|units| {
+            let lanes = LARGEST_GROUP as usize;
+            rate(f64::from(rounds) * 8.0 * units.operations_per_lane() * INVOCATIONS as f64, &|| {
+                let (kernel, groups) = (&self.kernels.peak_matrices, [(INVOCATIONS / lanes) as u32, 1, 1]);
+                self.state().recorder.dispatch(kernel, &[Binding::whole(&memory)], [rounds], groups);
+                wait();
+            })
+        });
+        let int8_kind = if units.is_some() { "matrices of bytes" } else { "dot4" };
+        let int8 = of_matrices.unwrap_or_else(|| of(0, rounds, 64.0));
+        let [f32_twice, f32_once] = [1, 2].map(|operation| of(operation, rounds, 16.0));
         let best = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
         let [bytes, int8_ops, bf16_flops, f32_flops] =
             [&bandwidth, &int8, &f32_twice, &f32_once].map(|rates| best(rates));
         let certainty = [&bandwidth, &bandwidth, &int8, &f32_twice, &f32_once].map(|rates| Certainty::of_rates(rates));
-        let (int8_kind, bf16_kind) = ("dot4", "f32 product and sum");
+        let bf16_kind = "f32 product and sum";
         Ok(DeviceLimits {
             read_bandwidth: bytes,
             cache_bandwidth: bytes,

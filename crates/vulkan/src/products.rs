@@ -16,6 +16,9 @@ use crate::rows::{GpuRows, Norming, Vector};
 /// 8,192, however many rows there are: less for each row from 10 on, but below half a tile most is computed for no row.
 const MANY_FROM: usize = 64;
 
+/// Weights of a group that a product of matrices may be as deep as.
+const OF_MATRICES: u32 = 32;
+
 /// Rows as products read them: bf16, or three planes of digits with the scale and the number of planes of each row.
 struct Converted {
     numbers: Arc<Buffer>,
@@ -64,8 +67,12 @@ impl Vulkan {
     /// The kernel for these rows, and how many of them, and of strips of 16 columns, a workgroup of it has.
     fn kernel_of(&self, w: &Matrix, rows: usize, is_gated: bool) -> (&Pipeline, usize, usize) {
         let (kernels, is_tiles) = (&self.kernels, self.arithmetic() == AccumulationOrder::Amx);
+        let groups = w.groups.as_ref().map(|groups| groups.push[2]);
         let [few, many] = match w.class {
-            _ if w.groups.is_some() => [&kernels.few_groups, &kernels.many_groups],
+            _ if groups == Some(OF_MATRICES) && kernels.has_matrices => [&kernels.few_groups, &kernels.matrix_groups],
+            _ if groups.is_some() => [&kernels.few_groups, &kernels.many_groups],
+            WeightClass::Int8 if kernels.has_matrices => [&kernels.few_int8, &kernels.matrix_int8],
+            WeightClass::Int4 if kernels.has_matrices => [&kernels.few_int4, &kernels.matrix_int4],
             WeightClass::Int8 => [&kernels.few_int8, &kernels.many_int8],
             WeightClass::Int4 => [&kernels.few_int4, &kernels.many_int4],
             WeightClass::Bf16 if !is_tiles && rows < MANY_FROM => return (&kernels.few_pairs, 8, 2),

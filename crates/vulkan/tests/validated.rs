@@ -25,16 +25,20 @@ fn said_of(test: &str, work: impl FnOnce()) -> Option<String> {
     again.args(["--exact", &format!("validated::{test}"), "--nocapture"]);
     again.env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation");
     again.env("VK_LAYER_ENABLES", "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT");
+    again.env("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1"); // newer layers see no missing barrier without it
     // The slow device that a test may have added is not asked.
     let ran = again.env_remove("VK_ADD_DRIVER_FILES").output().unwrap();
     let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    // Newer layers have another way to be set, which older ones do not know.
+    let said = said.replace("Validation Warning: [ VALIDATION-SETTINGS ]", "of settings:");
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
     Some(said)
 }
 
 fn all_passes(way: VulkanOptions) {
     for (weights, kv) in [(WeightClass::Int8, KvDtype::Int8), (WeightClass::Bf16, KvDtype::Bf16)] {
-        passes(&mut llama(way, &sizes(weights, kv)).1, 40);
+        // Enough rows for the kernels of many.
+        passes(&mut llama(way, &sizes(weights, kv)).1, 70);
     }
 }
 
