@@ -549,7 +549,16 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     if options.device != DeviceChoice::Cpu && options.max_num_batched_tokens > MOST_ROWS_OF_GPU {
         return refuse("--max-num-batched-tokens", "must be at most 65535 on a GPU");
     }
-    if options.max_num_batched_tokens < options.max_num_seqs || options.max_num_batched_tokens > 65536 {
+    let (tokens, seqs) = (options.max_num_batched_tokens, options.max_num_seqs);
+    if tokens < seqs && tokens > 0 {
+        // The other flag may be one that nobody gave.
+        let problem = format!(
+            "{tokens} is less than --max-num-seqs, which is {seqs}, and a step has a token of each: give {seqs} or more, \
+             or --max-num-seqs {tokens} too"
+        );
+        return refuse("--max-num-batched-tokens", &problem);
+    }
+    if tokens == 0 || tokens > 65536 {
         return refuse("--max-num-batched-tokens", "must be at least --max-num-seqs and at most 65536");
     }
     if options.block_size == 0 || !options.block_size.is_multiple_of(32) || options.block_size > 1024 {

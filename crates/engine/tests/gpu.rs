@@ -100,11 +100,11 @@ fn a_crowd_has_the_cpus_answers_wherever_the_gpu_is_lost() {
         let (call, most) = dice.pick(&[("", 60), ("vkQueueSubmit", 10), ("vkWaitSemaphores", 20)]);
         let (at, mut asked) = (dice.below(most), (0..requests.len()).collect::<Vec<_>>());
         let what = format!("seed {SEED:#x}, round {round}, {call} after {at}");
-        // All once, without a loss; in a long run some, then.
+        // All once, without a loss; some, then.
         if round > 0 {
             device.lock().unwrap().fail(call, at);
             dice.shuffle(&mut asked);
-            asked.truncate(if testing::is_long() { 3 } else { asked.len() });
+            asked.truncate(if testing::is_long() { 3 } else { 5 });
         }
         assert!(now(engine.pause()), "all are there");
         let streams = submit_all(&engine, asked.iter().map(|&index| requests[index].clone()).collect());

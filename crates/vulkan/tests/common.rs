@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use kernels::{AccumulationOrder, Cpu, CpuOptions, Device};
+use kernels::{AccumulationOrder, Cpu, CpuOptions};
 use vulkan::{Vulkan, VulkanOptions};
 
 /// The devices that there are, software ones among them.
@@ -20,12 +20,11 @@ pub(crate) fn open(order: AccumulationOrder, options: VulkanOptions) -> Vulkan {
 }
 
 /// Whether a quick run has to be sparing with a device, which compiles and computes slowly.
-pub(crate) fn is_slow(vulkan: &Vulkan) -> bool {
-    vulkan.describe().contains("SwiftShader") && !testing::is_long()
+pub(crate) fn is_slow(index: usize) -> bool {
+    vulkan::list().expect("a Vulkan loader")[index].name.contains("SwiftShader") && !testing::is_long()
 }
 
 /// A part of a long table: of devices that compile and compute slowly a smaller one.
-pub(crate) fn part_for<T>(vulkan: &Vulkan, table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
-    let slowness = if is_slow(vulkan) { 3 } else { 1 };
-    testing::part_of(table, n * slowness)
+pub(crate) fn part_for<T>(is_slow: bool, table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
+    testing::part_of(table, if is_slow { 3 * n } else { n })
 }

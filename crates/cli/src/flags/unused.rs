@@ -61,11 +61,20 @@ pub(crate) fn unused(arguments: &ArgMatches) -> Option<String> {
     let uses = USES.iter().filter(|(of, ..)| *of == verb);
     let idle = uses.filter(|(.., users)| !users.iter().any(|user| holds(given, user)));
     let mut flags = idle.flat_map(|(_, flags, users)| flags.iter().map(move |flag| (flag, users)));
-    let (flag, users) = flags.find(|(flag, _)| is_given(given, flag))?;
+    let Some((flag, users)) = flags.find(|(flag, _)| is_given(given, flag)) else { return idle_on_a_gpu(given) };
     if users.is_empty() {
         return Some(format!("{flag} changes nothing of what {verb} measures"));
     }
     Some(format!("{flag} is of use only with {}", users.join(" or ")))
+}
+
+/// What is the CPU's alone, where a GPU is asked for by name.
+fn idle_on_a_gpu(given: &ArgMatches) -> Option<String> {
+    let takes = |flag: &str| given.ids().any(|known| known.as_str() == id(flag));
+    let is_gpu =
+        takes("--device") && given.get_raw("device")?.any(|device| device.as_encoded_bytes().starts_with(b"gpu"));
+    let is_idle = is_gpu && takes("--isa") && is_given(given, "--isa");
+    is_idle.then(|| "--isa chooses among the CPU's kernels, which --device gpu does not use".to_owned())
 }
 
 fn holds(given: &ArgMatches, user: &str) -> bool {
@@ -110,6 +119,13 @@ mod tests {
             ("serve --standby cpu --device gpu:1", ""),
             ("bench products --device gpu", "--device is of use only with forward or mixed"),
             ("bench --device gpu", ""),
+            ("bench --isa avx2 --device gpu", "--isa chooses among the CPU's kernels, which --device gpu does not use"),
+            (
+                "bench --isa avx2 --device gpu:1",
+                "--isa chooses among the CPU's kernels, which --device gpu does not use",
+            ),
+            ("bench --isa avx2 --device auto", ""),
+            ("bench --isa avx2", ""),
             ("sim --trace x --turns 7", "--turns is of use only with --workload sessions"),
             (
                 "sim --prefix-tokens 9",
