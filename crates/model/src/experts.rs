@@ -7,7 +7,8 @@
 //! per expert      gather its rows -> gate|up, down over them together -> times their weights -> added to their rows
 //! ```
 //! Experts are walked through by rising index, so a row sums its experts' results in that order, whatever else is in
-//! the batch: its bits depend on itself alone. Experts without a row are not read.
+//! the batch: its bits depend on itself alone. Experts without a row are not read. A device may take all together: it
+//! adds in the same order.
 //!
 //! Some models have one expert more that every row passes through, in some times a gate of its own; it is added last.
 
@@ -17,7 +18,7 @@ use crate::tensors;
 use crate::transformer::{Linear, Loader, Mlp, Pass, copy};
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
-use kernels::{Backend, Extent, Out, OutOfMemory, WeightClass};
+use kernels::{Backend, Extent, Out, OutOfMemory, RoutedMlp, WeightClass};
 use std::sync::Arc;
 
 /// The experts of a layer.
@@ -282,8 +283,20 @@ impl<B: Backend> Experts<B> {
                 (&*within, &mut *sums)
             }
         };
+        let is_added = match &self.experts {
+            ExpertSet::Cached { .. } => false,
+            ExpertSet::All(experts) => {
+                let expert = |index: usize| {
+                    let (Mlp { gate_up, down, activation }, is_gated) = (&experts[index], config.gated_mlp);
+                    let products = [gate_up, down].map(|linear| (&linear.matrix, linear.bias.as_ref()));
+                    let factor = self.factors.get(index).copied();
+                    RoutedMlp { products, activation: *activation, is_gated, factor }
+                };
+                backend.add_routed(routes, expert, from, to)
+            }
+        };
         let routes = &*routes;
-        let needed = |index| backend.num_routed(routes, index) > 0;
+        let needed = |index| !is_added && backend.num_routed(routes, index) > 0;
         self.experts.each(pass, needed, |index, expert| {
             let rows = backend.num_routed(routes, index);
             backend.gather_routed(routes, index, from, width, gathered);

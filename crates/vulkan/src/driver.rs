@@ -216,6 +216,8 @@ pub(crate) struct Driver {
     /// What the offset of a binding is a multiple of.
     pub(crate) alignment: u64,
     pub(crate) limits: vk::PhysicalDeviceLimits,
+    /// Whether kernels may be given addresses of buffers.
+    pub(crate) has_addresses: bool,
     /// By the number of buffers: the first is of one.
     pub(crate) layouts: Vec<Layout>,
     /// Locked by each submission.
@@ -269,7 +271,9 @@ impl Driver {
         let family = families.iter().position(computes).ok_or_else(|| lacks("a queue that computes"))? as u32;
         let priorities = [1.0];
         let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
-        let mut of_12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true);
+        let has_addresses = of_12.buffer_device_address == vk::TRUE;
+        let of_12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true);
+        let mut of_12 = of_12.buffer_device_address(has_addresses);
         let mut of_13 =
             vk::PhysicalDeviceVulkan13Features::default().shader_integer_dot_product(true).maintenance4(true);
         let info =
@@ -288,6 +292,7 @@ impl Driver {
             // Kernels load 16 bytes at a time.
             alignment: limits.min_storage_buffer_offset_alignment.max(16),
             limits,
+            has_addresses,
             layouts: Vec::new(),
             queue: Mutex::new(queue),
             memory,

@@ -17,7 +17,7 @@ pub(crate) struct Pipeline {
     compiled: Mutex<Option<vk::Pipeline>>,
 }
 
-/// Name and buffers of each; those with a source are products, compiled when weights for them come.
+/// Name and buffers of each; those with a source are of products, compiled when weights for them come.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*; $($other:ident of $source:ident: $number:expr,)*) => {
         /// An open device with all kernels.
@@ -83,6 +83,13 @@ kernels! {
     few_int4 of few_integers: 8,
     many_int8 of many_integers: 8,
     many_int4 of many_integers: 8,
+    routed_convert of routed_convert: 7,
+    routed_bf16 of routed_few_bf16: 3,
+    routed_pairs of routed_few_pairs: 3,
+    routed_groups of routed_few_groups: 6,
+    routed_int8 of routed_few_integers: 6,
+    routed_int4 of routed_few_integers: 6,
+    combine of combine: 4,
 }
 
 const PROBE_BUFFERS: usize = 2;
@@ -93,10 +100,10 @@ fn constants_of(name: &str, driver: &Driver, common_ground: bool) -> [u32; 3] {
     let most = limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
     let [is_wide, is_deep] = [most >= 2 * lanes, limits.max_compute_shared_memory_size >= 38 << 10];
     match name {
-        "few_int8" | "few_bf16" if is_wide && !common_ground => [2 * lanes, 0, 1],
-        "few_int8" | "many_int8" => [lanes, 0, 1],
+        "few_int8" | "few_bf16" | "routed_int8" | "routed_bf16" if is_wide && !common_ground => [2 * lanes, 0, 1],
+        "few_int8" | "many_int8" | "routed_int8" => [lanes, 0, 1],
         // 32 KiB of copies lie beside six that are shared anyway.
-        "few_int4" => [lanes, 1, if is_deep && !common_ground { 32 } else { 16 }],
+        "few_int4" | "routed_int4" => [lanes, 1, if is_deep && !common_ground { 32 } else { 16 }],
         _ => [lanes, 1, 4],
     }
 }

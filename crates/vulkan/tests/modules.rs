@@ -66,8 +66,8 @@ const ORDERLESS: [u16; 5] = [264, 265, 349, 350, 6035];
 /// Of GLSL.std.450: roots, fused multiply-adds, and what compares.
 const ROOT: u32 = 31;
 const KNOWN_FUNCTIONS: [u32; 9] = [ROOT, 38, 39, 41, 42, 44, 45, 50, 73];
-/// Shader, and products of four bytes.
-const KNOWN_CAPABILITIES: [u32; 3] = [1, 6018, 6019];
+/// Shader, products of four bytes, and addresses.
+const KNOWN_CAPABILITIES: [u32; 4] = [1, 6018, 6019, 5347];
 
 /// What a module has that rounds as a driver likes.
 fn complaints(all: &[(u16, Vec<u32>)]) -> Vec<String> {

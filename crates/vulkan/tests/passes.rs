@@ -160,6 +160,31 @@ fn bytes_of((columns, rows): (usize, usize)) -> u64 {
     (columns.div_ceil(32) * (32 * 64 * rows.div_ceil(64) + ratios.next_multiple_of(64))) as u64
 }
 
+/// In place of the last four of a layer: norm with bf16, the router's product; for all experts of few rows together
+/// [digits, product] of gate and up, which gates, [digits, product] of down, and what they add.
+const OF_EXPERTS: u64 = 7;
+
+/// Whichever experts a row goes to, the operations are the same, and as many for all as for one.
+#[test]
+fn few_rows_go_to_all_their_experts_in_five_dispatches() {
+    let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
+    let mut model = load(vulkan.clone(), &committed("mixtral"), &sizes(WeightClass::Int8, KvDtype::Bf16));
+    let layers = model.config().layers.len() as u64;
+    let mut step = |(count, tokens): (usize, [u32; 3])| {
+        let (mut batch, before) = (Batch::default(), vulkan.counts());
+        push(&mut batch, &tokens, 0..count, &[0], Wanted::Last);
+        run(&mut model, &batch);
+        let OperationCounts { operations, recorded, .. } = vulkan.counts();
+        (operations - before.operations, recorded - before.recorded)
+    };
+    // The first size what grows to the largest step.
+    [(3, [1, 2, 3]), (3, [1, 2, 3]), (1, [1; 3])].into_iter().map(&mut step).for_each(drop);
+    let of_layer = PER_LAYER - 4 + OF_EXPERTS;
+    for rows in [(1, [9; 3]), (3, [7, 5, 4]), (1, [40; 3])] {
+        assert_eq!(step(rows), (layers * of_layer + BESIDE - 1, 0), "{rows:?}");
+    }
+}
+
 /// Submissions of a layer where each is as short as can be: one ends with every product and with attention.
 const CUTS: u64 = 5;
 
