@@ -13,7 +13,8 @@
 //! Operations take device rows and a row count, never host memory, and take effect in the order of the calls. A device
 //! may queue them and compute later; a CPU computes each immediately, and `wait` is a no-op.
 //!
-//! Mixtures of experts add a third blocking call: [`Backend::num_routed`]. The number of rows per expert determines the
+//! Mixtures of experts add a third blocking call, where [`Backend::add_routed`] does not take all of a layer together:
+//! [`Backend::num_routed`]. The number of rows per expert determines the
 //! next operations. A device that launches from counts in its own memory may return the upper bound, the rows of the
 //! step, without synchronizing: its operations on routed rows use the true counts. A device that cannot, and for which
 //! one synchronization per layer is slow, should refuse such models at load.
@@ -328,10 +329,12 @@ pub trait Backend: Device {
     /// The inverse of the gather: `x[row] = weight * y[i] + x[row]`, rounded once, for each row routed to the expert.
     fn scatter_routed(&self, routes: &Self::Routes, expert: usize, y: &Self::Rows, width: usize, x: &mut Self::Rows);
 
-    /// All experts together: of each with rows, by rising index, the gather from `from`, the products, and the scatter
-    /// to `to`. False: nothing is done, and the caller asks for these one after another, as a CPU wants it.
+    /// Routes rows, of logits with a bias, and all experts together: of each with rows, by rising index, the gather
+    /// from `from`, the products, and the scatter to `to`. False: nothing is done, and the caller asks for these one
+    /// after another, as a CPU wants it.
     fn add_routed<'a>(
         &self,
+        _logits: (&Self::Rows, Option<&Self::Vector>, usize),
         _routes: &mut Self::Routes,
         _expert: impl Fn(usize) -> RoutedMlp<'a, Self::Matrix, Self::Vector>,
         _from: &Self::Rows,

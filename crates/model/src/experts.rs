@@ -219,7 +219,7 @@ impl<B: Backend> Experts<B> {
         activated: &mut B::Rows,
         out: Out<'_, B::Rows>,
     ) {
-        self.choose(pass, (input, rows), &mut scratch.routing);
+        self.score(pass, (input, rows), &mut scratch.routing);
         self.add_chosen(pass, (input, rows), &mut scratch.routing, activated, out);
     }
 
@@ -239,7 +239,7 @@ impl<B: Backend> Experts<B> {
         mlp.apply(pass, (input, rows), activated, Out::Store(out));
         backend.rms_norm(out, 0..rows, mlp_norm, eps, of_mlp);
         backend.rms_norm(x, 0..rows, router_norm, eps, normed);
-        self.choose(pass, (normed, rows), routing);
+        self.score(pass, (normed, rows), routing);
         backend.rms_norm(x, 0..rows, before, eps, normed);
         self.add_chosen(pass, (normed, rows), routing, activated, Out::Store(out));
         backend.rms_norm(out, 0..rows, after, eps, normed);
@@ -248,10 +248,8 @@ impl<B: Backend> Experts<B> {
         backend.add_scaled(normed, 1.0, out, extent);
     }
 
-    fn choose(&self, pass: &Pass<'_, B>, (input, rows): (&B::Rows, usize), scratch: &mut RoutingScratch<B>) {
-        let RoutingScratch { logits, routes, .. } = scratch;
-        self.router.apply(pass.backend, input, rows, Out::Store(logits));
-        pass.backend.route(logits, self.choice_bias.as_ref(), rows, routes);
+    fn score(&self, pass: &Pass<'_, B>, (input, rows): (&B::Rows, usize), scratch: &mut RoutingScratch<B>) {
+        self.router.apply(pass.backend, input, rows, Out::Store(&mut scratch.logits));
     }
 
     /// What the chosen experts, and the one of every row, make of `input`.
@@ -264,7 +262,7 @@ impl<B: Backend> Experts<B> {
         out: Out<'_, B::Rows>,
     ) {
         let &Pass { backend, config, .. } = pass;
-        let RoutingScratch { routes, gathered, results, shared_gates, latent: [within, sums], .. } = scratch;
+        let RoutingScratch { logits, routes, gathered, results, shared_gates, latent: [within, sums] } = scratch;
         let hidden = config.hidden_size;
         let x = match out {
             Out::Add(x) => x,
@@ -283,6 +281,7 @@ impl<B: Backend> Experts<B> {
                 (&*within, &mut *sums)
             }
         };
+        let bias = self.choice_bias.as_ref();
         let is_added = match &self.experts {
             ExpertSet::Cached { .. } => false,
             ExpertSet::All(experts) => {
@@ -292,9 +291,12 @@ impl<B: Backend> Experts<B> {
                     let factor = self.factors.get(index).copied();
                     RoutedMlp { products, activation: *activation, is_gated, factor }
                 };
-                backend.add_routed(routes, expert, from, to)
+                backend.add_routed((logits, bias, rows), routes, expert, from, to)
             }
         };
+        if !is_added {
+            backend.route(logits, bias, rows, routes);
+        }
         let routes = &*routes;
         let needed = |index| !is_added && backend.num_routed(routes, index) > 0;
         self.experts.each(pass, needed, |index, expert| {

@@ -10,8 +10,8 @@
 layout(local_size_x = 256) in;
 layout(std430, binding = 0) readonly buffer A { uvec4 x[]; };
 #ifdef ROUTED
-#define w Words(own_tile.weights).at
-#define w4 Fours(own_tile.weights).at
+#define w Words(own_tile.at.weights).at
+#define w4 Fours(own_tile.at.weights).at
 #else
 layout(std430, binding = 1) readonly buffer B { uint w[]; };
 layout(std430, binding = 1) readonly buffer B4 { uvec4 w4[]; };
@@ -20,7 +20,7 @@ layout(std430, binding = 1) readonly buffer B4 { uvec4 w4[]; };
 layout(std430, binding = 4) readonly buffer Rs { float row_scale[]; };
 layout(std430, binding = 5) readonly buffer U { uint used[]; };
 #ifdef ROUTED
-#define levels Words(own_tile.levels).at
+#define levels Words(own_tile.at.levels).at
 #else
 layout(std430, binding = 7) readonly buffer Lv { uint levels[]; };  // 16 bytes
 #endif

@@ -11,8 +11,8 @@ layout(constant_id = 3) const uint LANES = 256;
 layout(local_size_x_id = 3) in;
 layout(std430, binding = 0) readonly buffer A { uvec4 x[]; };
 #ifdef ROUTED
-#define w Fours(own_tile.weights).at
-#define w1 Words(own_tile.weights).at
+#define w Fours(own_tile.at.weights).at
+#define w1 Words(own_tile.at.weights).at
 #else
 layout(std430, binding = 1) readonly buffer B { uvec4 w[]; };
 layout(std430, binding = 1) readonly buffer B1 { uint w1[]; };

@@ -8,7 +8,7 @@
 layout(local_size_x = 32, local_size_y = 2) in;
 layout(std430, binding = 0) readonly buffer A { uint x[]; };
 #ifdef ROUTED
-#define w Words(own_tile.weights).at
+#define w Words(own_tile.at.weights).at
 #else
 layout(std430, binding = 1) readonly buffer B { uint w[]; };
 #endif

@@ -4,10 +4,10 @@
 const uint STORE = 0u, ADD = 1u, GATED = 2u;
 layout(std430, binding = 2) buffer R { float y[]; };
 #ifdef ROUTED
-struct Tile { uvec2 weights, scales, levels, bias; uint first, count; };
+#include "entry.glsl"
 layout(std430, binding = 1) readonly buffer Ti { Tile tiles[]; };
 Tile own_tile;
-#define bias Numbers(own_tile.bias).at
+#define bias Numbers(own_tile.at.bias).at
 #else
 layout(std430, binding = 3) readonly buffer Bi { float bias[]; };
 #endif

@@ -449,12 +449,13 @@ impl Backend for Vulkan {
 
     fn add_routed<'a>(
         &self,
+        logits: (&GpuRows, Option<&Vector>, usize),
         routes: &mut GpuRoutes,
         expert: impl Fn(usize) -> RoutedMlp<'a, Matrix, Vector>,
         from: &GpuRows,
         to: &mut GpuRows,
     ) -> bool {
-        routes.add(self, expert, from, to)
+        routes.add(self, logits, expert, [from, to])
     }
 
     /// All rows as many as one of them wants: the first of those are what fewer would be.

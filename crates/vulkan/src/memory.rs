@@ -166,6 +166,8 @@ pub(crate) struct Buffer {
     pub(crate) bytes: u64,
     /// As kernels see it; 0 on a device without addresses.
     pub(crate) address: u64,
+    /// Others whose addresses are in it.
+    pub(crate) holds: Vec<Arc<Buffer>>,
     /// Where it lies, once it does.
     part: Option<(Arc<Piece>, Range<u64>)>,
     driver: Arc<Driver>,
@@ -196,7 +198,8 @@ impl Buffer {
         let handle = unsafe { device.create_buffer(&info, None) }.map_err(|_| short)?;
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let mut buffer = Buffer { handle, number, bytes, address: 0, part: None, driver: driver.clone() };
+        let mut buffer =
+            Buffer { handle, number, bytes, address: 0, holds: Vec::new(), part: None, driver: driver.clone() };
         // SAFETY: as above.
         let needed = unsafe { device.get_buffer_memory_requirements(handle) };
         let kind = memory_type(&driver.memory, needed.memory_type_bits, place).ok_or(short)?;

@@ -89,6 +89,8 @@ kernels! {
     routed_groups of routed_few_groups: 6,
     routed_int8 of routed_few_integers: 6,
     routed_int4 of routed_few_integers: 6,
+    route of route: 3,
+    expert of expert: 5,
     combine of combine: 4,
 }
 

@@ -102,11 +102,11 @@ impl Vulkan {
         converted
     }
 
-    /// Each tile of rows with a matrix like `w`; of `most` tiles `used` have rows.
+    /// Each tile of rows with a matrix like `w`; some may be empty.
     pub(crate) fn product_routed(
         &self,
         state: &mut State,
-        (converted, tiles, [most, used]): (&Converted, Binding<'_>, [usize; 2]),
+        (converted, tiles, most): (&Converted, Binding<'_>, usize),
         (w, has_bias): (&Matrix, bool),
         out: &Arc<Buffer>,
         gate: Option<Activation>,
@@ -118,7 +118,7 @@ impl Vulkan {
         let [numbers, scales, planes] = converted.bindings();
         let all = [numbers, tiles, Binding::whole(out), Binding::whole(&self.nothing), scales, planes];
         let groups = [most as u32, (2 * pairs).div_ceil(strips) as u32, 1];
-        state.recorder.counts.weight_bytes += used as u64 * pairs as u64 * w.pair_bytes;
+        state.recorder.counts.weight_bytes += most as u64 * pairs as u64 * w.pair_bytes;
         state.recorder.dispatch(kernel, &all[..kernel.buffers], push, groups);
         state.recorder.count((most * pairs * PAIR * w.shape.in_features) as u64);
     }

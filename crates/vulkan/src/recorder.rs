@@ -214,13 +214,6 @@ impl Recorder {
         self.list(what, bindings.iter());
     }
 
-    /// Keeps what the next operation finds by its address.
-    pub(crate) fn keep(&mut self, buffer: &Arc<Buffer>) {
-        if self.check().is_ok() {
-            self.kept.push(buffer.clone());
-        }
-    }
-
     /// A copy of bytes between buffers: where from, where to, and how many.
     pub(crate) fn copy(&mut self, from: &Arc<Buffer>, to: &Arc<Buffer>, (src, dst, bytes): (u64, u64, u64)) {
         let from = Binding { buffer: from, at: src, bytes };

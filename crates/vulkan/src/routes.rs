@@ -1,12 +1,14 @@
-//! Rows that go to experts. The host chooses them, with the kernels of a CPU: it waits for the logits of a layer, and
-//! the counts decide what comes next. That is one wait for each layer with experts.
+//! Rows that go to experts.
 //!
-//! The experts of many rows come one after another. Those of few rows, whose dispatches would take longer to begin than
-//! to compute, come together: a workgroup finds its rows, and addresses of their expert's weights, in a list.
+//! The experts of many rows come one after another. The host chooses them, with the kernels of a CPU: it waits for the
+//! logits of a layer, and the counts decide what comes next. That is one wait for each layer with experts.
+//!
+//! Those of few rows, whose dispatches would take longer to begin than to compute, come together: a workgroup finds its
+//! rows, and addresses of their expert's weights, in a list that the device makes. By most rules it chooses too.
 
 use std::sync::Arc;
 
-use kernels::{Extent, HostBackend, OutOfMemory, RoutedMlp, Routes, Routing, RoutingRule};
+use kernels::{Extent, HostBackend, OutOfMemory, RoutedMlp, Routes, Routing, RoutingRule, Scores};
 
 use crate::device::{Matrix, Scratch, State, Vulkan};
 use crate::memory::{Buffer, Place};
@@ -16,25 +18,30 @@ use crate::rows::{GpuRows, LANES, Vector};
 
 /// Words of an entry of the list: a row, a factor of what the expert reads of it, and a weight of what it gives.
 const ENTRY: usize = 3;
-
-/// Words of what lies in the list where all experts come together: of each row that goes to one (entry.glsl), the
-/// entries of each row of the step, by rising expert, and the tiles of either product (out.glsl).
-const TOGETHER: [usize; 4] = [8, 1, 10, 10];
+/// Words, for each row that goes to an expert, of what all together read: its entry, its place among those of a row of
+/// the step, and tiles of both products (entry.glsl). Those of the second begin at a multiple of what a binding may.
+const TOGETHER: [usize; 3] = [8, 1, 2 * TILE];
+const TILE: usize = 10;
+const TILES: usize = 32;
+/// Most experts of which the device chooses.
+const ROOM: usize = 1024;
 
 /// Which rows go to which expert.
 pub struct GpuRoutes {
     of_host: Routes,
     num_experts: usize,
-    top_k: usize,
-    /// That were routed last.
-    rows: usize,
-    /// What experts that come together read, in memory that the host reaches, and whether operations may still read it.
-    together: Arc<Buffer>,
-    is_used: bool,
+    rule: RoutingRule,
+    of_device: Option<[u32; 4]>,
     /// In memory of the host: the rows of the first expert, then those of the next.
     list: Arc<Buffer>,
     /// Where the rows of each expert begin.
     starts: Vec<u32>,
+    /// Experts of a few rows, then their weights, from the device or the host.
+    picked: Arc<Buffer>,
+    /// What experts that come together read.
+    together: Arc<Buffer>,
+    /// Addresses of the experts of each layer, where they are alike, by the number of the first buffer.
+    tables: Vec<(u64, Option<Arc<Buffer>>)>,
     /// Logits, and the bias behind them.
     read: Vec<f32>,
     bytes: Vec<u8>,
@@ -49,21 +56,20 @@ impl GpuRoutes {
     ) -> Result<GpuRoutes, OutOfMemory> {
         let of_host = Routes::new(max_rows, num_experts, rule)?;
         let bytes = max_rows * rule.top_k * ENTRY * size_of::<u32>();
-        let list = Arc::new(Buffer::new(&vulkan.driver, bytes as u64, Place::Host)?);
-        let few = if vulkan.driver.has_addresses { max_rows.min(MANY_FROM - 1) } else { 0 };
-        let (_, end) = parts(vulkan, few * rule.top_k);
-        // Each workgroup begins with it, so it is near them where the host reaches that.
-        let near = Some(Buffer::new(&vulkan.driver, end, vulkan.place)?).filter(Buffer::is_mapped);
-        let together = Arc::new(near.map_or_else(|| Buffer::new(&vulkan.driver, end, Place::Host), Ok)?);
-        let (top_k, starts) = (rule.top_k, vec![0; num_experts]);
-        let (read, bytes) = (Vec::new(), Vec::with_capacity(bytes.max(end as usize)));
-        let (rows, is_used) = (0, false);
-        Ok(GpuRoutes { of_host, num_experts, top_k, rows, together, is_used, list, starts, read, bytes })
+        let new = |bytes: u64, place| Ok(Arc::new(Buffer::new(&vulkan.driver, bytes, place)?));
+        let list = new(bytes as u64, Place::Host)?;
+        let few = if vulkan.driver.has_addresses { max_rows.min(MANY_FROM - 1) } else { 0 } * rule.top_k;
+        let of_device = of_device(num_experts, rule);
+        let picked = new(8 * few as u64, if of_device.is_some() { vulkan.place } else { Place::Host })?;
+        let together = new(parts(vulkan, few).1, vulkan.place)?;
+        let (read, bytes) = (Vec::new(), Vec::with_capacity(bytes));
+        let (starts, tables) = (vec![0; num_experts], Vec::new());
+        Ok(GpuRoutes { of_host, num_experts, rule, of_device, list, starts, picked, together, tables, read, bytes })
     }
 
     /// On a lost device no expert has rows.
     pub(crate) fn choose(&mut self, vulkan: &Vulkan, logits: &GpuRows, bias: Option<&Vector>, rows: usize) {
-        let GpuRoutes { of_host, num_experts, list, starts, read, bytes, .. } = self;
+        let GpuRoutes { of_host, num_experts, list, starts, picked, read, bytes, .. } = self;
         read.resize((rows + 1) * *num_experts, 0.0);
         let (of_rows, of_bias) = read.split_at_mut(rows * *num_experts);
         let is_read = bias.map_or(Ok(()), |bias| vulkan.numbers(&bias.buffer, 0, of_bias));
@@ -72,7 +78,14 @@ impl GpuRoutes {
         of_host.fill(rows, |num_experts, rule, chosen, weights| {
             let how = Routing { num_experts, rule, bias: bias.map(|_| &*of_bias) };
             HostBackend::route(&vulkan.host, &of_rows[..rows * num_experts], how, chosen, weights);
+            bytes.clear();
+            let words = chosen.iter().copied().chain(weights.iter().map(|weight| weight.to_bits()));
+            bytes.extend(words.flat_map(u32::to_ne_bytes));
         });
+        if bytes.len() as u64 <= picked.bytes {
+            // SAFETY: what was queued before the logits were read is done, and only operations on these rows use it.
+            unsafe { picked.write(0, bytes) };
+        }
         bytes.clear();
         for (expert, start) in starts.iter_mut().enumerate() {
             *start = (bytes.len() / ENTRY / size_of::<u32>()) as u32;
@@ -84,7 +97,48 @@ impl GpuRoutes {
         }
         // SAFETY: what was queued before the logits were read is done, and only operations on these rows use the list.
         unsafe { list.write(0, bytes) };
-        (self.rows, self.is_used) = (rows, false);
+    }
+
+    /// Where the device finds all experts of a layer, written once. `None`: their numbers do not lie alike.
+    fn table<'a>(
+        &mut self,
+        vulkan: &Vulkan,
+        expert: impl Fn(usize) -> RoutedMlp<'a, Matrix, Vector>,
+    ) -> Option<Arc<Buffer>> {
+        let RoutedMlp { products, .. } = expert(0);
+        let number = products[0].0.buffer.number;
+        if let Some((_, table)) = self.tables.iter().find(|(other, _)| *other == number) {
+            return table.clone();
+        }
+        let all: Vec<_> = (0..self.num_experts).map(expert).collect();
+        let is_like = |of: &RoutedMlp<'_, Matrix, Vector>| {
+            let mut pairs = products.iter().zip(of.products);
+            pairs.all(|((a, bias), (b, other))| a.is_like(b) && bias.is_some() == other.is_some())
+        };
+        let words = all.iter().flat_map(|of| {
+            let addresses = |(w, bias): (&Matrix, Option<&Vector>)| {
+                let [weights, scales, levels, _] = w.addresses();
+                [weights, scales, levels, bias.map_or(0, |bias| bias.buffer.address)]
+            };
+            let shifts = of.products.map(|(w, _)| w.addresses()[3]);
+            let all = of.products.into_iter().flat_map(addresses).chain(shifts);
+            let halves = |address: u64| [address as u32, (address >> 32) as u32];
+            all.flat_map(halves).chain([of.factor.unwrap_or(1.0).to_bits(), 0])
+        });
+        let make = || {
+            let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
+            let mut table = Buffer::new(&vulkan.driver, bytes.len() as u64, vulkan.place).ok()?;
+            let buffers = all.iter().flat_map(|of| of.products).flat_map(|(w, bias)| {
+                let bias = bias.map(|bias| bias.buffer.clone());
+                [Some(w.buffer.clone()), bias]
+            });
+            table.holds = buffers.flatten().collect();
+            let table = Arc::new(table);
+            vulkan.state().recorder.upload(&table, 0, &bytes).ok().map(|()| table)
+        };
+        let table = if all.iter().all(is_like) { make() } else { None };
+        self.tables.push((number, table.clone()));
+        table
     }
 
     /// What all experts together add to rows. False: there are too many rows, the device has no addresses, or matrices
@@ -92,91 +146,58 @@ impl GpuRoutes {
     pub(crate) fn add<'a>(
         &mut self,
         vulkan: &Vulkan,
+        (logits, bias, rows): (&GpuRows, Option<&Vector>, usize),
         expert: impl Fn(usize) -> RoutedMlp<'a, Matrix, Vector>,
-        from: &GpuRows,
-        to: &GpuRows,
+        [from, to]: [&GpuRows; 2],
     ) -> bool {
-        let &mut GpuRoutes { ref of_host, num_experts, top_k, rows, ref together, ref starts, .. } = self;
         if rows >= MANY_FROM || !vulkan.driver.has_addresses {
             return false;
         }
-        let used = || (0..num_experts).filter(|&index| !of_host.of(index).0.is_empty());
-        // On a lost device none has rows.
-        let Some(any) = used().next() else { return true };
-        let of_all = expert(any);
-        let (products, entries) = (of_all.products, rows * top_k);
-        let is_like = |of: RoutedMlp<'_, Matrix, Vector>| {
-            let mut pairs = products.iter().zip(of.products);
-            pairs.all(|((a, bias), (b, other))| a.is_like(b) && bias.is_some() == other.is_some())
-        };
+        let (top_k, RoutedMlp { products, activation, is_gated, factor }) = (self.rule.top_k, expert(0));
+        let entries = rows * top_k;
         let has_room = |(w, _): &(&Matrix, _)| {
             let widest = w.shape.out_features.max(w.shape.in_features.next_multiple_of(w.class.step()));
             (entries * widest * size_of::<f32>()) as u64 <= vulkan.driver.listed.binding_bytes
         };
-        if !products.iter().all(has_room) || !used().map(&expert).all(is_like) {
-            return false;
+        let Some(table) = self.table(vulkan, expert).filter(|_| products.iter().all(has_room)) else { return false };
+        if self.of_device.is_none() {
+            self.choose(vulkan, logits, bias, rows);
         }
-        let state = &mut *vulkan.state();
-        if std::mem::replace(&mut self.is_used, true) {
-            // If that fails, nothing is computed any more.
-            let _ = state.recorder.wait();
+        let (state, kernels) = (&mut *vulkan.state(), &vulkan.kernels);
+        if let Some(how) = self.of_device {
+            let push = [self.num_experts as u32, top_k as u32, entries as u32, u32::from(bias.is_some())];
+            let all = [&logits.0, bias.map_or(&logits.0, |bias| &bias.buffer), &self.picked].map(Binding::whole);
+            state.recorder.dispatch(&kernels.route, &all, push.into_iter().chain(how), [rows as u32, 1, 1]);
         }
-        let ((parts, end), bytes) = (parts(vulkan, entries), &mut self.bytes);
-        bytes.clear();
-        bytes.resize(end as usize, 0);
-        let mut put = |part: usize, at: usize, words: &mut dyn Iterator<Item = u32>| {
-            let to = &mut bytes[parts[part].0 as usize + 4 * at * TOGETHER[part]..];
-            to.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_ne_bytes());
-        };
-        let halves = |address: u64| [address as u32, (address >> 32) as u32];
-        let (mut of_row, mut tiles) = ([0; MANY_FROM], [0; 2]);
-        for index in used() {
-            let (of, (rows, weights), start) = (expert(index), of_host.of(index), starts[index] as usize);
-            let factors = of_host.input_factors(index).iter().chain(std::iter::repeat(&1.0));
-            let shifts = of.products.map(|(w, _)| halves(w.addresses()[3]));
-            for (entry, ((&row, &weight), &factor)) in (start..).zip(rows.iter().zip(weights).zip(factors)) {
-                let numbers = [factor, of.factor.unwrap_or(1.0), weight].map(f32::to_bits);
-                put(0, entry, &mut [row].into_iter().chain(numbers).chain(shifts.into_iter().flatten()));
-                put(1, row as usize * top_k + of_row[row as usize], &mut [entry as u32].into_iter());
-                of_row[row as usize] += 1;
-            }
-            for (product, (w, bias)) in of.products.into_iter().enumerate() {
-                let ([weights, scales, levels, _], rows_of_tile) = (w.addresses(), vulkan.kernel_of(w, None, false).1);
-                let addresses = [weights, scales, levels, bias.map_or(0, |bias| bias.buffer.address)];
-                for first in (0..rows.len()).step_by(rows_of_tile) {
-                    let own = [start + first, rows_of_tile.min(rows.len() - first)].map(|number| number as u32);
-                    put(2 + product, tiles[product], &mut addresses.into_iter().flat_map(halves).chain(own));
-                    tiles[product] += 1;
-                }
-            }
-        }
-        // SAFETY: what was queued before the logits were read is done, and so is what used the list since.
-        unsafe { together.write(0, bytes) };
-        let part = |part: usize| Binding { buffer: together, at: parts[part].0, bytes: parts[part].1 };
+        let ([list, of_row, tiles], _) = parts(vulkan, entries);
+        let part = |(at, bytes): (u64, u64)| Binding { buffer: &self.together, at, bytes };
+        let (second, of_inputs) = (entries.next_multiple_of(TILES), self.rule.scores == Scores::OfInputs);
+        let [first_rows, second_rows] = products.map(|(w, _)| vulkan.kernel_of(w, None, false).1);
+        let push = [entries, top_k, usize::from(of_inputs), second, first_rows, second_rows];
+        let [picked, table] = [&self.picked, &table].map(Binding::whole);
+        let (all, groups) = ([picked, table, part(list), part(of_row), part(tiles)], entries.div_ceil(LANES) as u32);
+        state.recorder.dispatch(&kernels.expert, &all, push.map(|number| number as u32), [groups, 1, 1]);
         let [mid, width] = products.map(|(w, _)| w.shape.out_features);
         let State { recorder, scratch: Scratch { between, .. }, .. } = state;
         let between = vulkan.scratch(recorder, between, entries * mid.max(width) * size_of::<f32>());
         for (product, (w, bias)) in products.into_iter().enumerate() {
             let is_first = product == 0;
-            for (w, bias) in used().map(|index| expert(index).products[product]) {
-                let buffers = [Some(&w.buffer), bias.map(|bias| &bias.buffer)];
-                buffers.into_iter().flatten().for_each(|buffer| state.recorder.keep(buffer));
-            }
-            let has_factors = is_first && !of_host.input_factors(any).is_empty();
-            let (x, how) = (if is_first { &from.0 } else { &between }, [!is_first, has_factors].map(u32::from));
-            let converted = vulkan.convert_routed(state, (x, part(0), entries), w, how);
-            let (given, gate) = ((&converted, part(2 + product), [entries, tiles[product]]), of_all.activation);
-            let gate = (is_first && of_all.is_gated).then_some(gate);
-            vulkan.product_routed(state, given, (w, bias.is_some()), &between, gate);
-            if is_first && !of_all.is_gated {
-                let (push, groups) = activation_of(of_all.activation, Extent { rows: entries, width: mid });
-                state.recorder.dispatch(&vulkan.kernels.activate, &[Binding::whole(&between)], push, groups);
+            let (x, how) =
+                (if is_first { &from.0 } else { &between }, [!is_first, is_first && of_inputs].map(u32::from));
+            let converted = vulkan.convert_routed(state, (x, part(list), entries), w, how);
+            let bytes = |tiles: usize| (tiles * TILE * size_of::<u32>()) as u64;
+            let own = part((tiles.0 + bytes(product * second), bytes(entries)));
+            let gate = (is_first && is_gated).then_some(activation);
+            vulkan.product_routed(state, (&converted, own, entries), (w, bias.is_some()), &between, gate);
+            if is_first && !is_gated {
+                let (push, groups) = activation_of(activation, Extent { rows: entries, width: mid });
+                state.recorder.dispatch(&kernels.activate, &[Binding::whole(&between)], push, groups);
             }
         }
-        let push = [width as u32, top_k as u32, u32::from(of_all.factor.is_some())];
+        let push = [width as u32, top_k as u32, u32::from(factor.is_some())];
         let groups = [width.div_ceil(LANES) as u32, rows as u32, 1];
-        let all = [part(0), part(1), Binding::whole(&between), Binding::whole(&to.0)];
-        state.recorder.dispatch(&vulkan.kernels.combine, &all, push, groups);
+        let all = [part(list), part(of_row), Binding::whole(&between), Binding::whole(&to.0)];
+        state.recorder.dispatch(&kernels.combine, &all, push, groups);
         true
     }
 
@@ -202,13 +223,28 @@ impl GpuRoutes {
     }
 }
 
-/// Where each part of the list begins and its bytes, for this number of entries; and the end.
+/// Where each part of what all experts read begins and its bytes, for this number of entries; and the end.
 fn parts(vulkan: &Vulkan, entries: usize) -> ([(u64, u64); TOGETHER.len()], u64) {
     let mut end = 0;
     let parts = TOGETHER.map(|words| {
-        let part = (end, (4 * words * entries).max(16) as u64);
+        let part = (end, (4 * words * entries.next_multiple_of(TILES)).max(16) as u64);
         end += part.1.next_multiple_of(vulkan.driver.alignment);
         part
     });
     (parts, end)
+}
+
+/// How the device chooses: the kind of scores, whether they are over the chosen, what is added to their sum, and a
+/// factor. `None`: the host does.
+fn of_device(num_experts: usize, rule: RoutingRule) -> Option<[u32; 4]> {
+    let (kind, over_chosen, sum_eps, factor) = match rule.scores {
+        Scores::Softmax => (0, rule.over_chosen, 0.0, 1.0),
+        Scores::Sigmoid { groups, kept_groups, sum_eps, factor } if groups == kept_groups => {
+            (1, rule.over_chosen, sum_eps, factor)
+        }
+        Scores::OfInputs => (2, false, 0.0, 1.0),
+        _ => return None,
+    };
+    let how = [kind, u32::from(over_chosen), f32::to_bits(sum_eps), f32::to_bits(factor)];
+    Some(how).filter(|_| num_experts <= ROOM)
 }

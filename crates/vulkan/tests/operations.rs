@@ -491,32 +491,49 @@ fn routed<B: Backend>(backend: &B, rule: RoutingRule, has_bias: bool, width: usi
 }
 
 /// In each packing, some of their inputs shifted; with and without gates, biases, and factors before and behind them;
-/// once more with the same routes. Many rows, and experts that are not alike, go one after another.
+/// twice; by each rule. Many rows, and experts that are not alike, go one after another.
 fn experts_that_come_together_are_as_one_after_another(vulkan: &Vulkan, reference: &Reference, what: &str) {
     let cases = packings().into_iter().flat_map(|how| [(1, false), (37, true), (9, false)].map(|case| (how, case)));
-    for (how, (count, is_full)) in part_for(vulkan, cases, 26) {
-        let [(together, found), (_, expected)] =
-            [mixed(vulkan, [how; 2], count, is_full), mixed(reference, [how; 2], count, is_full)];
-        assert!(together && found == expected, "{what}: {count} rows of {how:?}, {is_full}");
+    let cases = part_for(vulkan, cases, 26).map(|(how, (count, is_full))| (how, count, is_full, Scores::OfInputs, 5));
+    let sigmoid = |groups, kept_groups| Scores::Sigmoid { groups, kept_groups, sum_eps: 1e-3, factor: 2.5 };
+    let grouped = Scores::GroupedSoftmax { groups: 5, kept_groups: 3, factor: 0.7 };
+    let rules = [Scores::Softmax, sigmoid(1, 1), sigmoid(5, 4), grouped, Scores::Sparse { tolerance: 0.2 }];
+    let few = rules.into_iter().flat_map(|scores| {
+        [(1, true), (5, false)].map(|(count, is_full)| (Packed::Floats(Bf16), count, is_full, scores, 290))
+    });
+    for (how, count, is_full, scores, experts) in cases.chain(part_for(vulkan, few, 2)) {
+        let [(together, found), (_, expected)] = [
+            mixed(vulkan, [how; 2], (count, is_full), scores, experts),
+            mixed(reference, [how; 2], (count, is_full), scores, experts),
+        ];
+        assert!(together && found == expected, "{what}: {count} rows of {how:?}, {is_full}, {scores:?}");
     }
     let apart = [([Packed::Int8; 2], 64), ([Packed::Int8, Packed::Int4], 3)];
     for (how, count) in apart.into_iter().filter(|_| !is_slow(vulkan)) {
-        assert!(!mixed(vulkan, how, count, false).0, "{what}: {count} rows of {how:?}");
+        assert!(!mixed(vulkan, how, (count, false), Scores::Softmax, 5).0, "{what}: {count} rows of {how:?}");
     }
 }
 
 /// Whether experts of two packings in turn came together, and what they made of rows.
-fn mixed<B: Backend>(backend: &B, hows: [Packed; 2], count: usize, is_full: bool) -> (bool, Vec<u32>) {
-    const EXPERTS: usize = 5;
+fn mixed<B: Backend>(
+    backend: &B,
+    hows: [Packed; 2],
+    (count, is_full): (usize, bool),
+    scores: Scores,
+    num_experts: usize,
+) -> (bool, Vec<u32>) {
     let (mut dice, width, mid) = (Dice::new(SEED), 260, 70);
-    let scores = if is_full { Scores::OfInputs } else { Scores::Softmax };
-    let mut routes = backend.routes(count, EXPERTS, RoutingRule { top_k: 3, over_chosen: true, scores }).unwrap();
-    let logits = put(backend, &dice.normals(count * EXPERTS), EXPERTS);
+    let rule = RoutingRule { top_k: 3, over_chosen: is_full, scores };
+    let mut routes = backend.routes(count, num_experts, rule).unwrap();
+    let logits = put(backend, &rows(&mut dice, count, num_experts, 1e-15), num_experts);
+    let choice_bias = backend.vector(&dice.normals(num_experts)).unwrap();
+    let has_bias = is_full && matches!(scores, Scores::Softmax | Scores::Sigmoid { .. });
+    let choice_bias = has_bias.then_some(&choice_bias);
     let from = put(backend, &rows(&mut dice, count, width, 1e-15), width);
     let mut to = put(backend, &dice.normals(count * width), width);
     let shapes = [(if is_full { 2 * mid } else { mid }, width), (width, mid)];
     let shapes = shapes.map(|(out_features, in_features)| MatrixShape { out_features, in_features });
-    let experts: [_; EXPERTS] = std::array::from_fn(|index| {
+    let experts: [_; 5] = std::array::from_fn(|index| {
         let how = match hows[index % 2] {
             Packed::Shifted(class) if index % 3 == 1 => Packed::Floats(class),
             how => how,
@@ -528,17 +545,19 @@ fn mixed<B: Backend>(backend: &B, hows: [Packed; 2], count: usize, is_full: bool
     });
     let activation = Activation::Silu;
     let expert = |index: usize| RoutedMlp {
-        products: experts[index].each_ref().map(|(w, bias)| (w, bias.as_ref())),
+        products: experts[index % 5].each_ref().map(|(w, bias)| (w, bias.as_ref())),
         activation,
         is_gated: is_full,
         factor: is_full.then_some(0.5 + index as f32),
     };
-    backend.route(&logits, None, count, &mut routes);
     let [mut x, mut y, mut middle] = [width, width, mid].map(|width| backend.rows(count, width).unwrap());
     let mut together = false;
     for _ in 0..2 {
-        together = backend.add_routed(&mut routes, expert, &from, &mut to);
-        for index in (0..EXPERTS).filter(|_| !together) {
+        together = backend.add_routed((&logits, choice_bias, count), &mut routes, expert, &from, &mut to);
+        if !together {
+            backend.route(&logits, choice_bias, count, &mut routes);
+        }
+        for index in (0..num_experts).filter(|_| !together) {
             let RoutedMlp { products: [(up, up_bias), (down, bias)], factor, .. } = expert(index);
             let rows = backend.num_routed(&routes, index);
             backend.gather_routed(&routes, index, &from, width, &mut x);
