@@ -1,5 +1,6 @@
 #!/bin/sh
-# Compiles shaders/*.comp to spirv/*.spv, which are committed, with the compiler of compile.txt.
+# Compiles shaders/*.comp to spirv/*.spv, which are committed, with the compiler of compile.txt; some once more for rows of
+# several matrices.
 set -eu
 cd "$(dirname "$0")"
 found=${CARGO_TARGET_DIR:-../../target}/glslang/cmeel.prefix
@@ -8,8 +9,17 @@ if [ ! -e "$found/bin/glslangValidator" ]; then
     exit 1
 fi
 export LD_LIBRARY_PATH="$found/lib"
+to=${1:-spirv}
+compile() {
+    "$found/bin/glslangValidator" -V --target-env vulkan1.3 --quiet -g0 "$@"
+}
 for source in shaders/*.comp; do
-    module="${1:-spirv}/$(basename "${source%.comp}").spv"
-    "$found/bin/glslangValidator" -V --target-env vulkan1.3 --quiet -g0 -o "$module" "$source"
+    name=$(basename "${source%.comp}")
+    compile -o "$to/$name.spv" "$source"
+    case $name in
+        few_* | convert) compile -DROUTED -o "$to/routed_$name.spv" "$source" ;;
+    esac
+done
+for module in "$to"/*.spv; do
     "$found/bin/spirv-val" --target-env vulkan1.3 "$module"
 done

@@ -13,7 +13,8 @@
 //! Operations take device rows and a row count, never host memory, and take effect in the order of the calls. A device
 //! may queue them and compute later; a CPU computes each immediately, and `wait` is a no-op.
 //!
-//! Mixtures of experts add a third blocking call: [`Backend::num_routed`]. The number of rows per expert determines the
+//! Mixtures of experts add a third blocking call, where [`Backend::add_routed`] does not take all of a layer together:
+//! [`Backend::num_routed`]. The number of rows per expert determines the
 //! next operations. A device that launches from counts in its own memory may return the upper bound, the rows of the
 //! step, without synchronizing: its operations on routed rows use the true counts. A device that cannot, and for which
 //! one synchronization per layer is slow, should refuse such models at load.
@@ -100,6 +101,19 @@ impl<V> Clone for AttentionLayer<'_, V> {
 }
 
 impl<V> Copy for AttentionLayer<'_, V> {}
+
+/// An expert as [`Backend::add_routed`] takes it. `M`, `V`: the backend's matrices and vectors.
+#[derive(Clone, Copy)]
+pub struct RoutedMlp<'a, M, V> {
+    /// Its two products, with their biases.
+    pub products: [(&'a M, Option<&'a V>); 2],
+    /// Between them: of [`Out::Gated`], or of all that the first one gives.
+    pub activation: Activation,
+    /// Which of the two.
+    pub is_gated: bool,
+    /// Of its results.
+    pub factor: Option<f32>,
+}
 
 /// The operations of a transformer. [`Reference`](crate::Reference) is their definition; every implementation returns
 /// the same bits. Backends with rows in host memory implement [`HostBackend`](crate::HostBackend) instead.
@@ -314,6 +328,20 @@ pub trait Backend: Device {
 
     /// The inverse of the gather: `x[row] = weight * y[i] + x[row]`, rounded once, for each row routed to the expert.
     fn scatter_routed(&self, routes: &Self::Routes, expert: usize, y: &Self::Rows, width: usize, x: &mut Self::Rows);
+
+    /// Routes rows, of logits with a bias, and all experts together: of each with rows, by rising index, the gather
+    /// from `from`, the products, and the scatter to `to`. False: nothing is done, and the caller asks for these one
+    /// after another, as a CPU wants it.
+    fn add_routed<'a>(
+        &self,
+        _logits: (&Self::Rows, Option<&Self::Vector>, usize),
+        _routes: &mut Self::Routes,
+        _expert: impl Fn(usize) -> RoutedMlp<'a, Self::Matrix, Self::Vector>,
+        _from: &Self::Rows,
+        _to: &mut Self::Rows,
+    ) -> bool {
+        false
+    }
 
     /// Selects the `counts[i]` largest of row `i` of `logits` `[counts.len(), width]`, in the order of
     /// [`find_best`](crate::sampling::find_best); none where the count is 0.

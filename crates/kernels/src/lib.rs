@@ -57,7 +57,7 @@ pub mod states;
 pub mod threads;
 
 pub use accumulation_order::AccumulationOrder;
-pub use backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
+pub use backend::{AttentionLayer, Backend, Extent, Rotation, RoutedMlp, StepArrays};
 pub use convolution::{Convolution, GatedConvolution};
 pub use cpu::{Cpu, CpuError, CpuOptions};
 pub use delta_rule::{DeltaRows, DeltaRule, DeltaShape};

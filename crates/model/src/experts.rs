@@ -7,7 +7,8 @@
 //! per expert      gather its rows -> gate|up, down over them together -> times their weights -> added to their rows
 //! ```
 //! Experts are walked through by rising index, so a row sums its experts' results in that order, whatever else is in
-//! the batch: its bits depend on itself alone. Experts without a row are not read.
+//! the batch: its bits depend on itself alone. Experts without a row are not read. A device may take all together: it
+//! adds in the same order.
 //!
 //! Some models have one expert more that every row passes through, in some times a gate of its own; it is added last.
 
@@ -17,7 +18,7 @@ use crate::tensors;
 use crate::transformer::{Linear, Loader, Mlp, Pass, copy};
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
-use kernels::{Backend, Extent, Out, OutOfMemory, WeightClass};
+use kernels::{Backend, Extent, Out, OutOfMemory, RoutedMlp, WeightClass};
 use std::sync::Arc;
 
 /// The experts of a layer.
@@ -218,7 +219,7 @@ impl<B: Backend> Experts<B> {
         activated: &mut B::Rows,
         out: Out<'_, B::Rows>,
     ) {
-        self.choose(pass, (input, rows), &mut scratch.routing);
+        self.score(pass, (input, rows), &mut scratch.routing);
         self.add_chosen(pass, (input, rows), &mut scratch.routing, activated, out);
     }
 
@@ -238,7 +239,7 @@ impl<B: Backend> Experts<B> {
         mlp.apply(pass, (input, rows), activated, Out::Store(out));
         backend.rms_norm(out, 0..rows, mlp_norm, eps, of_mlp);
         backend.rms_norm(x, 0..rows, router_norm, eps, normed);
-        self.choose(pass, (normed, rows), routing);
+        self.score(pass, (normed, rows), routing);
         backend.rms_norm(x, 0..rows, before, eps, normed);
         self.add_chosen(pass, (normed, rows), routing, activated, Out::Store(out));
         backend.rms_norm(out, 0..rows, after, eps, normed);
@@ -247,10 +248,8 @@ impl<B: Backend> Experts<B> {
         backend.add_scaled(normed, 1.0, out, extent);
     }
 
-    fn choose(&self, pass: &Pass<'_, B>, (input, rows): (&B::Rows, usize), scratch: &mut RoutingScratch<B>) {
-        let RoutingScratch { logits, routes, .. } = scratch;
-        self.router.apply(pass.backend, input, rows, Out::Store(logits));
-        pass.backend.route(logits, self.choice_bias.as_ref(), rows, routes);
+    fn score(&self, pass: &Pass<'_, B>, (input, rows): (&B::Rows, usize), scratch: &mut RoutingScratch<B>) {
+        self.router.apply(pass.backend, input, rows, Out::Store(&mut scratch.logits));
     }
 
     /// What the chosen experts, and the one of every row, make of `input`.
@@ -263,7 +262,7 @@ impl<B: Backend> Experts<B> {
         out: Out<'_, B::Rows>,
     ) {
         let &Pass { backend, config, .. } = pass;
-        let RoutingScratch { routes, gathered, results, shared_gates, latent: [within, sums], .. } = scratch;
+        let RoutingScratch { logits, routes, gathered, results, shared_gates, latent: [within, sums] } = scratch;
         let hidden = config.hidden_size;
         let x = match out {
             Out::Add(x) => x,
@@ -282,8 +281,24 @@ impl<B: Backend> Experts<B> {
                 (&*within, &mut *sums)
             }
         };
+        let bias = self.choice_bias.as_ref();
+        let is_added = match &self.experts {
+            ExpertSet::Cached { .. } => false,
+            ExpertSet::All(experts) => {
+                let expert = |index: usize| {
+                    let (Mlp { gate_up, down, activation }, is_gated) = (&experts[index], config.gated_mlp);
+                    let products = [gate_up, down].map(|linear| (&linear.matrix, linear.bias.as_ref()));
+                    let factor = self.factors.get(index).copied();
+                    RoutedMlp { products, activation: *activation, is_gated, factor }
+                };
+                backend.add_routed((logits, bias, rows), routes, expert, from, to)
+            }
+        };
+        if !is_added {
+            backend.route(logits, bias, rows, routes);
+        }
         let routes = &*routes;
-        let needed = |index| backend.num_routed(routes, index) > 0;
+        let needed = |index| !is_added && backend.num_routed(routes, index) > 0;
         self.experts.each(pass, needed, |index, expert| {
             let rows = backend.num_routed(routes, index);
             backend.gather_routed(routes, index, from, width, gathered);

@@ -1,30 +1,52 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "routed.glsl"
 #include "exact.glsl"
 #include "order.glsl"
 #include "sums.glsl"
 // Norms of rows, and rows as products read them, both or one of them: bf16, the width padded to 32 with zeros, or digits to
 // the base 255, as `quantize_activations` (crates/kernels/src/quant/outliers.rs): a limit that the few outliers pass, low
 // digits of all, middle and high ones of those. One workgroup a row. The limit is a peak of some rank: found by two
-// histograms instead of 33 passes that count; any way gives the same integer.
+// histograms instead of 33 passes that count; any way gives the same integer. ROUTED: rows that experts read, by a list,
+// or what they made of those, each shifted as its expert's inputs are.
 layout(local_size_x = 256) in;
 layout(std430, binding = 0) readonly buffer A { float x[]; };
-layout(std430, binding = 1) readonly buffer W { float weight[]; };
-layout(std430, binding = 2) readonly buffer B { float bias[]; };
-layout(std430, binding = 3) writeonly buffer Y { float y[]; };         // the norms, where there are any
 layout(std430, binding = 4) writeonly buffer R { uint planes[]; };     // [3][rows][words], or pairs of bf16: [rows][words]
 layout(std430, binding = 5) writeonly buffer S { float scale[]; };     // [rows]
 layout(std430, binding = 6) writeonly buffer N { uint used[]; };       // [rows]: planes that are not all zero
+const uint NO_NORM = 0u, CENTERED = 2u, TO_BF16 = 1u, TO_DIGITS = 2u;
+#ifdef ROUTED
+#include "entry.glsl"
+layout(std430, binding = 1) readonly buffer L { Entry list[]; };
+layout(push_constant) uniform P { uint is_second, has_factors, rows, width, to, words; };
+uvec2 own_exponents;
+#define exponents Words(own_exponents).at
+const uint norm = NO_NORM, first = 0u;
+bool is_shifted() { return any(notEqual(own_exponents, uvec2(0u))); }
+float given_at(uint row, uint k) {
+  if (is_second == 1u) return x[row * width + k];
+  float v = x[list[row].row * width + k];
+  return has_factors == 1u ? mul(v, list[row].factor) : v;
+}
+#else
+layout(std430, binding = 1) readonly buffer W { float weight[]; };
+layout(std430, binding = 2) readonly buffer B { float bias[]; };
+layout(std430, binding = 3) writeonly buffer Y { float y[]; };         // the norms, where there are any
 layout(std430, binding = 7) readonly buffer E { uint exponents[]; };   // bytes of the inputs' powers of two
 // norm: none, of the mean square, of what is left without the mean; first: byte of the first exponent, or 0 where there are none
 layout(push_constant) uniform P { uint norm, has_bias, first_row; float eps; uint rows, width, to, words, first; };
-const uint NO_NORM = 0u, CENTERED = 2u, TO_BF16 = 1u, TO_DIGITS = 2u;
+bool is_shifted() { return first != 0u; }
+float given_at(uint row, uint k) { return x[(first_row + row) * width + k]; }
+#endif
 // What a row is after its norm, where there is room for it: sums are chains of 16 lanes, too few to wait for memory.
 const uint ROOM = 7168u;
 shared float row_[ROOM];
 float mean = 0.0, factor = 1.0;
-float given(uint row, uint k) { return k < ROOM ? row_[k] : x[(first_row + row) * width + k]; }
+float given(uint row, uint k) { return k < ROOM ? row_[k] : given_at(row, k); }
+#ifdef ROUTED
+float normed(float v, uint k) { return v; }
+#else
 void find_norm(uint row) {
   uint lane = gl_LocalInvocationIndex;
   float total = 0.0, squares = 0.0;
@@ -43,8 +65,9 @@ float normed(float v, uint k) {
   v = mul(norm == CENTERED ? sub(v, mean) : v, factor);
   return has_bias == 1u ? fused(v, weight[k], bias[k]) : mul(v, weight[k]);
 }
+#endif
 // of the row as it is in `row_`
-float result(uint row, uint k) { return k < ROOM ? row_[k] : normed(x[(first_row + row) * width + k], k); }
+float result(uint row, uint k) { return k < ROOM ? row_[k] : normed(given_at(row, k), k); }
 shared uint most[256];
 shared uint bins[256];
 shared uint found, above;
@@ -52,7 +75,7 @@ int nearest(float v) { return int(floatBitsToUint(add(v, ROUNDER)) - floatBitsTo
 float at(uint row, uint k) {
   if (k >= width) return 0.0;
   float v = result(row, k);
-  if (first == 0u) return v;
+  if (!is_shifted()) return v;
   uint e = first + k;
   return mul(v, uintBitsToFloat((exponents[e / 4u] >> (8u * (e % 4u)) & 255u) << 23));
 }
@@ -164,8 +187,11 @@ void to_digits(uint row) {
 }
 void main() {
   uint row = group().x, t = gl_LocalInvocationIndex;
-  for (uint k = t; k < min(width, ROOM); k += 256u) row_[k] = x[(first_row + row) * width + k];
+  for (uint k = t; k < min(width, ROOM); k += 256u) row_[k] = given_at(row, k);
   barrier();
+#ifdef ROUTED
+  own_exponents = list[row].shifts[is_second];
+#else
   if (norm != NO_NORM) {
     find_norm(row);
     for (uint k = t; k < width; k += 256u) {
@@ -175,6 +201,7 @@ void main() {
     }
     barrier();
   }
+#endif
   if (to == TO_DIGITS) to_digits(row);
   if (to == TO_BF16) for (uint w = t; w < words; w += 256u) {
     uint k = 2u * w, a = k < width ? bf16_round(result(row, k)) : 0u, b = k + 1u < width ? bf16_round(result(row, k + 1u)) : 0u;

@@ -1,5 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#include "routed.glsl"
 #include "exact.glsl"
 #include "order.glsl"
 // Four rows with a strip, or with two where they are gated, in the order of tiles. Four lanes have the even and the odd
@@ -8,14 +9,18 @@
 layout(constant_id = 3) const uint LANES = 256;
 layout(local_size_x_id = 3) in;
 layout(std430, binding = 0) readonly buffer A { uvec4 x[]; };
+#ifdef ROUTED
+#define w Fours(own_tile.at.weights).at
+#else
 layout(std430, binding = 1) readonly buffer B { uvec4 w[]; };
+#endif
 #include "out.glsl"
 const uint ROWS = 4u;
 shared float part[ROWS * LANES * 4u];  // [row][LANES / 4][16 columns]
 float result(uint r, uint k, uint row, uint column) { return part[r * 32u + k]; }
 void main() {
   uint t = gl_LocalInvocationIndex, unit = t / 32u, c4 = t % 4u, strips = mode == GATED ? 2u : 1u;
-  uint row = group().x * ROWS, count = min(ROWS, rows - row);
+  TILE(row, count, ROWS);
   uint pair = group().y * strips / 2u, strip = (strips == 2u ? unit : group().y) % 2u;
   uint column = (first_pair + pair) * 32u + (strips == 2u ? 0u : strip * 16u);
   if (column >= n) return;

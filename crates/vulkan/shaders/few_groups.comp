@@ -1,5 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#include "routed.glsl"
 #include "dot4.glsl"
 #include "exact.glsl"
 #include "order.glsl"
@@ -8,12 +9,21 @@
 // has lanes for: of the low digits whole groups, of the others quads, which are rare.
 layout(local_size_x = 256) in;
 layout(std430, binding = 0) readonly buffer A { uvec4 x[]; };
+#ifdef ROUTED
+#define w Words(own_tile.at.weights).at
+#define w4 Fours(own_tile.at.weights).at
+#else
 layout(std430, binding = 1) readonly buffer B { uint w[]; };
 layout(std430, binding = 1) readonly buffer B4 { uvec4 w4[]; };
+#endif
 #include "out.glsl"
 layout(std430, binding = 4) readonly buffer Rs { float row_scale[]; };
 layout(std430, binding = 5) readonly buffer U { uint used[]; };
+#ifdef ROUTED
+#define levels Words(own_tile.at.levels).at
+#else
 layout(std430, binding = 7) readonly buffer Lv { uint levels[]; };  // 16 bytes
+#endif
 #include "groups.glsl"
 #include "levels.glsl"
 #include "quads.glsl"
@@ -25,7 +35,7 @@ shared float scales[2u * AT_ONCE * 16u];  // and minima
 float result(uint r, uint k, uint row, uint column) { return scales[r * 32u + k]; }
 void main() {
   uint t = gl_LocalInvocationIndex, unit = t / 32u, c4 = t % 4u, strips = mode == GATED ? 2u : 1u;
-  uint row = group().x * ROWS, count = min(ROWS, rows - row);
+  TILE(row, count, ROWS);
   uint pair = group().y * strips / 2u, strip = (strips == 2u ? unit : group().y) % 2u;
   uint column = (first_pair + pair) * 32u + (strips == 2u ? 0u : strip * 16u);
   if (column >= n) return;

@@ -1,5 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#include "routed.glsl"
 #include "dot4.glsl"
 #include "exact.glsl"
 #include "order.glsl"
@@ -9,8 +10,13 @@
 layout(constant_id = 3) const uint LANES = 256;
 layout(local_size_x_id = 3) in;
 layout(std430, binding = 0) readonly buffer A { uvec4 x[]; };
+#ifdef ROUTED
+#define w Fours(own_tile.at.weights).at
+#define w1 Words(own_tile.at.weights).at
+#else
 layout(std430, binding = 1) readonly buffer B { uvec4 w[]; };
 layout(std430, binding = 1) readonly buffer B1 { uint w1[]; };
+#endif
 #include "out.glsl"
 layout(std430, binding = 4) readonly buffer Rs { float row_scale[]; };
 layout(std430, binding = 5) readonly buffer U { uint used[]; };
@@ -25,7 +31,7 @@ float result(uint r, uint k, uint row, uint column) {
 }
 void main() {
   uint t = gl_LocalInvocationIndex, unit = t / 32u, c4 = t % 4u, strips = mode == GATED ? 2u : 1u;
-  uint row = group().x * ROWS, count = min(ROWS, rows - row);
+  TILE(row, count, ROWS);
   uint pair = group().y * strips / 2u, strip = (strips == 2u ? unit : group().y) % 2u;
   uint at = strips == 2u ? strip * 16u : 0u, quads = steps * 16u;
   uint column = (first_pair + pair) * 32u + (strips == 2u ? 0u : strip * 16u);

@@ -1,18 +1,23 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#include "routed.glsl"
 #include "exact.glsl"
 #include "order.glsl"
 // bf16 in the order of pairs: one chain along the inputs, the odd product of a pair first. Lane = output column, as in
 // the packed layout; eight rows with a pair of strips.
 layout(local_size_x = 32, local_size_y = 2) in;
 layout(std430, binding = 0) readonly buffer A { uint x[]; };
+#ifdef ROUTED
+#define w Words(own_tile.at.weights).at
+#else
 layout(std430, binding = 1) readonly buffer B { uint w[]; };
+#endif
 #include "out.glsl"
 shared float results[8 * 32];
 float result(uint r, uint k, uint row, uint column) { return results[r * 32u + k]; }
 void main() {
   uint lane = gl_LocalInvocationID.x, first = gl_LocalInvocationID.y * 4u, pair = group().y;
-  uint row = group().x * 8u, count = min(8u, rows - row);
+  TILE(row, count, 8u);
   float total[4] = float[4](0.0, 0.0, 0.0, 0.0);
   for (uint p = 0u; p < steps * 16u; p++) {
     uint ww = w[pair * steps * 512u + p / 16u * 512u + lane / 16u * 256u + p % 16u * 16u + lane % 16u];

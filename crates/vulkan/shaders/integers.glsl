@@ -1,6 +1,11 @@
 // Weights of 8 or 4 bits with ratios: four levels of a column in a word.
+#ifdef ROUTED
+#define column_scale Numbers(own_tile.at.scales).at
+#define levels Words(own_tile.at.levels).at
+#else
 layout(std430, binding = 6) readonly buffer Cs { float column_scale[]; };
 layout(std430, binding = 7) readonly buffer Lv { uint levels[]; };  // 16 bytes
+#endif
 uint level_of(uint code) { return levels[code / 4u] >> (8u * (code % 4u)) & 255u; }
 #include "levels.glsl"
 int byte_(uint word, uint at) { return int(word << (24u - 8u * at)) >> 24; }

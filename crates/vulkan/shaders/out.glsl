@@ -3,7 +3,14 @@
 #include "activation.glsl"
 const uint STORE = 0u, ADD = 1u, GATED = 2u;
 layout(std430, binding = 2) buffer R { float y[]; };
+#ifdef ROUTED
+#include "entry.glsl"
+layout(std430, binding = 1) readonly buffer Ti { Tile tiles[]; };
+Tile own_tile;
+#define bias Numbers(own_tile.at.bias).at
+#else
 layout(std430, binding = 3) readonly buffer Bi { float bias[]; };
+#endif
 // pairs: pairs of strips in `w`, of which the first is first_pair of the matrix; at_: column of y where results begin
 layout(push_constant) uniform P {
   uint rows, n, steps, first_pair, pairs, has_bias, mode, width, at_, ratio_words;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use kernels::sampling::Candidate;
 use kernels::{
     Activation, AttentionLayer, Backend, Convolution, DeltaRows, DeltaRule, DeviceError, Extent, GatedConvolution,
-    HeadColumns, HeadLayout, HeadNorms, Latents, LowRankShape, Mamba, Norm, Out, OutOfMemory, Rotation, RoutingRule,
-    StepArrays, WeightClass,
+    HeadColumns, HeadLayout, HeadNorms, Latents, LowRankShape, Mamba, Norm, Out, OutOfMemory, Rotation, RoutedMlp,
+    RoutingRule, StepArrays, WeightClass,
 };
 
 use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
 use crate::memory::{Buffer, Place};
-use crate::products::activation_numbers;
+use crate::products::activation_of;
 use crate::recorder::{Binding, Recorder};
 use crate::routes::GpuRoutes;
 use crate::rows::{GpuRows, LANES, Norming, Vector};
@@ -125,12 +125,6 @@ struct Pointwise<'a> {
     at: usize,
     by: f32,
     per_head: usize,
-}
-
-/// What kernels of these rows are given, and their workgroups.
-fn activation_of(activation: Activation, Extent { rows, width }: Extent) -> ([u32; 6], [u32; 3]) {
-    let [kind, a, b, c, d] = activation_numbers(activation);
-    ([width as u32, kind, a, b, c, d], [width.div_ceil(LANES) as u32, rows as u32, 1])
 }
 
 /// Operations that cannot be asked for: a model that has them is refused when it is loaded.
@@ -451,6 +445,17 @@ impl Backend for Vulkan {
 
     fn scatter_routed(&self, routes: &GpuRoutes, expert: usize, y: &GpuRows, width: usize, x: &mut GpuRows) {
         routes.scatter(self, expert, y, width, x);
+    }
+
+    fn add_routed<'a>(
+        &self,
+        logits: (&GpuRows, Option<&Vector>, usize),
+        routes: &mut GpuRoutes,
+        expert: impl Fn(usize) -> RoutedMlp<'a, Matrix, Vector>,
+        from: &GpuRows,
+        to: &mut GpuRows,
+    ) -> bool {
+        routes.add(self, logits, expert, [from, to])
     }
 
     /// All rows as many as one of them wants: the first of those are what fewer would be.

@@ -102,7 +102,7 @@ pub(crate) struct Scratch {
     /// Scale of each row, and the planes that it has.
     pub(crate) scales: Option<Arc<Buffer>>,
     pub(crate) planes: Option<Arc<Buffer>>,
-    /// What the first matrix of an adapter gave, or the largest logits of parts of rows.
+    /// What the first matrix of an adapter gave, or the largest logits of parts of rows, or what experts gave.
     pub(crate) between: Option<Arc<Buffer>>,
     /// Tickets, and what the splits of attention leave for the fold.
     pub(crate) left: Option<Arc<Buffer>>,
@@ -306,6 +306,19 @@ impl Matrix {
     pub(crate) fn scales(&self) -> Binding<'_> {
         let range = self.scales.clone().unwrap_or(0..4);
         Binding { buffer: &self.buffer, at: range.start, bytes: range.end - range.start }
+    }
+
+    /// Where a kernel finds its tiles, its scales and its levels, and the exponents of its inputs or 0.
+    pub(crate) fn addresses(&self) -> [u64; 4] {
+        let (start, scales) = (self.buffer.address, self.buffer.address + self.scales().at);
+        let exponents = self.exponents.map_or(0, |at| scales + u64::from(at));
+        [start, scales, start + self.levels().at, exponents]
+    }
+
+    /// Whether the other one's numbers lie as here.
+    pub(crate) fn is_like(&self, other: &Matrix) -> bool {
+        let layout = |it: &Matrix| (it.shape, it.class, it.pair_bytes, it.groups.as_ref().map(|groups| groups.push));
+        layout(self) == layout(other)
     }
 
     /// Sixteen levels; of other classes anything.

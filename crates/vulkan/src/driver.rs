@@ -219,6 +219,8 @@ pub(crate) struct Driver {
     pub(crate) limits: vk::PhysicalDeviceLimits,
     /// What multiplies matrices of bytes, if anything does.
     pub(crate) units: Option<Units>,
+    /// Whether kernels may be given addresses of buffers.
+    pub(crate) has_addresses: bool,
     /// By the number of buffers: the first is of one.
     pub(crate) layouts: Vec<Layout>,
     /// Locked by each submission.
@@ -272,10 +274,12 @@ impl Driver {
         let family = families.iter().position(computes).ok_or_else(|| lacks("a queue that computes"))? as u32;
         let priorities = [1.0];
         let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
+        let has_addresses = of_12.buffer_device_address == vk::TRUE;
         let units = Units::of(&instance.entry, &instance.instance, physical, LARGEST_GROUP);
         let has_units = units.is_some();
         let mut of_12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
+            .buffer_device_address(has_addresses)
             .shader_int8(has_units)
             .vulkan_memory_model(has_units)
             .vulkan_memory_model_device_scope(has_units);
@@ -306,6 +310,7 @@ impl Driver {
             alignment: limits.min_storage_buffer_offset_alignment.max(16),
             limits,
             units,
+            has_addresses,
             layouts: Vec::new(),
             queue: Mutex::new(queue),
             memory,

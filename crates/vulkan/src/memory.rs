@@ -72,7 +72,12 @@ unsafe impl Sync for Piece {}
 impl Piece {
     fn new(driver: &Arc<Driver>, bytes: u64, kind: u32, is_mapped: bool) -> Result<Piece, OutOfMemory> {
         let short = OutOfMemory { bytes: bytes as usize };
-        let info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(kind);
+        let mut flags = vk::MemoryAllocateFlagsInfo::default();
+        let mut info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(kind);
+        if driver.has_addresses {
+            flags.flags = vk::MemoryAllocateFlags::DEVICE_ADDRESS;
+            info = info.push_next(&mut flags);
+        }
         driver.before("vkAllocateMemory").map_err(|_| short)?;
         // SAFETY: (and below) the device is alive, structures live until the calls return, and the memory is freed once.
         let memory = unsafe { driver.device.allocate_memory(&info, None) }.map_err(|_| short)?;
@@ -159,6 +164,10 @@ pub(crate) struct Buffer {
     /// No other has it, before or after: a handle comes again.
     pub(crate) number: u64,
     pub(crate) bytes: u64,
+    /// As kernels see it; 0 on a device without addresses.
+    pub(crate) address: u64,
+    /// Others whose addresses are in it.
+    pub(crate) holds: Vec<Arc<Buffer>>,
     /// Where it lies, once it does.
     part: Option<(Arc<Piece>, Range<u64>)>,
     driver: Arc<Driver>,
@@ -175,9 +184,12 @@ impl Buffer {
     pub(crate) fn new(driver: &Arc<Driver>, bytes: u64, place: Place) -> Result<Buffer, OutOfMemory> {
         let short = OutOfMemory { bytes: bytes as usize };
         let bytes = bytes.max(4).next_multiple_of(4);
-        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
+        let mut usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST;
+        if driver.has_addresses {
+            usage |= vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        }
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         let device = &driver.device;
         driver.before("vkCreateBuffer").map_err(|_| short)?;
@@ -186,7 +198,8 @@ impl Buffer {
         let handle = unsafe { device.create_buffer(&info, None) }.map_err(|_| short)?;
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let mut buffer = Buffer { handle, number, bytes, part: None, driver: driver.clone() };
+        let mut buffer =
+            Buffer { handle, number, bytes, address: 0, holds: Vec::new(), part: None, driver: driver.clone() };
         // SAFETY: as above.
         let needed = unsafe { device.get_buffer_memory_requirements(handle) };
         let kind = memory_type(&driver.memory, needed.memory_type_bits, place).ok_or(short)?;
@@ -200,6 +213,11 @@ impl Buffer {
         buffer.part = Some((piece, at..at + needed.size));
         // SAFETY: as above; the buffer is not bound yet, and no other has this part.
         unsafe { device.bind_buffer_memory(handle, memory, at) }.map_err(|_| short)?;
+        if driver.has_addresses {
+            let info = vk::BufferDeviceAddressInfo::default().buffer(handle);
+            // SAFETY: as above; the buffer and its memory are made for that.
+            buffer.address = unsafe { device.get_buffer_device_address(&info) };
+        }
         Ok(buffer)
     }
 

@@ -94,6 +94,15 @@ kernels! {
     matrix_groups of matrix_groups: 8,
     probe_matrices of probe_matrices: 2,
     peak_matrices of peak_matrices: 1,
+    routed_convert of routed_convert: 7,
+    routed_bf16 of routed_few_bf16: 3,
+    routed_pairs of routed_few_pairs: 3,
+    routed_groups of routed_few_groups: 6,
+    routed_int8 of routed_few_integers: 6,
+    routed_int4 of routed_few_integers: 6,
+    route of route: 3,
+    expert of expert: 5,
+    combine of combine: 4,
 }
 
 const PROBE_BUFFERS: usize = 2;
@@ -105,10 +114,10 @@ fn constants_of(name: &str, driver: &Driver, common_ground: bool) -> Vec<u32> {
     let most = limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
     let [is_wide, is_deep] = [most >= 2 * lanes, limits.max_compute_shared_memory_size >= 38 << 10];
     let mut constants = match name {
-        "few_int8" | "few_bf16" if is_wide && !common_ground => [2 * lanes, 0, 1],
-        "few_int8" | "many_int8" => [lanes, 0, 1],
+        "few_int8" | "few_bf16" | "routed_int8" | "routed_bf16" if is_wide && !common_ground => [2 * lanes, 0, 1],
+        "few_int8" | "many_int8" | "routed_int8" => [lanes, 0, 1],
         // 32 KiB of copies lie beside six that are shared anyway.
-        "few_int4" => [lanes, 1, if is_deep && !common_ground { 32 } else { 16 }],
+        "few_int4" | "routed_int4" => [lanes, 1, if is_deep && !common_ground { 32 } else { 16 }],
         "matrix_int8" | "peak_matrices" => [lanes, 0, 1],
         // Matrices of ratios lie beside.
         "matrix_int4" | "matrix_groups" => [lanes, 1, if is_deep { 4 } else { 2 }],

@@ -60,8 +60,8 @@ const ORDERLESS: [u16; 5] = [264, 265, 349, 350, 6035];
 /// Of GLSL.std.450: roots, fused multiply-adds, and what compares.
 const ROOT: u32 = 31;
 const KNOWN_FUNCTIONS: [u32; 9] = [ROOT, 38, 39, 41, 42, 44, 45, 50, 73];
-/// Shader, and products of four bytes.
-const KNOWN_CAPABILITIES: [u32; 3] = [1, 6018, 6019];
+/// Shader, products of four bytes, and addresses.
+const KNOWN_CAPABILITIES: [u32; 4] = [1, 6018, 6019, 5347];
 /// Bytes, subgroups, Vulkan's model of memory and matrices: of what is compiled where there are matrices of bytes.
 const CAPABILITIES_OF_MATRICES: [u32; 4] = [39, 61, 5345, 6022];
 

@@ -7,7 +7,7 @@ use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
     AccumulationOrder, Activation, AttentionLayer, AttentionRule, AttentionSpan, Backend, BlockFormat, BlockSource,
     Device, Extent, HeadLayout, HeadNorms, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource,
-    MatrixShape, Norm, Out, Reference, Rotation, RoutingRule, RowSource, Scores, StepArrays, WeightClass,
+    MatrixShape, Norm, Out, Reference, Rotation, RoutedMlp, RoutingRule, RowSource, Scores, StepArrays, WeightClass,
 };
 use testing::Dice;
 use vulkan::{Faults, Vulkan, VulkanOptions};
@@ -112,7 +112,11 @@ fn packings() -> Vec<Packed> {
 }
 
 fn pack<B: Backend>(backend: &B, shape: MatrixShape, how: Packed) -> B::Matrix {
-    let of_row = |row: usize| Dice::new(SEED + row as u64);
+    pack_from(backend, shape, how, SEED)
+}
+
+fn pack_from<B: Backend>(backend: &B, shape: MatrixShape, how: Packed, seed: u64) -> B::Matrix {
+    let of_row = |row: usize| Dice::new(seed + row as u64);
     let floats = |row: usize, out: &mut [f32]| out.copy_from_slice(&of_row(row).normals(shape.in_features));
     let shifted = |row: usize, out: &mut [f32]| {
         floats(row, out);
@@ -182,6 +186,7 @@ fn each_gives_the_bits_of_its_definition() {
         attention_folds_the_splits_of_each_row((vulkan, is_slow), reference, what);
         the_best_of_rows_are_selected_in_their_order((vulkan, is_slow), reference, what);
         rows_go_to_their_experts_and_back(vulkan, reference, what);
+        experts_that_come_together_are_as_one_after_another((vulkan, is_slow), reference, what);
     });
 }
 
@@ -492,6 +497,95 @@ fn routed<B: Backend>(backend: &B, rule: RoutingRule, has_bias: bool, width: usi
         all.push(get(backend, &to, ROWS, width));
     }
     all
+}
+
+/// In each packing, some of their inputs shifted; with and without gates, biases, and factors before and behind them;
+/// twice; by each rule. Many rows, and experts that are not alike, go one after another.
+fn experts_that_come_together_are_as_one_after_another(
+    (vulkan, is_slow): (&Vulkan, bool),
+    reference: &Reference,
+    what: &str,
+) {
+    let cases = packings().into_iter().flat_map(|how| [(1, false), (37, true), (9, false)].map(|case| (how, case)));
+    let cases = part_for(is_slow, cases, 26).map(|(how, (count, is_full))| (how, count, is_full, Scores::OfInputs, 5));
+    let sigmoid = |groups, kept_groups| Scores::Sigmoid { groups, kept_groups, sum_eps: 1e-3, factor: 2.5 };
+    let grouped = Scores::GroupedSoftmax { groups: 5, kept_groups: 3, factor: 0.7 };
+    let rules = [Scores::Softmax, sigmoid(1, 1), sigmoid(5, 4), grouped, Scores::Sparse { tolerance: 0.2 }];
+    let few = rules.into_iter().flat_map(|scores| {
+        [(1, true), (5, false)].map(|(count, is_full)| (Packed::Floats(Bf16), count, is_full, scores, 290))
+    });
+    for (how, count, is_full, scores, experts) in cases.chain(part_for(is_slow, few, 2)) {
+        let [(together, found), (_, expected)] = [
+            mixed(vulkan, [how; 2], (count, is_full), scores, experts),
+            mixed(reference, [how; 2], (count, is_full), scores, experts),
+        ];
+        assert!(together && found == expected, "{what}: {count} rows of {how:?}, {is_full}, {scores:?}");
+    }
+    let apart = [([Packed::Int8; 2], 64), ([Packed::Int8, Packed::Int4], 3)];
+    for (how, count) in apart.into_iter().filter(|_| !is_slow) {
+        assert!(!mixed(vulkan, how, (count, false), Scores::Softmax, 5).0, "{what}: {count} rows of {how:?}");
+    }
+}
+
+/// Whether experts of two packings in turn came together, and what they made of rows.
+fn mixed<B: Backend>(
+    backend: &B,
+    hows: [Packed; 2],
+    (count, is_full): (usize, bool),
+    scores: Scores,
+    num_experts: usize,
+) -> (bool, Vec<u32>) {
+    let (mut dice, width, mid) = (Dice::new(SEED), 260, 70);
+    let rule = RoutingRule { top_k: 3, over_chosen: is_full, scores };
+    let mut routes = backend.routes(count, num_experts, rule).unwrap();
+    let logits = put(backend, &rows(&mut dice, count, num_experts, 1e-15), num_experts);
+    let choice_bias = backend.vector(&dice.normals(num_experts)).unwrap();
+    let has_bias = is_full && matches!(scores, Scores::Softmax | Scores::Sigmoid { .. });
+    let choice_bias = has_bias.then_some(&choice_bias);
+    let from = put(backend, &rows(&mut dice, count, width, 1e-15), width);
+    let mut to = put(backend, &dice.normals(count * width), width);
+    let shapes = [(if is_full { 2 * mid } else { mid }, width), (width, mid)];
+    let shapes = shapes.map(|(out_features, in_features)| MatrixShape { out_features, in_features });
+    let experts: [_; 5] = std::array::from_fn(|index| {
+        let how = match hows[index % 2] {
+            Packed::Shifted(class) if index % 3 == 1 => Packed::Floats(class),
+            how => how,
+        };
+        shapes.map(|shape| {
+            let bias = is_full.then(|| backend.vector(&dice.normals(shape.out_features)).unwrap());
+            (pack_from(backend, shape, how, SEED + 1000 * index as u64), bias)
+        })
+    });
+    let activation = Activation::Silu;
+    let expert = |index: usize| RoutedMlp {
+        products: experts[index % 5].each_ref().map(|(w, bias)| (w, bias.as_ref())),
+        activation,
+        is_gated: is_full,
+        factor: is_full.then_some(0.5 + index as f32),
+    };
+    let [mut x, mut y, mut middle] = [width, width, mid].map(|width| backend.rows(count, width).unwrap());
+    let mut together = false;
+    for _ in 0..2 {
+        together = backend.add_routed((&logits, choice_bias, count), &mut routes, expert, &from, &mut to);
+        if !together {
+            backend.route(&logits, choice_bias, count, &mut routes);
+        }
+        for index in (0..num_experts).filter(|_| !together) {
+            let RoutedMlp { products: [(up, up_bias), (down, bias)], factor, .. } = expert(index);
+            let rows = backend.num_routed(&routes, index);
+            backend.gather_routed(&routes, index, &from, width, &mut x);
+            if is_full {
+                backend.linear(&x, rows, up, up_bias, Out::Gated(activation, &mut middle));
+            } else {
+                backend.linear(&x, rows, up, up_bias, Out::Store(&mut middle));
+                backend.activate(activation, &mut middle, Extent { rows, width: mid });
+            }
+            backend.linear(&middle, rows, down, bias, Out::Store(&mut y));
+            factor.into_iter().for_each(|by| backend.scale(by, &mut y, Extent { rows, width }));
+            backend.scatter_routed(&routes, index, &y, width, &mut to);
+        }
+    }
+    (together, get(backend, &to, count, width))
 }
 
 /// Drivers give some thousand pieces of memory, and a mixture has more matrices. What some gave back others get, and

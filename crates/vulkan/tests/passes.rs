@@ -125,24 +125,27 @@ fn what_a_device_does_not_compute_is_refused_by_name() {
     }
 }
 
-/// The host chooses the experts of a layer when what comes before them is done. A device that is lost there, or while
-/// an expert is read, says so, and no more than that happens.
+/// Of few rows the device chooses the experts. Of others the host does when what comes before them is done. A device
+/// that is lost there, or while an expert is read, says so, and no more than that happens.
 #[test]
-fn a_mixture_waits_for_the_choice_of_each_layer() {
-    let (checkpoint, mut batch) = (committed("mixtral"), Batch::default());
-    push(&mut batch, &[1, 2, 3, 4, 5], 0..5, &[5], Wanted::All);
+fn a_mixture_of_many_rows_waits_for_the_choice_of_each_layer() {
+    let checkpoint = committed("mixtral");
     let none = ExpertMemory { bytes: 0, now: || Duration::ZERO };
-    for expert_memory in [None, Some(none)] {
+    for (expert_memory, count) in [(None, 63), (None, 64), (Some(none), 5)] {
+        let mut batch = Batch::default();
+        push(&mut batch, &[1; 64], 0..count, &[5, 6, 7, 8, 9], Wanted::All);
         let options = LoadOptions { expert_memory, ..sizes(WeightClass::Int8, KvDtype::Bf16) };
         let way =
             VulkanOptions { index: devices() - 1, stage: true, faults: Some(Faults::default()), ..Default::default() };
         let vulkan = open(AccumulationOrder::Amx, way);
         let mut model = load(vulkan.clone(), &checkpoint, &options);
+        // Where the experts are is uploaded once.
+        run(&mut model, &batch);
         let before = vulkan.counts().submissions;
         let ticket = model.launch(&batch).unwrap();
         let submissions = vulkan.counts().submissions - before;
         if expert_memory.is_none() {
-            assert_eq!(submissions, model.config().layers.len() as u64 + 1);
+            assert_eq!(submissions, if count < 64 { 1 } else { model.config().layers.len() as u64 + 1 });
         }
         model.wait(ticket).unwrap();
         vulkan.fail("vkQueueSubmit", submissions / 2);
@@ -163,6 +166,31 @@ const BESIDE: u64 = 6;
 fn bytes_of((columns, rows): (usize, usize)) -> u64 {
     let ratios = 32 * rows.div_ceil(128);
     (columns.div_ceil(32) * (32 * 64 * rows.div_ceil(64) + ratios.next_multiple_of(64))) as u64
+}
+
+/// In place of the last four of a layer: norm with bf16, the router's product; for all experts of few rows together the
+/// choice, the list, [digits, product] of gate and up, which gates, [digits, product] of down, and what they add.
+const OF_EXPERTS: u64 = 9;
+
+/// Whichever experts a row goes to, the operations are the same, and as many for all as for one.
+#[test]
+fn few_rows_go_to_all_their_experts_at_once() {
+    let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..VulkanOptions::default() });
+    let mut model = load(vulkan.clone(), &committed("mixtral"), &sizes(WeightClass::Int8, KvDtype::Bf16));
+    let layers = model.config().layers.len() as u64;
+    let mut step = |(count, tokens): (usize, [u32; 3])| {
+        let (mut batch, before) = (Batch::default(), vulkan.counts());
+        push(&mut batch, &tokens, 0..count, &[0], Wanted::Last);
+        run(&mut model, &batch);
+        let OperationCounts { operations, recorded, .. } = vulkan.counts();
+        (operations - before.operations, recorded - before.recorded)
+    };
+    // The first size what grows to the largest step.
+    [(3, [1, 2, 3]), (3, [1, 2, 3]), (1, [1; 3])].into_iter().map(&mut step).for_each(drop);
+    let of_layer = PER_LAYER - 4 + OF_EXPERTS;
+    for rows in [(1, [9; 3]), (3, [7, 5, 4]), (1, [40; 3])] {
+        assert_eq!(step(rows), (layers * of_layer + BESIDE - 1, 0), "{rows:?}");
+    }
 }
 
 /// Submissions of a layer where each is as short as can be: one ends with every product and with attention.
