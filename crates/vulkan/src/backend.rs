@@ -302,7 +302,7 @@ impl Backend for Vulkan {
         let [angles, factors, q, k, v] =
             vectors.map(|vector| Binding::whole(vector.map_or(&qkv.0, |vector| &vector.buffer)));
         let all = [Binding::whole(&qkv.0), both, angles, factors, q, k, v, Binding::whole(&kv.layers[layer])];
-        let kernel = if is_int8(kv) { &self.kernels.rotate_int8 } else { &self.kernels.rotate_bf16 };
+        let [kernel, _] = self.kernels.of_cache(is_int8(kv));
         let groups = [step.rows as u32, heads.div_ceil(per_group) as u32, 1];
         self.state().recorder.dispatch(kernel, &all, push, groups);
     }
@@ -339,7 +339,7 @@ impl Backend for Vulkan {
         let [x, sink, y, left] = [&qkv.0, sinks.map_or(&qkv.0, |it| &it.buffer), &y.0, &left].map(Binding::whole);
         let of_layer = Binding::whole(&kv.layers[layer]);
         let all = [x, step.part(Part::Seen), step.part(Part::Tables), of_layer, sink, y, left];
-        let kernel = if is_int8(kv) { &self.kernels.attend_int8 } else { &self.kernels.attend_bf16 };
+        let [_, kernel] = self.kernels.of_cache(is_int8(kv));
         let of_layout = [num_heads, num_kv_heads, head_dim, layout.qkv_width()].map(|number| number as u32);
         let window = rule.window.map_or(0, |window| u32::try_from(window).unwrap_or(u32::MAX / 2));
         let flags = [rule.chunked, rule.both_ways, sinks.is_some()].map(u32::from);

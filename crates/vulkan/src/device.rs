@@ -479,7 +479,9 @@ impl Device for Vulkan {
         if layer as u64 > self.driver.listed.binding_bytes {
             return Err(OutOfMemory { bytes: shape.bytes() });
         }
-        Ok(GpuKvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? })
+        let kv = GpuKvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? };
+        self.compile(self.kernels.of_cache(is_int8(&kv)));
+        Ok(kv)
     }
 
     fn copy_blocks(&self, kv: &mut GpuKvCache, copies: &[(u32, u32)]) {

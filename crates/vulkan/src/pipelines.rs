@@ -20,7 +20,8 @@ pub(crate) struct Pipeline {
     compiled: Mutex<Option<vk::Pipeline>>,
 }
 
-/// Name and buffers of each; those with a source are compiled when they are wanted: products when weights for them come.
+/// Name and buffers of each; those with a source are compiled when they are wanted: of products when weights come, of
+/// attention when a cache does.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $buffers:expr,)*; $($other:ident of $source:ident: $number:expr,)*) => {
         /// An open device with all kernels.
@@ -63,23 +64,22 @@ macro_rules! kernels {
 kernels! {
     /// Single operations, to see how the device computes.
     probe: PROBE_BUFFERS,
-    /// As many operations as it can.
-    peak: 1,
     embed: 5,
     activate: 1,
     gated: 2,
     pointwise: 3,
     gather: 3,
     convert: 8,
-    embed_groups: 4,
-    rotate_bf16: 8,
-    rotate_int8: 8,
-    attend_bf16: 7,
-    attend_int8: 7,
-    low_rank: 5,
     select: 2,
     rank: 2,
     ;
+    peak of peak: 1,
+    embed_groups of embed_groups: 4,
+    rotate_bf16 of rotate_bf16: 8,
+    rotate_int8 of rotate_int8: 8,
+    attend_bf16 of attend_bf16: 7,
+    attend_int8 of attend_int8: 7,
+    low_rank of low_rank: 5,
     few_bf16 of few_bf16: 4,
     few_pairs of few_pairs: 4,
     few_groups of few_groups: 8,
@@ -103,6 +103,13 @@ kernels! {
     route of route: 3,
     expert of expert: 5,
     combine of combine: 4,
+}
+
+impl Kernels {
+    /// What stores into a cache, and attention over it.
+    pub(crate) fn of_cache(&self, is_int8: bool) -> [&Pipeline; 2] {
+        if is_int8 { [&self.rotate_int8, &self.attend_int8] } else { [&self.rotate_bf16, &self.attend_bf16] }
+    }
 }
 
 const PROBE_BUFFERS: usize = 2;

@@ -66,8 +66,12 @@ impl Vulkan {
 
     /// Compiles the kernels for a matrix: a first pass would wait for the driver's compiler.
     pub(crate) fn compile_for(&self, w: &Matrix) {
-        let compiled = [1, MANY_FROM].map(|rows| self.kernel_of(w, Some(rows), false).0.handle());
-        compiled.into_iter().filter_map(Result::err).for_each(|error| self.state().recorder.timeline.lose_by(error));
+        self.compile([1, MANY_FROM].map(|rows| self.kernel_of(w, Some(rows), false).0));
+    }
+
+    pub(crate) fn compile(&self, kernels: [&Pipeline; 2]) {
+        let failures = kernels.into_iter().filter_map(|kernel| kernel.handle().err());
+        failures.for_each(|error| self.state().recorder.timeline.lose_by(error));
     }
 
     /// The kernel for these rows, or for few of several matrices, and how many of them, and of strips of 16 columns, a
