@@ -64,7 +64,8 @@ fn figures() -> Result<Vec<Figure>, String> {
         // 242,000 until there was a GPU: its driver, operations and their tests (2,900).
         // 246,000 until the device selected the largest logits and recorded a step once (200).
         // 246,200 until it had mixtures, memory that buffers share, and products and attention by many workgroups (600).
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 246_800 },
+        // 246,800 until it had products by a card's matrices, and experts that come together and that it chooses (700).
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 247_500 },
         // A device that is lost while requests are open (150) is what 8,750 had no room for, its adapters what 8,900 had
         // none for, and the choice of a device with its memory and standby (130) 8,920.
         Figure { name: "code of engine", value: code("engine")?, limit: 9_080 },

@@ -10,6 +10,7 @@
 
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
+use engine::DeviceChoice;
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use model::ModelConfig;
@@ -69,7 +70,8 @@ pub(crate) fn start_lines(
     let precision = Precision { weights: WeightClass::Int8, kv_dtype, arithmetic };
     let facts = Facts {
         stored: weights.stored_type(),
-        gain: limits.filter(is_plausible).map(gain),
+        // They are the CPU's.
+        gain: limits.filter(|limits| flags.device == DeviceChoice::Cpu && is_plausible(limits)).map(gain),
         memory: bytes(WeightClass::Int8).zip(bytes(WeightClass::Bf16)).map(|(narrow, wide)| narrow / wide),
         loss: directory.and_then(|directory| precision.kept(&directory, checkpoint)),
         command: command(flags, model),

@@ -551,7 +551,7 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     }
     let (tokens, seqs) = (options.max_num_batched_tokens, options.max_num_seqs);
     if tokens < seqs && tokens > 0 {
-        // The other flag may be one that nobody gave.
+        // The other flag may have its default.
         let problem = format!(
             "{tokens} is less than --max-num-seqs, which is {seqs}, and a step has a token of each: give {seqs} or more, \
              or --max-num-seqs {tokens} too"

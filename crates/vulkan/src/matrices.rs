@@ -1,5 +1,5 @@
-//! Products of matrices of bytes that a device has units for (`VK_KHR_cooperative_matrix`): exact sums of integers, so
-//! whoever adds them gives the same bits. Where there are none, or where they are not exact, products go without.
+//! Products of matrices of bytes that a device has units for (`VK_KHR_cooperative_matrix`): exact sums of integers, which
+//! are the same in any order. Where there are none, or where they are not exact, products go without.
 
 use std::ffi::CStr;
 use std::fmt;

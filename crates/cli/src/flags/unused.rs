@@ -61,20 +61,24 @@ pub(crate) fn unused(arguments: &ArgMatches) -> Option<String> {
     let uses = USES.iter().filter(|(of, ..)| *of == verb);
     let idle = uses.filter(|(.., users)| !users.iter().any(|user| holds(given, user)));
     let mut flags = idle.flat_map(|(_, flags, users)| flags.iter().map(move |flag| (flag, users)));
-    let Some((flag, users)) = flags.find(|(flag, _)| is_given(given, flag)) else { return idle_on_a_gpu(given) };
+    let Some((flag, users)) = flags.find(|(flag, _)| is_given(given, flag)) else { return idle_beside(given) };
     if users.is_empty() {
         return Some(format!("{flag} changes nothing of what {verb} measures"));
     }
     Some(format!("{flag} is of use only with {}", users.join(" or ")))
 }
 
-/// What is the CPU's alone, where a GPU is asked for by name.
-fn idle_on_a_gpu(given: &ArgMatches) -> Option<String> {
+/// What the device that is asked for by name makes no use of: kernels of the CPU, or a CPU that stands by.
+fn idle_beside(given: &ArgMatches) -> Option<String> {
     let takes = |flag: &str| given.ids().any(|known| known.as_str() == id(flag));
-    let is_gpu =
-        takes("--device") && given.get_raw("device")?.any(|device| device.as_encoded_bytes().starts_with(b"gpu"));
-    let is_idle = is_gpu && takes("--isa") && is_given(given, "--isa");
-    is_idle.then(|| "--isa chooses among the CPU's kernels, which --device gpu does not use".to_owned())
+    let device = if takes("--device") { given.get_raw(&id("--device"))?.next()? } else { return None };
+    let is = |start: &[u8]| device.as_encoded_bytes().starts_with(start);
+    let is_idle = |flag| takes(flag) && is_given(given, flag);
+    if is(b"gpu") && is_idle("--isa") {
+        return Some("--isa chooses among the CPU's kernels, which --device gpu does not use".to_owned());
+    }
+    let stands_by = is(b"cpu") && is_idle("--standby");
+    stands_by.then(|| "--standby is of use only with --device gpu or auto".to_owned())
 }
 
 fn holds(given: &ArgMatches, user: &str) -> bool {
@@ -116,6 +120,7 @@ mod tests {
             ("sim --burst-cv 9", "--burst-cv is of use only with --workload bursty"),
             ("quality --device gpu", "--device changes nothing of what quality measures"),
             ("serve --standby cpu", "--standby is of use only with --device"),
+            ("serve --standby cpu --device cpu", "--standby is of use only with --device gpu or auto"),
             ("serve --standby cpu --device gpu:1", ""),
             ("bench products --device gpu", "--device is of use only with forward or mixed"),
             ("bench --device gpu", ""),
