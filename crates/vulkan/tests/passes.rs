@@ -21,10 +21,10 @@ fn load<B: Backend>(backend: B, checkpoint: &Checkpoint, options: &LoadOptions) 
     model::load(backend, checkpoint, options, &mut |_| {}).unwrap()
 }
 
-/// A small Llama on the last device, which is not the slow one that a test may have added.
-pub(crate) fn llama(way: VulkanOptions, options: &LoadOptions) -> (Vulkan, Runner<Vulkan>) {
+/// A committed model on the last device, which is not the slow one that a test may have added.
+pub(crate) fn small(name: &str, way: VulkanOptions, options: &LoadOptions) -> (Vulkan, Runner<Vulkan>) {
     let vulkan = open(AccumulationOrder::Amx, VulkanOptions { index: devices() - 1, ..way });
-    (vulkan.clone(), load(vulkan, &committed("llama3"), options))
+    (vulkan.clone(), load(vulkan, &committed(name), options))
 }
 
 const PRECISIONS: [(WeightClass, KvDtype); 5] = [
@@ -203,7 +203,7 @@ const CUTS: u64 = 5;
 fn a_pass_is_one_submission_of_the_operations_that_it_has() {
     for (stage, multiply_adds) in [(false, None), (true, None), (false, Some(1))] {
         let way = VulkanOptions { stage, multiply_adds, ..VulkanOptions::default() };
-        let (vulkan, mut model) = llama(way, &sizes(WeightClass::Int8, KvDtype::Bf16));
+        let (vulkan, mut model) = small("llama3", way, &sizes(WeightClass::Int8, KvDtype::Bf16));
         let batches = [0, 3, 0, 4, 5, 0, 6].map(|at| {
             let (mut batch, count) = (Batch::default(), if at == 0 { 3 } else { 1 });
             push(&mut batch, &[1; 8], at..at + count, &[0], Wanted::Last);
@@ -255,7 +255,7 @@ fn a_pass_is_one_submission_of_the_operations_that_it_has() {
 fn a_device_that_gives_no_answer_is_left_alone() {
     let impatient =
         VulkanOptions { patience: Some(Duration::ZERO), faults: Some(Faults::default()), ..VulkanOptions::default() };
-    let (vulkan, mut model) = llama(impatient, &sizes(WeightClass::Bf16, KvDtype::Bf16));
+    let (vulkan, mut model) = small("llama3", impatient, &sizes(WeightClass::Bf16, KvDtype::Bf16));
     drop(vulkan);
     let mut batch = Batch::default();
     push(&mut batch, &[1, 2, 3], 0..3, &[5], Wanted::All);
@@ -277,8 +277,8 @@ fn models_share_a_device_and_its_loss() {
     let options = sizes(WeightClass::Bf16, KvDtype::Bf16);
     // As no other test opens it.
     let way = VulkanOptions { emulate_fma: true, ..VulkanOptions::default() };
-    let (vulkan, mut model) = llama(way, &options);
-    let (other, mut beside) = llama(VulkanOptions { stage: true, ..way }, &options);
+    let (vulkan, mut model) = small("llama3", way, &options);
+    let (other, mut beside) = small("llama3", VulkanOptions { stage: true, ..way }, &options);
     let made = vulkan.counts().made;
     assert_eq!(made, other.counts().made, "it is the same");
     let mut batch = Batch::default();
@@ -288,7 +288,7 @@ fn models_share_a_device_and_its_loss() {
     vulkan.fail("vkQueueSubmit", 0);
     let is_lost = |error: DeviceError| error.to_string().contains("vkQueueSubmit failed");
     assert!(beside.launch(&batch).is_err_and(is_lost) && model.launch(&batch).is_err_and(is_lost));
-    let (new, mut model) = llama(way, &options);
+    let (new, mut model) = small("llama3", way, &options);
     assert!(expected == run(&mut model, &batch) && new.counts().made < made * 2);
     // While weights are read: that is no lack of memory, though it shows as one.
     for call in ["vkQueueSubmit", "vkWaitSemaphores", "vkGetSemaphoreCounterValue"] {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::batches::passes;
 use crate::common::host;
-use crate::passes::{llama, sizes};
+use crate::passes::{sizes, small};
 use kernels::{AccumulationOrder, KvDtype, WeightClass};
 use vulkan::{Faults, Vulkan, VulkanOptions};
 
@@ -36,9 +36,10 @@ fn said_of(test: &str, work: impl FnOnce()) -> Option<String> {
 }
 
 fn all_passes(way: VulkanOptions) {
-    for (weights, kv) in [(WeightClass::Int8, KvDtype::Int8), (WeightClass::Bf16, KvDtype::Bf16)] {
+    let of = [("llama3", WeightClass::Int8, KvDtype::Int8), ("mixtral", WeightClass::Bf16, KvDtype::Bf16)];
+    for (name, weights, kv) in of {
         // Enough rows for the kernels of many.
-        passes(&mut llama(way, &sizes(weights, kv)).1, 70);
+        passes(&mut small(name, way, &sizes(weights, kv)).1, 70);
     }
 }
 
