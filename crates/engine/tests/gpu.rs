@@ -79,7 +79,7 @@ fn a_crowd_has_the_cpus_answers_wherever_the_gpu_is_lost() {
     drop(cpu);
 
     // It goes on on a GPU that was opened anew, and behind the last loss on the CPU.
-    let losses = if testing::is_long() { 200 } else { 2 };
+    let losses = if testing::is_long() { 50 } else { 2 };
     // The same device as the engine's.
     let open = || gpu().open(of_host()).expect("it was listed").expect("it is a GPU");
     let (device, lost) = (Arc::new(Mutex::new(open())), Arc::new(AtomicUsize::new(0)));
