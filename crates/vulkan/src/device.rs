@@ -24,6 +24,7 @@ use crate::pipelines::{Faults, Kernels};
 use crate::probe;
 use crate::recorder::{Binding, OperationCounts, Recorder};
 use crate::rows::Norming;
+use crate::states::GpuStates;
 
 /// How to open a device. No field changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -360,11 +361,11 @@ impl GpuKvCache {
 
 /// Memory of the host that the device reaches.
 pub struct HostMemory {
-    buffer: Arc<Buffer>,
+    pub(crate) buffer: Arc<Buffer>,
     len: usize,
-    timeline: Arc<Timeline>,
+    pub(crate) timeline: Arc<Timeline>,
     /// Value of the timeline when what was saved here last is done.
-    saved: u64,
+    pub(crate) saved: u64,
 }
 
 impl fmt::Debug for HostMemory {
@@ -395,7 +396,7 @@ impl Device for Vulkan {
     type LowRank = GpuLowRank;
     type KvCache = GpuKvCache;
     /// There are none.
-    type States = ();
+    type States = GpuStates;
     type HostBuffer = HostMemory;
 
     fn describe(&self) -> String {
@@ -410,7 +411,7 @@ impl Device for Vulkan {
     }
 
     fn has(&self, extra: Extra) -> bool {
-        extra == Extra::Experts
+        extra != Extra::Latents
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
@@ -532,14 +533,21 @@ impl Device for Vulkan {
         }
     }
 
-    fn states(&self, shape: StateShape) -> Result<(), OutOfMemory> {
-        assert_eq!(shape.slots * shape.slot_bytes(), 0, "states are refused when a model is loaded");
-        Ok(())
+    fn states(&self, shape: StateShape) -> Result<GpuStates, OutOfMemory> {
+        let kernels = &self.kernels;
+        if shape.slots * shape.numbers > 0 {
+            self.compile([&kernels.convolve, &kernels.before_states, &kernels.recur, &kernels.after_states]);
+        }
+        GpuStates::new(self, shape)
     }
 
-    fn save_state(&self, _: &(), _: u32, _: &mut HostMemory) {}
+    fn save_state(&self, states: &GpuStates, slot: u32, to: &mut HostMemory) {
+        self.save_slot(states, slot, to);
+    }
 
-    fn load_state(&self, _: &HostMemory, _: &mut (), _: u32) {}
+    fn load_state(&self, from: &HostMemory, states: &mut GpuStates, slot: u32) {
+        self.load_slot(from, states, slot);
+    }
 }
 
 /// Element type of a cache, as kernels distinguish it.
