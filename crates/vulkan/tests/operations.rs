@@ -372,7 +372,8 @@ const HEADS: [[usize; 3]; 9] =
     [[2, 2, 16], [4, 1, 64], [8, 1, 32], [9, 1, 80], [6, 2, 256], [12, 2, 48], [3, 1, 272], [5, 1, 576], [6, 6, 128]];
 
 fn attention_folds_the_splits_of_each_row((vulkan, is_slow): (&Vulkan, bool), reference: &Reference, what: &str) {
-    for at in part_for(is_slow, 0..72, 13).chain([72]) {
+    // The longest context takes a slow device as long as all others.
+    for at in part_for(is_slow, 0..72, 13).chain((!is_slow).then_some(72)) {
         assert!(attended(vulkan, at) == attended(reference, at), "{what}: attention, row {at} of the table");
     }
 }
@@ -422,7 +423,7 @@ fn attended<B: Backend>(backend: &B, at: usize) -> [Vec<u32>; 2] {
 
 /// Rows of one part and of several, of which each wants as many as it likes; nothing else goes to the host.
 fn the_best_of_rows_are_selected_in_their_order((vulkan, is_slow): (&Vulkan, bool), reference: &Reference, what: &str) {
-    for width in part_for(is_slow, [1, 2, 63, 4096, 4097, 12_345, 152_064], 2) {
+    for width in part_for(is_slow, [1, 2, 152_064, 63, 12_345, 4096, 4097], 2) {
         for wanted in [&[1, 0, 1][..], &[2, 40], &[64, 1, 0, 128], &[1024, 5000]] {
             let counts: Vec<u32> = wanted.iter().cycle().take(8).map(|&count| count.min(width as u32)).collect();
             let numbers: Vec<f32> = (0..counts.len()).flat_map(|nature| logits(nature, width)).collect();
