@@ -14,7 +14,7 @@ use kernels::limits::MeasureError;
 use kernels::quant::Codes;
 use kernels::{
     AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits, Extra,
-    HostBuffer, Image, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
+    HostBuffer, Image, Int4Source, Int8Source, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
     PackedMatrix, RowSource, StateShape, WeightClass,
 };
 
@@ -410,7 +410,7 @@ impl Device for Vulkan {
     }
 
     fn has(&self, extra: Extra) -> bool {
-        extra == Extra::Experts
+        matches!(extra, Extra::Experts | Extra::Latents)
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
@@ -474,13 +474,12 @@ impl Device for Vulkan {
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<GpuKvCache, OutOfMemory> {
-        assert!(shape.latent.is_none(), "latent attention is refused when a model is loaded");
         let layer = shape.bytes() / shape.layers.max(1);
         if layer as u64 > self.driver.listed.binding_bytes {
             return Err(OutOfMemory { bytes: shape.bytes() });
         }
         let kv = GpuKvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? };
-        self.compile(self.kernels.of_cache(is_int8(&kv)));
+        self.compile(self.kernels.of_cache(&shape));
         Ok(kv)
     }
 
@@ -540,9 +539,4 @@ impl Device for Vulkan {
     fn save_state(&self, _: &(), _: u32, _: &mut HostMemory) {}
 
     fn load_state(&self, _: &HostMemory, _: &mut (), _: u32) {}
-}
-
-/// Element type of a cache, as kernels distinguish it.
-pub(crate) fn is_int8(kv: &GpuKvCache) -> bool {
-    kv.shape.dtype == KvDtype::Int8
 }

@@ -36,17 +36,24 @@ impl Vulkan {
 
     /// `conversion`: its kind, words of a converted row, and where the exponents begin.
     fn list_rows(&self, state: &mut State, of: &Norming, conversion: [u32; 3], [a, b, c, d]: [Binding<'_>; 4]) {
-        let ([x, weight, bias, y], extent) = (of.buffers.each_ref().map(Binding::whole), of.extent.map(|n| n as u32));
-        let (all, push) = ([x, weight, bias, y, a, b, c, d], of.how.into_iter().chain(extent).chain(conversion));
-        state.recorder.dispatch(&self.kernels.convert, &all, push, [extent[0], 1, 1]);
+        let [x, weight, bias, y] = of.buffers.each_ref().map(Binding::whole);
+        let [extent, columns] = [of.extent, of.columns].map(|pair| pair.map(|n| n as u32));
+        let push = of.how.into_iter().chain(extent).chain(conversion).chain(columns);
+        state.recorder.dispatch(&self.kernels.convert, &[x, weight, bias, y, a, b, c, d], push, [extent[0], 1, 1]);
     }
 
-    /// `x` as products with `w` read it.
-    fn convert(&self, state: &mut State, x: &Arc<Buffer>, rows: usize, w: &Matrix) -> Converted {
+    /// `x` as products with `w` read it; `columns`: as of [`Norming`].
+    pub(crate) fn convert(
+        &self,
+        state: &mut State,
+        (x, columns): (&Arc<Buffer>, [usize; 2]),
+        rows: usize,
+        w: &Matrix,
+    ) -> Converted {
         let extent = [rows, w.shape.in_features];
         let norm = state.norm.take_if(|norm| Arc::ptr_eq(&norm.buffers[3], x) && norm.extent == extent);
         self.list_norm(state);
-        let plain = || Norming { how: [0; 4], buffers: [x, x, x, &self.nothing].map(Arc::clone), extent };
+        let plain = || Norming { how: [0; 4], buffers: [x, x, x, &self.nothing].map(Arc::clone), extent, columns };
         let (converted, [to, words]) = self.room_for(state, rows, w);
         let [a, b, c] = converted.bindings();
         let conversion = [to, words, w.exponents.unwrap_or(0)];
@@ -138,6 +145,18 @@ impl Vulkan {
     }
 
     pub(crate) fn product(&self, x: &GpuRows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, GpuRows>) {
+        let state = &mut *locked(&self.state);
+        let converted = self.convert(state, (&x.0, [w.shape.in_features, 0]), rows, w);
+        self.product_of(state, (&converted, rows), (w, bias), out);
+    }
+
+    pub(crate) fn product_of(
+        &self,
+        state: &mut State,
+        (converted, rows): (&Converted, usize),
+        (w, bias): (&Matrix, Option<&Vector>),
+        out: Out<'_, GpuRows>,
+    ) {
         let (MatrixShape { out_features: n, in_features }, mut gate) = (w.shape, [0; 5]);
         let (kernel, rows_of_group, strips_of_group) = self.kernel_of(w, Some(rows), matches!(out, Out::Gated(..)));
         // What becomes of results, the width of a row of them and where they begin in it.
@@ -150,8 +169,6 @@ impl Vulkan {
                 (out, [2, n / 2, 0])
             }
         };
-        let state = &mut *locked(&self.state);
-        let converted = self.convert(state, &x.0, rows, w);
         let ([numbers, scales, planes], has_bias) = (converted.bindings(), usize::from(bias.is_some()));
         let (bias_buffer, row_groups) =
             (bias.map_or(&converted.numbers, |bias| &bias.buffer), rows.div_ceil(rows_of_group));
