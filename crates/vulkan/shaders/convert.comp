@@ -19,14 +19,15 @@ const uint NO_NORM = 0u, CENTERED = 2u, TO_BF16 = 1u, TO_DIGITS = 2u;
 #ifdef ROUTED
 #include "entry.glsl"
 layout(std430, binding = 1) readonly buffer L { Entry list[]; };
-layout(push_constant) uniform P { uint is_second, has_factors, rows, width, to, words; };
+// x_width: of a row of x; 1 where the list has first numbers
+layout(push_constant) uniform P { uint is_second, has_factors, rows, width, to, words, x_width; };
 uvec2 own_exponents;
 #define exponents Words(own_exponents).at
 const uint norm = NO_NORM, first = 0u;
 bool is_shifted() { return any(notEqual(own_exponents, uvec2(0u))); }
 float given_at(uint row, uint k) {
   if (is_second == 1u) return x[row * width + k];
-  float v = x[list[row].row * width + k];
+  float v = x[list[row].row * x_width + k];
   return has_factors == 1u ? mul(v, list[row].factor) : v;
 }
 #else

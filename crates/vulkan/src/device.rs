@@ -6,7 +6,7 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use ash::vk;
@@ -106,6 +106,8 @@ pub(crate) struct Scratch {
     pub(crate) between: Option<Arc<Buffer>>,
     /// Tickets, and what the splits of attention leave for the fold.
     pub(crate) left: Option<Arc<Buffer>>,
+    /// What products by head have to do.
+    pub(crate) heads: Option<Arc<Buffer>>,
 }
 
 /// Which device, and what its kernels depend on.
@@ -201,6 +203,15 @@ impl Vulkan {
         Ok((buffer, starts))
     }
 
+    /// Words, and addresses in them of others, which live as long.
+    pub(crate) fn table(&self, words: impl Iterator<Item = u32>, holds: Vec<Arc<Buffer>>) -> Option<Arc<Buffer>> {
+        let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
+        let mut table = Buffer::new(&self.driver, bytes.len() as u64, self.place).ok()?;
+        table.holds = holds;
+        let table = Arc::new(table);
+        self.state().recorder.upload(&table, 0, &bytes).ok().map(|()| table)
+    }
+
     /// Zeros.
     pub(crate) fn zeroed(&self, bytes: usize) -> Result<Arc<Buffer>, OutOfMemory> {
         // A kernel sees a whole buffer of rows.
@@ -245,6 +256,7 @@ impl Vulkan {
             exponents: shifted.then_some(padded as u32),
             groups,
             buffer,
+            heads: OnceLock::new(),
         };
         self.compile_for(&matrix);
         Ok(matrix)
@@ -286,6 +298,8 @@ pub struct Matrix {
     /// Byte of the scales where the exponents of the inputs begin, if they are shifted.
     pub(crate) exponents: Option<u32>,
     pub(crate) groups: Option<GroupFormat>,
+    /// Where the matrices are that products by head have from this one on. `None`: they are not alike.
+    pub(crate) heads: OnceLock<Option<Arc<Buffer>>>,
 }
 
 impl Matrix {
@@ -313,6 +327,11 @@ impl Matrix {
         let (start, scales) = (self.buffer.address, self.buffer.address + self.scales().at);
         let exponents = self.exponents.map_or(0, |at| scales + u64::from(at));
         [start, scales, start + self.levels().at, exponents]
+    }
+
+    /// The same as words of the device.
+    pub(crate) fn address_words(addresses: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u32> {
+        addresses.into_iter().flat_map(|address| [address as u32, (address >> 32) as u32])
     }
 
     /// Whether the other one's numbers lie as here.

@@ -106,6 +106,7 @@ kernels! {
     routed_int4 of routed_few_integers: 6,
     route of route: 3,
     expert of expert: 5,
+    heads of heads: 3,
     combine of combine: 4,
 }
 

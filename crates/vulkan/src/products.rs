@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{AccumulationOrder, Activation, Extent, MatrixShape, Out, WeightClass};
+use kernels::{AccumulationOrder, Activation, Extent, HeadColumns, MatrixShape, Out, WeightClass};
 
 use crate::device::{Matrix, PAIR, Scratch, State, Vulkan};
 use crate::driver::locked;
@@ -107,35 +107,36 @@ impl Vulkan {
         if is_many { (many, 128, 4) } else { few }
     }
 
-    /// Rows that experts read with matrices like `w`, by a list of them, or those that they made of these.
+    /// Rows that experts read with matrices like `w`, by a list of them, or those that they made of these; or of heads.
     pub(crate) fn convert_routed(
         &self,
         state: &mut State,
         (x, list, rows): (&Arc<Buffer>, Binding<'_>, usize),
         w: &Matrix,
-        how: [u32; 2],
+        (how, x_width): ([u32; 2], usize),
     ) -> Converted {
         let (converted, [to, words]) = self.room_for(state, rows, w);
         let [a, b, c] = converted.bindings();
-        let push = how.into_iter().chain([rows as u32, w.shape.in_features as u32, to, words]);
+        let push = how.into_iter().chain([rows as u32, w.shape.in_features as u32, to, words, x_width as u32]);
         let all = [Binding::whole(x), list, Binding::whole(&self.nothing), Binding::whole(&self.nothing), a, b, c];
         state.recorder.dispatch(&self.kernels.routed_convert, &all, push, [rows as u32, 1, 1]);
         converted
     }
 
-    /// Each tile of rows with a matrix like `w`; some may be empty.
+    /// Each tile of rows with a matrix like `w`; some may be empty. After `per_head` rows comes the next head, if there is one.
     pub(crate) fn product_routed(
         &self,
         state: &mut State,
         (converted, tiles, most): (&Converted, Binding<'_>, usize),
         (w, has_bias): (&Matrix, bool),
-        out: &Arc<Buffer>,
+        (out, columns, per_head): (&Arc<Buffer>, HeadColumns, usize),
         gate: Option<Activation>,
     ) {
-        let (n, pairs) = (w.shape.out_features, w.pairs);
+        let (pairs, HeadColumns { width, stride }) = (w.pairs, columns);
         let (kernel, _, strips) = self.kernel_of(w, None, gate.is_some());
-        let ends = if gate.is_some() { [2, n / 2, 0] } else { [0, n, 0] };
+        let ends = [if gate.is_some() { 2 } else { 0 }, width, 0];
         let push = w.numbers([most, 0, pairs, usize::from(has_bias)], ends, gate.map_or([0; 5], activation_numbers));
+        let push = push.chain([per_head as u32, stride as u32]);
         let [numbers, scales, planes] = converted.bindings();
         let all = [numbers, tiles, Binding::whole(out), Binding::whole(&self.nothing), scales, planes];
         let groups = [most as u32, (2 * pairs).div_ceil(strips) as u32, 1];

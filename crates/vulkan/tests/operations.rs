@@ -181,6 +181,7 @@ fn each_gives_the_bits_of_its_definition() {
         // Counted before a driver sees it.
         if !is_slow {
             weights_are_loaded_once_for_rows_that_go_together(vulkan, what);
+            all_heads_of_few_rows_are_as_many_operations_as_one(vulkan, what);
         }
         what_is_done_row_by_row_and_number_by_number((vulkan, is_slow), reference, what);
         adapters_are_added_to_their_rows_alone((vulkan, is_slow), reference, what);
@@ -440,7 +441,7 @@ fn products_by_head_are_those_of_each_head((vulkan, is_slow): (&Vulkan, bool), r
     }
 }
 
-fn by_head<B: Backend>(backend: &B, how: Packed, (count, heads): (usize, usize)) -> Vec<Vec<u32>> {
+fn by_head<B: Backend>(backend: &B, how: Packed, (count, heads): (usize, usize)) -> [Vec<u32>; 3] {
     let shape = MatrixShape { out_features: 34, in_features: 70 };
     let (from, to) = ((90, 5 + heads * 90), (40, heads * 40));
     let [from, to] = [from, to].map(|(stride, width)| HeadColumns { width, stride });
@@ -451,18 +452,29 @@ fn by_head<B: Backend>(backend: &B, how: Packed, (count, heads): (usize, usize))
         })
         .collect();
     let mut dice = Dice::new(SEED);
-    let (x, mut out) =
-        (rows(&mut dice, count, from.width, 1e-35), put(backend, &dice.normals(count * to.width), to.width));
+    let (x, before) = (rows(&mut dice, count, from.width, 1e-35), dice.normals(count * to.width));
     let x = put(backend, &x, from.width);
-    // Some heads, then all of them, twice.
-    let parts = [&matrices[..heads / 2], &matrices, &matrices];
-    let of = |matrices: &[B::Matrix]| {
-        if !matrices.is_empty() {
-            backend.linear_by_head((&x, from), count, matrices, (&mut out, to));
-        }
+    // All heads, twice, as where they are is kept; then others, which begin with the same one.
+    [&matrices[..], &matrices, &matrices[..heads - 1]].map(|matrices| {
+        let mut out = put(backend, &before, to.width);
+        backend.linear_by_head((&x, from), count, matrices, (&mut out, to));
         get(backend, &out, count, to.width)
+    })
+}
+
+/// What a device does for a head, it does for all: where rows are few, and a product does not pay for a dispatch of its own.
+fn all_heads_of_few_rows_are_as_many_operations_as_one(vulkan: &Vulkan, what: &str) {
+    let (shape, columns) = (MatrixShape { out_features: 34, in_features: 34 }, HeadColumns { width: 680, stride: 34 });
+    let matrices: Vec<_> = (0..20).map(|_| pack(vulkan, shape, Packed::Floats(Int8))).collect();
+    let [x, mut out] = [(); 2].map(|()| vulkan.rows(63, columns.width).unwrap());
+    let mut made = |count: usize| {
+        let before = vulkan.counts().operations;
+        vulkan.linear_by_head((&x, columns), count, &matrices, (&mut out, columns));
+        vulkan.counts().operations - before
     };
-    parts.map(of).to_vec()
+    // The first time the device is told where the matrices are.
+    made(1);
+    assert_eq!([made(1), made(63)], [3; 2], "{what}");
 }
 
 /// Heads, the width of a latent, and what is plain and what turns of a query: DeepSeek's; wider values than a kernel has
