@@ -13,10 +13,11 @@ layout(std430, binding = 4) readonly buffer S { float sinks[]; };
 layout(std430, binding = 5) writeonly buffer R { float y[]; };
 // tickets, which are 0 between dispatches; then of [row][head][split] the values, the maximum and the sum
 layout(std430, binding = 6) coherent buffer W { uint left[]; };
-// value_dim: width of a value; window, cap: 0 where there is none; by_cap: 2 / cap; tile_rows, tile_heads: of a workgroup;
-// splits: room for those of a row
+// value_dim: width of a value; window, cap: 0 where there is none; by_cap: 2 / cap; tile_rows, tile_heads: of a
+// workgroup; splits: room for those of a row
 layout(push_constant) uniform P {
-  uint heads, kv_heads, head_dim, value_dim, width, block_size, block_words, head_words, window, chunked, both_ways, has_sinks;
+  uint heads, kv_heads, head_dim, value_dim, width;
+  uint block_size, block_words, head_words, window, chunked, both_ways, has_sinks;
   float scale, cap, by_cap;
   uint first_row, end_row, tile_rows, tile_heads, splits;
 };

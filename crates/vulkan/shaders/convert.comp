@@ -35,9 +35,13 @@ layout(std430, binding = 1) readonly buffer W { float weight[]; };
 layout(std430, binding = 2) readonly buffer B { float bias[]; };
 layout(std430, binding = 3) writeonly buffer Y { float y[]; };         // the norms, where there are any
 layout(std430, binding = 7) readonly buffer E { uint exponents[]; };   // bytes of the inputs' powers of two
-// norm: none, of the mean square, of what is left without the mean; first: byte of the first exponent, or 0 where there are none;
-// x_width, x_at: of a row of x, and where in it the numbers are
-layout(push_constant) uniform P { uint norm, has_bias, first_row; float eps; uint rows, width, to, words, first, x_width, x_at; };
+// norm: none, of the mean square, of what is left without the mean; first: byte of the first exponent, or 0 where there
+// are none; x_width, x_at: of a row of x, and where in it the numbers are
+layout(push_constant) uniform P {
+  uint norm, has_bias, first_row;
+  float eps;
+  uint rows, width, to, words, first, x_width, x_at;
+};
 bool is_shifted() { return first != 0u; }
 float given_at(uint row, uint k) { return x[(first_row + row) * x_width + x_at + k]; }
 #endif

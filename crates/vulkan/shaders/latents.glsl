@@ -1,5 +1,5 @@
-// What is between the products of latent attention and attention (crates/kernels/src/latent.rs): a workgroup completes the
-// query of a head, or norms and rotates the key of a row and stores it.
+// What is between the products of latent attention and attention (crates/kernels/src/latent.rs): a workgroup completes
+// the query of a head, or norms and rotates the key of a row and stores it.
 layout(local_size_x = 64) in;
 layout(std430, binding = 0) readonly buffer Q { float queries[]; };
 layout(std430, binding = 1) readonly buffer P0 { uint step_[]; };    // positions, and from `slots_at` on slots
@@ -22,8 +22,9 @@ void complete(uint row, uint head, uint position) {
   for (uint d = l; d < turning; d += 64u) head_[d] = queries[from + d];
   barrier();
   turn(0u, rotary, position);
-  for (uint d = l; d < turning; d += 64u) absorbed[to + latent + d] = has_factors == 1u ? mul(head_[d], factors[position]) : head_[d];
-  if (has_factors == 1u) for (uint d = l; d < latent; d += 64u) absorbed[to + d] = mul(absorbed[to + d], factors[position]);
+  float grown = has_factors == 1u ? factors[position] : 1.0;
+  for (uint d = l; d < turning; d += 64u) absorbed[to + latent + d] = has_factors == 1u ? mul(head_[d], grown) : head_[d];
+  if (has_factors == 1u) for (uint d = l; d < latent; d += 64u) absorbed[to + d] = mul(absorbed[to + d], grown);
 }
 void store(uint row, uint position) {
   uint l = gl_LocalInvocationIndex, slot = step_[slots_at + row];

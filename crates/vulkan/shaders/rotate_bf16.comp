@@ -3,8 +3,8 @@
 #include "exact.glsl"
 #include "order.glsl"
 #include "sums.glsl"
-// A value that is not finite becomes 0, and its key, or what else is in it, NaN. LATENTS: a value is the first numbers of
-// its key.
+// A value that is not finite becomes 0, and its key, or what else is in it, NaN. LATENTS: a value is the first numbers
+// of its key.
 shared uint is_broken;
 bool is_finite(uint bits) { return (bits & 0x7f800000u) != 0x7f800000u; }
 #ifdef LATENTS
@@ -32,12 +32,14 @@ void store_key(bool has_value) {
   if (latent > 0u) {
     if (gl_LocalInvocationIndex == 0u) is_broken = 0u;
     barrier();
-    for (uint d = gl_LocalInvocationIndex; d < latent; d += 64u) if (!is_finite(bf16_round(head_[d]))) atomicOr(is_broken, 1u);
+    for (uint d = gl_LocalInvocationIndex; d < latent; d += 64u)
+      if (!is_finite(bf16_round(head_[d]))) atomicOr(is_broken, 1u);
     barrier();
     has_value = is_broken == 0u;
   }
   for (uint p = gl_LocalInvocationIndex; p < head_dim / 2u; p += 64u) {
     uint both = (bf16_round(head_[2u * p]) >> 16) | bf16_round(head_[2u * p + 1u]);
-    kv[keys + token / 16u * 8u * head_dim + p * 16u + token % 16u] = has_value ? both : 2u * p < latent ? 0u : 0x7fc07fc0u;
+    uint broken = 2u * p < latent ? 0u : 0x7fc07fc0u;
+    kv[keys + token / 16u * 8u * head_dim + p * 16u + token % 16u] = has_value ? both : broken;
   }
 }

@@ -11,8 +11,8 @@
 #endif
 #define spread_head head_
 #include "spread.glsl"
-// Both are spread and have a scale each. A value that is not finite has the scale 0, and its key NaN. LATENTS: a value is
-// the first numbers of its key and has its scale; runs are as long as divide both widths.
+// Both are spread and have a scale each. A value that is not finite has the scale 0, and its key NaN. LATENTS: a value
+// is the first numbers of its key and has its scale; runs are as long as divide both widths.
 shared uint most_;
 uint most_of_head() {
   uint own = 0u;
@@ -25,7 +25,8 @@ uint most_of_head() {
 }
 float inverse_of(uint most) { return is_live(most) ? quotient(127.0, uintBitsToFloat(most)) : 0.0; }
 void put_scale(uint at, float scale) {
-  uint bits = is_nan(floatBitsToUint(scale)) ? 0x7fc00000u : floatBitsToUint(quotient(scale, float(run_of(head_dim | latent))));
+  float run = float(run_of(head_dim | latent));
+  uint bits = is_nan(floatBitsToUint(scale)) ? 0x7fc00000u : floatBitsToUint(quotient(scale, run));
   if (gl_LocalInvocationIndex == 0u) kv[values + block_size * head_dim / 4u + at] = bits;
 }
 #ifndef LATENTS

@@ -318,7 +318,7 @@ impl Backend for Vulkan {
         let AttentionLayer { layout, rule, sinks, layer } = of;
         let (HeadLayout { num_heads, num_kv_heads, head_dim, .. }, value_dim) = (layout, layout.value_dim());
         let group = num_heads / num_kv_heads;
-        // Wider values than there are lanes take several registers a query, of which kernels of latents have twice as many.
+        // Wider values than there are lanes take several registers a query. Kernels of latents have twice as many.
         let registers = if layout.latent.is_some() { 2 * QUERIES } else { QUERIES };
         let queries = QUERIES.min(registers / value_dim.div_ceil(SPLIT));
         let tile_heads = group.div_ceil(group.div_ceil(queries));

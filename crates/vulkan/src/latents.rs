@@ -57,8 +57,8 @@ impl Vulkan {
         }
     }
 
-    /// All heads of a few rows in three dispatches, as experts that come together. False: their matrices are not alike, or
-    /// the first one is also that of others.
+    /// All heads of a few rows in three dispatches, as experts that come together. False: their matrices are not
+    /// alike, or the first one is that of other heads too.
     fn heads_together(
         &self,
         (x, from): (&GpuRows, HeadColumns),

@@ -123,7 +123,7 @@ impl Vulkan {
         converted
     }
 
-    /// Each tile of rows with a matrix like `w`; some may be empty. After `per_head` rows comes the next head, if there is one.
+    /// Each tile of rows with a matrix like `w`; some may be empty. After `per_head` rows those of the next head come.
     pub(crate) fn product_routed(
         &self,
         state: &mut State,

@@ -462,7 +462,7 @@ fn by_head<B: Backend>(backend: &B, how: Packed, (count, heads): (usize, usize))
     })
 }
 
-/// What a device does for a head, it does for all: where rows are few, and a product does not pay for a dispatch of its own.
+/// What a device does for a head, it does for all, where rows are few: a product would not pay for its dispatch.
 fn all_heads_of_few_rows_are_as_many_operations_as_one(vulkan: &Vulkan, what: &str) {
     let (shape, columns) = (MatrixShape { out_features: 34, in_features: 34 }, HeadColumns { width: 680, stride: 34 });
     let matrices: Vec<_> = (0..20).map(|_| pack(vulkan, shape, Packed::Floats(Int8))).collect();
@@ -477,8 +477,8 @@ fn all_heads_of_few_rows_are_as_many_operations_as_one(vulkan: &Vulkan, what: &s
     assert_eq!([made(1), made(63)], [3; 2], "{what}");
 }
 
-/// Heads, the width of a latent, and what is plain and what turns of a query: DeepSeek's; wider values than a kernel has
-/// registers for beside them; values that are less than is rotated together.
+/// Heads, the width of a latent, and what is plain and what turns of a query. DeepSeek's; values for which a workgroup has
+/// fewer queries; values that are less than is rotated together.
 const LATENTS: [[usize; 4]; 6] =
     [[18, 512, 12, 64], [2, 560, 7, 16], [3, 16, 0, 16], [5, 96, 20, 16], [8, 256, 16, 32], [1, 272, 16, 16]];
 
@@ -506,7 +506,7 @@ fn latents<B: Backend>(backend: &B, at: usize) -> [(&'static str, Vec<u32>); 3] 
     let blocks = tables.concat().len();
     let of_cache = KvShape { dtype, layers: 2, blocks, block_size, num_kv_heads: 1, head_dim, latent };
     let mut kv = backend.kv_cache(of_cache).unwrap();
-    // Of each fifth token, as software devices take long, and of the last that is seen.
+    // Of each fifth token, as software devices take long.
     let slots: Vec<u32> = (0..(blocks * block_size) as u32).filter(|slot| slot % 5 == at as u32 % 5).collect();
     let (count, queries_of, turns) = (slots.len(), shape.query_width(), dice.roll(3) > 0);
     let rope = RopeTable::new(turning, 1e4, &RopeScaling::None, blocks * block_size).unwrap();
@@ -516,7 +516,7 @@ fn latents<B: Backend>(backend: &B, at: usize) -> [(&'static str, Vec<u32>); 3] 
     let norm = backend.vector(&dice.normals(rank)).unwrap();
     let how = Latents { shape, norm: &norm, eps: 1e-6, rope: turns.then_some(&rope), layer: 1 };
     let mut keys = rows(&mut dice, count, head_dim, 1e-15);
-    // What is no number is in a value, in the rest of a key or in neither, and only in tokens of the first sequence.
+    // One token has what is no number, in its value or in the rest of its key.
     for (row, key) in keys.chunks_exact_mut(head_dim).enumerate() {
         key.iter_mut().filter(|x| !x.is_finite()).for_each(|x| *x = 0.25);
         if row == at % 4 * 7 && row < count / 2 {
