@@ -477,8 +477,8 @@ fn all_heads_of_few_rows_are_as_many_operations_as_one(vulkan: &Vulkan, what: &s
     assert_eq!([made(1), made(63)], [3; 2], "{what}");
 }
 
-/// Heads, the width of a latent, and what is plain and what turns of a query. DeepSeek's; values for which a workgroup has
-/// fewer queries; values that are less than is rotated together.
+/// Heads, the width of a latent, and what is plain and what turns of a query. DeepSeek's; values for which a workgroup
+/// has fewer queries; values that are less than is rotated together.
 const LATENTS: [[usize; 4]; 6] =
     [[18, 512, 12, 64], [2, 560, 7, 16], [3, 16, 0, 16], [5, 96, 20, 16], [8, 256, 16, 32], [1, 272, 16, 16]];
 
