@@ -78,7 +78,7 @@ impl DeltaShape {
     }
 
     /// Where b is in it.
-    fn beta_at(&self) -> usize {
+    pub fn beta_at(&self) -> usize {
         if self.by_key { 2 * self.key_dim } else { 0 }
     }
 

@@ -17,6 +17,7 @@ use crate::products::activation_of;
 use crate::recorder::{Binding, Recorder};
 use crate::routes::GpuRoutes;
 use crate::rows::{GpuRows, LANES, Norming, Vector};
+use crate::states::GpuStates;
 
 /// The largest logits of rows, 8 bytes each, in memory of the host that the device writes: reading them takes no copy.
 pub struct Best {
@@ -45,6 +46,9 @@ pub struct GpuStep {
     tokens: usize,
     pub(crate) rows: usize,
     wanted: usize,
+    /// Sequences that have a state, and a number above all their slots.
+    pub(crate) states: usize,
+    pub(crate) slots: usize,
     /// Positions that its rows see: all together, and where the last one ends.
     seen: u64,
     longest: usize,
@@ -56,7 +60,7 @@ pub struct GpuStep {
 
 /// What a step has.
 #[derive(Clone, Copy)]
-enum Part {
+pub(crate) enum Part {
     Tokens,
     Positions,
     Slots,
@@ -65,12 +69,18 @@ enum Part {
     /// Of each row its position, the end of its span and where its block table begins.
     Seen,
     Tables,
+    /// Of each sequence that has a state its first row, its rows, the slot before them, its first save and their number.
+    States,
+    /// A row, and the slot for what is left behind it.
+    Saves,
 }
 
-const PARTS: usize = 7;
+const PARTS: usize = 9;
+/// Words of a sequence with a state.
+const STATE: usize = 8;
 
 impl GpuStep {
-    fn part(&self, part: Part) -> Binding<'_> {
+    pub(crate) fn part(&self, part: Part) -> Binding<'_> {
         let (at, bytes) = self.parts[part as usize];
         Binding { buffer: &self.buffer, at, bytes }
     }
@@ -135,28 +145,12 @@ struct Pointwise<'a> {
     per_head: usize,
 }
 
-/// Operations that cannot be asked for: a model that has them is refused when it is loaded.
-macro_rules! refused {
-    ($($name:ident($($of:ty),*) $(-> $result:ty)?;)*) => {
-        $(fn $name(&self, $(_: $of),*) $(-> $result)? {
-            unreachable!("{} is of models that are refused when they are loaded", stringify!($name))
-        })*
-    };
-}
-
 impl Backend for Vulkan {
     type Rows = GpuRows;
     type Vector = Vector;
     type Step<'a> = GpuStep;
     type Routes = GpuRoutes;
     type Best = Best;
-
-    refused! {
-        convolve(&GpuStep, Convolution<'_, Vector>, &mut GpuRows, &mut ());
-        convolve_gated(&GpuStep, GatedConvolution<'_, Vector>, &GpuRows, &mut (), &mut GpuRows);
-        delta_rule(&GpuStep, DeltaRule<'_, Vector>, DeltaRows<'_, GpuRows>, &mut (), &mut GpuRows);
-        mamba(&GpuStep, Mamba<'_, Vector>, (&mut GpuRows, &mut GpuRows), &mut (), &mut GpuRows);
-    }
 
     fn rows(&self, max_rows: usize, width: usize) -> Result<GpuRows, OutOfMemory> {
         let bytes = max_rows.checked_mul(width).and_then(|numbers| numbers.checked_mul(size_of::<f32>()));
@@ -181,11 +175,13 @@ impl Backend for Vulkan {
     }
 
     fn begin<'a>(&self, arrays: StepArrays<'a>) -> GpuStep {
-        let StepArrays { token_ids, positions, slots, spans, wanted, listed, .. } = arrays;
+        let StepArrays { token_ids, positions, slots, spans, states, wanted, listed } = arrays;
         let blocks = spans.iter().map(|span| span.blocks.len()).sum();
         let whole = [token_ids, positions, slots, wanted, listed];
         let (mut parts, mut end) = ([(0, 0); PARTS], 0);
-        let lens = whole.iter().map(|numbers| numbers.len()).chain([4 * positions.len(), blocks]);
+        let saves = states.iter().map(|span| span.saves.len()).sum::<usize>();
+        let others = [4 * positions.len(), blocks, STATE * states.len(), 2 * saves];
+        let lens = whole.iter().map(|numbers| numbers.len()).chain(others);
         for (part, len) in parts.iter_mut().zip(lens) {
             // No binding is empty. The next step's are as long while its tables grow a little.
             *part = (end, (4 * len.next_power_of_two() as u64).max(16));
@@ -197,6 +193,12 @@ impl Backend for Vulkan {
             tokens: token_ids.len(),
             rows: positions.len(),
             wanted: wanted.len(),
+            states: states.len(),
+            slots: states
+                .iter()
+                .flat_map(|span| span.from.into_iter().chain(span.saves.iter().map(|save| save.slot)))
+                .max()
+                .map_or(0, |slot| slot as usize + 1),
             seen: spans.iter().map(|span| (span.num_rows * (span.start + span.num_rows)) as u64).sum(),
             longest: spans.iter().map(|span| span.start + span.num_rows).max().unwrap_or(0),
             are_alone: spans.iter().all(|span| span.num_rows == 1),
@@ -233,6 +235,16 @@ impl Backend for Vulkan {
                 put(Part::Seen as usize, 4 * (span.first_row + row), &seen);
             }
             at += span.blocks.len();
+        }
+        let mut at = 0;
+        for (index, span) in states.iter().enumerate() {
+            let [first, rows] = [span.first_row, span.num_rows].map(|number| number as u32);
+            let numbers = [first, rows, span.from.unwrap_or(u32::MAX), at, span.saves.len() as u32];
+            put(Part::States as usize, STATE * index, &numbers);
+            for save in span.saves {
+                put(Part::Saves as usize, 2 * at as usize, &[save.row, save.slot]);
+                at += 1;
+            }
         }
         // SAFETY: no frame that is under way keeps the buffer, and no other step has it.
         unsafe { buffer.write(0, bytes) };
@@ -380,6 +392,45 @@ impl Backend for Vulkan {
         out: (&mut GpuRows, HeadColumns),
     ) {
         self.products_by_head(x, rows, matrices, out);
+    }
+
+    fn convolve(&self, step: &GpuStep, how: Convolution<'_, Vector>, rows: &mut GpuRows, states: &mut GpuStates) {
+        self.convolve_any(step, (how, false), [rows, rows], states);
+    }
+
+    fn convolve_gated(
+        &self,
+        step: &GpuStep,
+        how: GatedConvolution<'_, Vector>,
+        rows: &GpuRows,
+        states: &mut GpuStates,
+        out: &mut GpuRows,
+    ) {
+        let GatedConvolution { channels, taps, weight, bias, state } = how;
+        let how = Convolution { row_width: 3 * channels, channels, taps, weight, bias, silu: false, state };
+        self.convolve_any(step, (how, true), [rows, out], states);
+    }
+
+    fn delta_rule(
+        &self,
+        step: &GpuStep,
+        how: DeltaRule<'_, Vector>,
+        rows: DeltaRows<'_, GpuRows>,
+        states: &mut GpuStates,
+        out: &mut GpuRows,
+    ) {
+        self.recur_by_deltas(step, how, rows, states, out);
+    }
+
+    fn mamba(
+        &self,
+        step: &GpuStep,
+        how: Mamba<'_, Vector>,
+        (rows, steps): (&mut GpuRows, &mut GpuRows),
+        states: &mut GpuStates,
+        out: &mut GpuRows,
+    ) {
+        self.recur_by_steps(step, how, (rows, steps), states, out);
     }
 
     fn gate_heads(&self, layout: HeadLayout, qkv: &GpuRows, rows: usize, x: &mut GpuRows) {

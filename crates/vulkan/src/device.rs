@@ -13,7 +13,7 @@ use ash::vk;
 use kernels::limits::MeasureError;
 use kernels::quant::Codes;
 use kernels::{
-    AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits, Extra,
+    AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits,
     HostBuffer, Image, Int4Source, Int8Source, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
     PackedMatrix, RowSource, StateShape, WeightClass,
 };
@@ -24,6 +24,7 @@ use crate::pipelines::{Faults, Kernels};
 use crate::probe;
 use crate::recorder::{Binding, OperationCounts, Recorder};
 use crate::rows::Norming;
+use crate::states::GpuStates;
 
 /// How to open a device. No field changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -379,11 +380,11 @@ impl GpuKvCache {
 
 /// Memory of the host that the device reaches.
 pub struct HostMemory {
-    buffer: Arc<Buffer>,
+    pub(crate) buffer: Arc<Buffer>,
     len: usize,
-    timeline: Arc<Timeline>,
+    pub(crate) timeline: Arc<Timeline>,
     /// Value of the timeline when what was saved here last is done.
-    saved: u64,
+    pub(crate) saved: u64,
 }
 
 impl fmt::Debug for HostMemory {
@@ -414,7 +415,7 @@ impl Device for Vulkan {
     type LowRank = GpuLowRank;
     type KvCache = GpuKvCache;
     /// There are none.
-    type States = ();
+    type States = GpuStates;
     type HostBuffer = HostMemory;
 
     fn describe(&self) -> String {
@@ -426,10 +427,6 @@ impl Device for Vulkan {
     fn info(&self) -> DeviceInfo {
         let kernels = format!("vulkan {}", self.driver.listed.name);
         DeviceInfo { kind: "GPU", kernels, threads: self.host.threads(), nodes: 1 }
-    }
-
-    fn has(&self, extra: Extra) -> bool {
-        matches!(extra, Extra::Experts | Extra::Latents)
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
@@ -550,12 +547,19 @@ impl Device for Vulkan {
         }
     }
 
-    fn states(&self, shape: StateShape) -> Result<(), OutOfMemory> {
-        assert_eq!(shape.slots * shape.slot_bytes(), 0, "states are refused when a model is loaded");
-        Ok(())
+    fn states(&self, shape: StateShape) -> Result<GpuStates, OutOfMemory> {
+        let kernels = &self.kernels;
+        if shape.slots * shape.numbers > 0 {
+            self.compile([&kernels.convolve, &kernels.before_states, &kernels.recur, &kernels.after_states]);
+        }
+        GpuStates::new(self, shape)
     }
 
-    fn save_state(&self, _: &(), _: u32, _: &mut HostMemory) {}
+    fn save_state(&self, states: &GpuStates, slot: u32, to: &mut HostMemory) {
+        self.save_slot(states, slot, to);
+    }
 
-    fn load_state(&self, _: &HostMemory, _: &mut (), _: u32) {}
+    fn load_state(&self, from: &HostMemory, states: &mut GpuStates, slot: u32) {
+        self.load_slot(from, states, slot);
+    }
 }

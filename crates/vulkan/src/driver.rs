@@ -219,8 +219,6 @@ pub(crate) struct Driver {
     pub(crate) limits: vk::PhysicalDeviceLimits,
     /// What multiplies matrices of bytes, if anything does.
     pub(crate) units: Option<Units>,
-    /// Whether kernels may be given addresses of buffers.
-    pub(crate) has_addresses: bool,
     /// By the number of buffers: the first is of one.
     pub(crate) layouts: Vec<Layout>,
     /// Locked by each submission.
@@ -258,6 +256,7 @@ impl Driver {
         let limits = properties.limits;
         for (is_there, what) in [
             (of_12.timeline_semaphore == vk::TRUE, "timeline semaphores"),
+            (of_12.buffer_device_address == vk::TRUE, "addresses of buffers"),
             (of_13.shader_integer_dot_product == vk::TRUE, "products of four bytes"),
             (limits.max_compute_work_group_invocations >= LARGEST_GROUP, "workgroups of 256"),
             (limits.max_compute_shared_memory_size >= SHARED_BYTES, "32 KiB that a workgroup shares"),
@@ -274,12 +273,11 @@ impl Driver {
         let family = families.iter().position(computes).ok_or_else(|| lacks("a queue that computes"))? as u32;
         let priorities = [1.0];
         let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
-        let has_addresses = of_12.buffer_device_address == vk::TRUE;
         let units = Units::of(&instance.entry, &instance.instance, physical, LARGEST_GROUP);
         let has_units = units.is_some();
         let mut of_12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
-            .buffer_device_address(has_addresses)
+            .buffer_device_address(true)
             .shader_int8(has_units)
             .vulkan_memory_model(has_units)
             .vulkan_memory_model_device_scope(has_units);
@@ -310,7 +308,6 @@ impl Driver {
             alignment: limits.min_storage_buffer_offset_alignment.max(16),
             limits,
             units,
-            has_addresses,
             layouts: Vec::new(),
             queue: Mutex::new(queue),
             memory,

@@ -46,7 +46,7 @@ impl Vulkan {
         matrices: &[impl Borrow<Matrix> + Sync],
         (out, to): (&mut GpuRows, HeadColumns),
     ) {
-        if rows < MANY_FROM && self.driver.has_addresses && self.heads_together((x, from), rows, matrices, (out, to)) {
+        if rows < MANY_FROM && self.heads_together((x, from), rows, matrices, (out, to)) {
             return;
         }
         let state = &mut *self.state();

@@ -31,6 +31,7 @@ mod products;
 mod recorder;
 mod routes;
 mod rows;
+mod states;
 
 pub use backend::{Best, GpuStep};
 pub use device::{GpuKvCache, GpuLowRank, HostMemory, Matrix, Vulkan, VulkanOptions};
@@ -40,3 +41,4 @@ pub use pipelines::Faults;
 pub use recorder::OperationCounts;
 pub use routes::GpuRoutes;
 pub use rows::{GpuRows, Vector};
+pub use states::GpuStates;

@@ -72,12 +72,9 @@ unsafe impl Sync for Piece {}
 impl Piece {
     fn new(driver: &Arc<Driver>, bytes: u64, kind: u32, is_mapped: bool) -> Result<Piece, OutOfMemory> {
         let short = OutOfMemory { bytes: bytes as usize };
-        let mut flags = vk::MemoryAllocateFlagsInfo::default();
-        let mut info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(kind);
-        if driver.has_addresses {
-            flags.flags = vk::MemoryAllocateFlags::DEVICE_ADDRESS;
-            info = info.push_next(&mut flags);
-        }
+        let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(kind);
+        let info = info.push_next(&mut flags);
         driver.before("vkAllocateMemory").map_err(|_| short)?;
         // SAFETY: (and below) the device is alive, structures live until the calls return, and the memory is freed once.
         let memory = unsafe { driver.device.allocate_memory(&info, None) }.map_err(|_| short)?;
@@ -164,7 +161,7 @@ pub(crate) struct Buffer {
     /// No other has it, before or after: a handle comes again.
     pub(crate) number: u64,
     pub(crate) bytes: u64,
-    /// As kernels see it; 0 on a device without addresses.
+    /// As kernels see it.
     pub(crate) address: u64,
     /// Others whose addresses are in it.
     pub(crate) holds: Vec<Arc<Buffer>>,
@@ -184,12 +181,10 @@ impl Buffer {
     pub(crate) fn new(driver: &Arc<Driver>, bytes: u64, place: Place) -> Result<Buffer, OutOfMemory> {
         let short = OutOfMemory { bytes: bytes as usize };
         let bytes = bytes.max(4).next_multiple_of(4);
-        let mut usage = vk::BufferUsageFlags::STORAGE_BUFFER
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
-            | vk::BufferUsageFlags::TRANSFER_DST;
-        if driver.has_addresses {
-            usage |= vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
-        }
+            | vk::BufferUsageFlags::TRANSFER_DST
+            | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         let device = &driver.device;
         driver.before("vkCreateBuffer").map_err(|_| short)?;
@@ -213,11 +208,9 @@ impl Buffer {
         buffer.part = Some((piece, at..at + needed.size));
         // SAFETY: as above; the buffer is not bound yet, and no other has this part.
         unsafe { device.bind_buffer_memory(handle, memory, at) }.map_err(|_| short)?;
-        if driver.has_addresses {
-            let info = vk::BufferDeviceAddressInfo::default().buffer(handle);
-            // SAFETY: as above; the buffer and its memory are made for that.
-            buffer.address = unsafe { device.get_buffer_device_address(&info) };
-        }
+        let info = vk::BufferDeviceAddressInfo::default().buffer(handle);
+        // SAFETY: as above; the buffer and its memory are made for that.
+        buffer.address = unsafe { device.get_buffer_device_address(&info) };
         Ok(buffer)
     }
 

@@ -108,6 +108,10 @@ kernels! {
     expert of expert: 5,
     heads of heads: 3,
     combine of combine: 4,
+    convolve of convolve: 7,
+    before_states of before_states: 5,
+    recur of recur: 7,
+    after_states of after_states: 4,
 }
 
 impl Kernels {

@@ -76,7 +76,7 @@ impl Vulkan {
         self.compile([1, MANY_FROM].map(|rows| self.kernel_of(w, Some(rows), false).0));
     }
 
-    pub(crate) fn compile(&self, kernels: [&Pipeline; 2]) {
+    pub(crate) fn compile<const N: usize>(&self, kernels: [&Pipeline; N]) {
         let failures = kernels.into_iter().filter_map(|kernel| kernel.handle().err());
         failures.for_each(|error| self.state().recorder.timeline.lose_by(error));
     }

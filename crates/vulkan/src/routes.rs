@@ -59,7 +59,7 @@ impl GpuRoutes {
         let bytes = max_rows * rule.top_k * ENTRY * size_of::<u32>();
         let new = |bytes: u64, place| Ok(Arc::new(Buffer::new(&vulkan.driver, bytes, place)?));
         let list = new(bytes as u64, Place::Host)?;
-        let few = if vulkan.driver.has_addresses { max_rows.min(MANY_FROM - 1) } else { 0 } * rule.top_k;
+        let few = max_rows.min(MANY_FROM - 1) * rule.top_k;
         let of_device = of_device(num_experts, rule);
         let picked = new(8 * few as u64, if of_device.is_some() { vulkan.place } else { Place::Host })?;
         let together = new(parts(vulkan, few).1, vulkan.place)?;
@@ -134,8 +134,7 @@ impl GpuRoutes {
         table
     }
 
-    /// What all experts together add to rows. False: there are too many rows, the device has no addresses, or matrices
-    /// are not alike. Below [`MANY_FROM`] rows no expert has as many as pay for a kernel of many.
+    /// What all experts together add to rows. False: there are too many rows, or matrices are not alike. Below [`MANY_FROM`] rows no expert has as many as pay for a kernel of many.
     pub(crate) fn add<'a>(
         &mut self,
         vulkan: &Vulkan,
@@ -143,7 +142,7 @@ impl GpuRoutes {
         expert: impl Fn(usize) -> RoutedMlp<'a, Matrix, Vector>,
         [from, to]: [&GpuRows; 2],
     ) -> bool {
-        if rows >= MANY_FROM || !vulkan.driver.has_addresses {
+        if rows >= MANY_FROM {
             return false;
         }
         let (top_k, RoutedMlp { products, activation, is_gated, factor }) = (self.rule.top_k, expert(0));

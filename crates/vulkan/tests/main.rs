@@ -7,4 +7,5 @@ mod common;
 mod modules;
 mod operations;
 mod passes;
+mod states;
 mod validated;

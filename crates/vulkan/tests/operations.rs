@@ -1,6 +1,7 @@
 //! Each operation beside its definition, with numbers that models have and numbers that they should not have.
 
 use crate::common::{devices, host, is_slow, open, part_for};
+use crate::states::rows_change_states_and_leave_them;
 
 use WeightClass::{Bf16, Int4, Int8};
 use kernels::quant::{Codes, GroupScale, Scales};
@@ -13,7 +14,7 @@ use kernels::{
 use testing::Dice;
 use vulkan::{Faults, Vulkan, VulkanOptions};
 
-const SEED: u64 = 7;
+pub(crate) const SEED: u64 = 7;
 
 /// Rows of which some have spikes of every size, one is zero, one tiny, and one holds what is no number.
 ///
@@ -46,13 +47,13 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 }
 
 /// Rows of a backend with these numbers.
-fn put<B: Backend>(backend: &B, numbers: &[f32], width: usize) -> B::Rows {
+pub(crate) fn put<B: Backend>(backend: &B, numbers: &[f32], width: usize) -> B::Rows {
     let mut rows = backend.rows(numbers.len() / width, width).unwrap();
     backend.write(numbers, &mut rows).unwrap();
     rows
 }
 
-fn get<B: Backend>(backend: &B, rows: &B::Rows, count: usize, width: usize) -> Vec<u32> {
+pub(crate) fn get<B: Backend>(backend: &B, rows: &B::Rows, count: usize, width: usize) -> Vec<u32> {
     let mut out = vec![0.0; count * width];
     backend.read(rows, 0..count, width, &mut out).unwrap();
     bits(&out)
@@ -191,6 +192,7 @@ fn each_gives_the_bits_of_its_definition() {
         the_best_of_rows_are_selected_in_their_order((vulkan, is_slow), reference, what);
         rows_go_to_their_experts_and_back(vulkan, reference, what);
         experts_that_come_together_are_as_one_after_another((vulkan, is_slow), reference, what);
+        rows_change_states_and_leave_them((vulkan, is_slow), reference, what);
     });
 }
 
