@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compiles shaders/*.comp to spirv/*.spv, which are committed, with the compiler of compile.txt; some once more for rows of
-# several matrices.
+# several matrices, or for latent attention.
 set -eu
 cd "$(dirname "$0")"
 found=${CARGO_TARGET_DIR:-../../target}/glslang/cmeel.prefix
@@ -18,6 +18,7 @@ for source in shaders/*.comp; do
     compile -o "$to/$name.spv" "$source"
     case $name in
         few_* | convert) compile -DROUTED -o "$to/routed_$name.spv" "$source" ;;
+        attend_* | rotate_*) compile -DLATENTS -o "$to/latent_$name.spv" "$source" ;;
     esac
 done
 for module in "$to"/*.spv; do

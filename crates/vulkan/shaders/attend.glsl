@@ -1,7 +1,7 @@
 // Attention, as both cache types share it. A workgroup has one split of 256 positions and up to 8 queries, rows x heads,
 // of one kv head: each key and value comes from memory once for all of them. It leaves the maximum, the sum and the values
 // of the split; the workgroup that is the last of its queries to finish, by a ticket, folds all splits in order. None
-// waits for another.
+// waits for another. LATENTS: a value is the first numbers of its key.
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_control_flow_attributes : require
 layout(local_size_x = 256) in;
@@ -13,23 +13,32 @@ layout(std430, binding = 4) readonly buffer S { float sinks[]; };
 layout(std430, binding = 5) writeonly buffer R { float y[]; };
 // tickets, which are 0 between dispatches; then of [row][head][split] the values, the maximum and the sum
 layout(std430, binding = 6) coherent buffer W { uint left[]; };
-// window, cap: 0 where there is none; by_cap: 2 / cap; tile_rows, tile_heads: of a workgroup; splits: room for those of a row
+// value_dim: width of a value; window, cap: 0 where there is none; by_cap: 2 / cap; tile_rows, tile_heads: of a
+// workgroup; splits: room for those of a row
 layout(push_constant) uniform P {
-  uint heads, kv_heads, head_dim, width, block_size, block_words, head_words, window, chunked, both_ways, has_sinks;
+  uint heads, kv_heads, head_dim, value_dim, width;
+  uint block_size, block_words, head_words, window, chunked, both_ways, has_sinks;
   float scale, cap, by_cap;
   uint first_row, end_row, tile_rows, tile_heads, splits;
 };
 const uint SPLIT = 256u, LANES = 256u, QUERIES = 8u, TICKETS = 16384u;
+// Room for numbers of queries, for words of them, and for numbers of values in the registers of a lane.
+#ifdef LATENTS
+layout(std430, binding = 3) readonly buffer K4 { uvec4 kv4[]; };
+const uint NUMBERS = QUERIES * 576u, WORDS = QUERIES * 288u, TOTALS = 2u * QUERIES;
+#else
+const uint NUMBERS = QUERIES * SPLIT, WORDS = 1024u, TOTALS = QUERIES;
+#endif
 #define NONE uintBitsToFloat(0xff800000u)
 // Of each query, with 32 lanes: what its positions have; and its numbers, or the digits of its weights.
-shared float scores[QUERIES * SPLIT];
-shared uint words_[1024];
+shared float scores[NUMBERS];
+shared uint words_[WORDS];
 shared float reduced[LANES];
 shared uint first_[QUERIES], last_[QUERIES];
 shared float max_[QUERIES], sum_[QUERIES];
 shared bool is_last;
 uint own_row, first_head, own_heads, kv_head, count, table, start, from, seen;
-float total[QUERIES];
+float total[TOTALS];
 
 uint first_seen(uint position) {
   if (window == 0u) return 0u;
@@ -46,7 +55,7 @@ uint row_of(uint q) { return own_row + q / own_heads; }
 uint head_of(uint q) { return first_head + q % own_heads; }
 uint query_at(uint q) { return row_of(q) * width + head_of(q) * head_dim; }
 uint left_at(uint q, uint split) {
-  return TICKETS + (((row_of(q) - first_row) * heads + head_of(q)) * splits + split) * (head_dim + 2u);
+  return TICKETS + (((row_of(q) - first_row) * heads + head_of(q)) * splits + split) * (value_dim + 2u);
 }
 // the largest of 32 lanes, and the sum of the first 16 of them: joined by halves
 float largest(float own) {
@@ -81,9 +90,9 @@ void values(uint part, uint parts, uint d, out float value[QUERIES]);  // of que
 void finish();                                                // the rows, which `scores` has
 
 // A lane has one d, or some 256 apart, of queries part, part + parts, ..: which of `total` they are
-uint parts_() { return max(LANES / head_dim, 1u); }
-uint passes() { return (head_dim + LANES - 1u) / LANES; }
-uint place(uint pass, uint i) { return pass * (QUERIES / passes()) + i; }
+uint parts_() { return max(LANES / value_dim, 1u); }
+uint passes() { return (value_dim + LANES - 1u) / LANES; }
+uint place(uint pass, uint i) { return pass * (TOTALS / passes()) + i; }
 
 // All splits of the queries, from what each workgroup left: the running maximum, then what is kept and joined, then sums.
 void fold(uint begin, uint end) {
@@ -92,7 +101,7 @@ void fold(uint begin, uint end) {
   for (uint chunk = begin; chunk < end; chunk += 32u) {
     uint own_begin = q < count ? first_[q] / SPLIT : end, own_end = q < count ? (last_[q] + SPLIT - 1u) / SPLIT : end;
     bool has = chunk + k >= own_begin && chunk + k < own_end;
-    uint its = has ? left_at(q, chunk + k - begin) + head_dim : 0u;
+    uint its = has ? left_at(q, chunk + k - begin) + value_dim : 0u;
     float own = has ? uintBitsToFloat(left[its]) : 0.0, before = 0.0, here = 0.0;
     barrier();
     reduced[l] = own;
@@ -113,7 +122,7 @@ void fold(uint begin, uint end) {
     }
     if (k == 0u) { max_[q] = most; sum_[q] = sum; }
     for (uint pass = 0u; pass < passes(); pass++) {
-      uint part = (l + pass * LANES) / head_dim, d = (l + pass * LANES) % head_dim;
+      uint part = (l + pass * LANES) / value_dim, d = (l + pass * LANES) % value_dim;
       for (uint i = 0u, p = part; part < parts_() && p < count; i++, p += parts_()) {
         uint its_begin = first_[p] / SPLIT, its_last = (last_[p] + SPLIT - 1u) / SPLIT - 1u;
         float x = total[place(pass, i)], value[16];
@@ -181,7 +190,7 @@ void attend(uint row, uint end_row_, uint ticket) {
   barrier();
   bool is_whole = begin + 1u == end;
   for (uint pass = 0u; pass < passes(); pass++) {
-    uint part = (l + pass * LANES) / head_dim, d = (l + pass * LANES) % head_dim;
+    uint part = (l + pass * LANES) / value_dim, d = (l + pass * LANES) % value_dim;
     if (part >= parts_()) break;
     float value[QUERIES];
     values(part, parts_(), d, value);
@@ -194,7 +203,7 @@ void attend(uint row, uint end_row_, uint ticket) {
   }
   if (!is_whole) {
     if (k == 0u && q < count && start < last_[q] && start + SPLIT > first_[q]) {
-      uint at = left_at(q, split - begin) + head_dim;
+      uint at = left_at(q, split - begin) + value_dim;
       left[at] = floatBitsToUint(max_[q]);
       left[at + 1u] = floatBitsToUint(sum_[q]);
     }
@@ -217,17 +226,17 @@ void attend(uint row, uint end_row_, uint ticket) {
   }
   barrier();
   for (uint pass = 0u; pass < passes(); pass++) {
-    uint part = (l + pass * LANES) / head_dim, d = (l + pass * LANES) % head_dim;
+    uint part = (l + pass * LANES) / value_dim, d = (l + pass * LANES) % value_dim;
     for (uint i = 0u, p = part; part < parts_() && p < count; i++, p += parts_()) {
       float x = total[place(pass, i)];
-      scores[p * head_dim + d] = quotient(has_sinks == 1u ? fused(x, max_[p], 0.0) : x, sum_[p]);
+      scores[p * value_dim + d] = quotient(has_sinks == 1u ? fused(x, max_[p], 0.0) : x, sum_[p]);
     }
   }
   finish();
   barrier();
-  for (uint i = l; i < count * head_dim; i += LANES) {
-    uint p = i / head_dim;
-    y[(row_of(p) * heads + head_of(p)) * head_dim + i % head_dim] = scores[i];
+  for (uint i = l; i < count * value_dim; i += LANES) {
+    uint p = i / value_dim;
+    y[(row_of(p) * heads + head_of(p)) * value_dim + i % value_dim] = scores[i];
   }
 }
 void main() {

@@ -33,12 +33,26 @@ void score(uint j, out float s[QUERIES]) {
 }
 float weight(float x) { return softmax_weight(x); }
 void prepare_weights() {}
+// pairs of tokens of a page, of number d
+void load_values(uint position, uint d, out uint v[16]) {
+  uint token = position % block_size;
+#ifdef LATENTS
+  uint shift = d % 2u * 16u, at = head_at(position) + token / 16u * 8u * head_dim + d / 2u * 16u;
+  for (uint p = 0u; p < 8u; p++) {
+    uvec4 own = kv4[(at + p / 4u * 8u * head_dim) / 4u + p % 4u] >> shift & 0xffffu;
+    v[2u * p] = own.x | own.y << 16;
+    v[2u * p + 1u] = own.z | own.w << 16;
+  }
+#else
+  uint at = head_at(position) + block_size * head_dim / 2u + token / 32u * 16u * head_dim + d / 16u * 256u + d % 16u;
+  for (uint p = 0u; p < 16u; p++) v[p] = kv[at + p * 16u];
+#endif
+}
 void values(uint part, uint parts, uint d, out float value[QUERIES]) {
   for (uint i = 0u; i < QUERIES; i++) value[i] = 0.0;
   for (uint j = from; j < seen; j += 32u) {
-    uint v[16], at = head_at(start + j) + block_size * head_dim / 2u
-      + (start + j) % block_size / 32u * 16u * head_dim + d / 16u * 256u + d % 16u;
-    for (uint p = 0u; p < 16u; p++) v[p] = kv[at + p * 16u];
+    uint v[16];
+    load_values(start + j, d, v);
     for (uint i = 0u; part + parts * i < count; i++) {
       uint of = (part + parts * i) * SPLIT + j;
       float even = 0.0, odd = 0.0;

@@ -9,11 +9,20 @@
 // queries are spread as the keys were; what has become of the values is gathered
 shared uint query_most[QUERIES];
 shared float query_scale[QUERIES], top_[QUERIES];
+// where the scales of the keys of a block begin, those of its values behind them
+uint scales_at(uint position) {
+#ifdef LATENTS
+  return head_at(position) + block_size * head_dim / 4u;
+#else
+  return head_at(position) + block_size * head_dim / 2u;
+#endif
+}
+// Runs are as long as divide both widths.
 void load_queries() {
   uint l = gl_LocalInvocationIndex, words = head_dim / 4u;
   if (l < QUERIES) query_most[l] = 0u;
   for (uint i = l; i < count * head_dim; i += LANES) scores[i] = qkv[query_at(i / head_dim) + i % head_dim];
-  spread(count * head_dim, head_dim);
+  spread(count * head_dim, head_dim | value_dim);
   for (uint i = l; i < count * head_dim; i += LANES) atomicMax(query_most[i / head_dim], floatBitsToUint(scores[i]) & 0x7fffffffu);
   barrier();
   if (l < count) query_scale[l] = mul(scale_of(query_most[l]), scale);
@@ -23,8 +32,8 @@ void load_queries() {
   }
 }
 void score(uint j, out float s[QUERIES]) {
-  uint token = (start + j) % block_size, at = head_at(start + j), words = head_dim / 4u, k[4];
-  uint keys = at + token / 16u * 4u * head_dim + token % 16u;
+  uint token = (start + j) % block_size, words = head_dim / 4u, k[4];
+  uint keys = head_at(start + j) + token / 16u * 4u * head_dim + token % 16u;
   int sums[QUERIES];
   for (uint i = 0u; i < QUERIES; i++) sums[i] = 0;
   for (uint first = 0u; first < words; first += 4u) {
@@ -33,7 +42,7 @@ void score(uint j, out float s[QUERIES]) {
       for (uint p = 0u; p < 4u; p++) sums[i] += dot4(int(words_[i * words + first + p]), int(k[p]), 0);
     }
   }
-  float by = uintBitsToFloat(kv[at + block_size * head_dim / 2u + token]);
+  float by = uintBitsToFloat(kv[scales_at(start + j) + token]);
   for (uint i = 0u; i < QUERIES; i++) s[i] = i < count ? mul(mul(float(sums[i]), query_scale[i]), by) : 0.0;
 }
 float weight(float x) { return x < -27.5 ? 0.0 : exp_(x); }
@@ -42,8 +51,7 @@ void prepare_weights() {
   uint l = gl_LocalInvocationIndex, q = l / 32u;
   barrier();
   if (l >= from && l < seen) {
-    uint scales = head_at(start + l) + block_size * head_dim / 2u + block_size;
-    float by = uintBitsToFloat(kv[scales + (start + l) % block_size]);
+    float by = uintBitsToFloat(kv[scales_at(start + l) + block_size + (start + l) % block_size]);
     for (uint i = 0u; i < count; i++) {
       bool its = start + l >= first_[i] && start + l < last_[i];
       scores[i * SPLIT + l] = its ? mul(scores[i * SPLIT + l], by) : 0.0;
@@ -69,13 +77,26 @@ void prepare_weights() {
     words_[p * 128u + 64u + quad] = high_;
   }
 }
+// four tokens each of a page, of number d
+void load_values(uint position, uint d, out uint v[8]) {
+  uint token = position % block_size;
+#ifdef LATENTS
+  uint shift = d % 4u * 8u, at = head_at(position) + token / 16u * 4u * head_dim + d / 4u * 16u;
+  for (uint p = 0u; p < 8u; p++) {
+    uvec4 own = kv4[(at + p / 4u * 4u * head_dim) / 4u + p % 4u] >> shift & 255u;
+    v[p] = own.x | own.y << 8 | own.z << 16 | own.w << 24;
+  }
+#else
+  uint at = head_at(position) + block_size * head_dim / 4u + token / 32u * 8u * head_dim + d / 16u * 128u + d % 16u;
+  for (uint p = 0u; p < 8u; p++) v[p] = kv[at + p * 16u];
+#endif
+}
 void values(uint part, uint parts, uint d, out float value[QUERIES]) {
   int sums[QUERIES];
   for (uint i = 0u; i < QUERIES; i++) sums[i] = 0;
   for (uint j = from; j < seen; j += 32u) {
-    uint v[8], at = head_at(start + j) + block_size * head_dim / 4u
-      + (start + j) % block_size / 32u * 8u * head_dim + d / 16u * 128u + d % 16u;
-    for (uint p = 0u; p < 8u; p++) v[p] = kv[at + p * 16u];
+    uint v[8];
+    load_values(start + j, d, v);
     for (uint i = 0u; part + parts * i < count; i++) {
       uint of = (part + parts * i) * 128u + j / 4u;
       int low_ = 0, high_ = 0;
@@ -91,4 +112,4 @@ void values(uint part, uint parts, uint d, out float value[QUERIES]) {
     value[i] = p < count ? mul(float(sums[i]), mul(top_[p], uintBitsToFloat(0x38800200u))) : 0.0;
   }
 }
-void finish() { gather(count * head_dim, head_dim); }
+void finish() { gather(count * value_dim, head_dim | value_dim); }

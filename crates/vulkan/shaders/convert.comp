@@ -19,14 +19,15 @@ const uint NO_NORM = 0u, CENTERED = 2u, TO_BF16 = 1u, TO_DIGITS = 2u;
 #ifdef ROUTED
 #include "entry.glsl"
 layout(std430, binding = 1) readonly buffer L { Entry list[]; };
-layout(push_constant) uniform P { uint is_second, has_factors, rows, width, to, words; };
+// x_width: of a row of x; 1 where the list has first numbers
+layout(push_constant) uniform P { uint is_second, has_factors, rows, width, to, words, x_width; };
 uvec2 own_exponents;
 #define exponents Words(own_exponents).at
 const uint norm = NO_NORM, first = 0u;
 bool is_shifted() { return any(notEqual(own_exponents, uvec2(0u))); }
 float given_at(uint row, uint k) {
   if (is_second == 1u) return x[row * width + k];
-  float v = x[list[row].row * width + k];
+  float v = x[list[row].row * x_width + k];
   return has_factors == 1u ? mul(v, list[row].factor) : v;
 }
 #else
@@ -34,10 +35,15 @@ layout(std430, binding = 1) readonly buffer W { float weight[]; };
 layout(std430, binding = 2) readonly buffer B { float bias[]; };
 layout(std430, binding = 3) writeonly buffer Y { float y[]; };         // the norms, where there are any
 layout(std430, binding = 7) readonly buffer E { uint exponents[]; };   // bytes of the inputs' powers of two
-// norm: none, of the mean square, of what is left without the mean; first: byte of the first exponent, or 0 where there are none
-layout(push_constant) uniform P { uint norm, has_bias, first_row; float eps; uint rows, width, to, words, first; };
+// norm: none, of the mean square, of what is left without the mean; first: byte of the first exponent, or 0 where there
+// are none; x_width, x_at: of a row of x, and where in it the numbers are
+layout(push_constant) uniform P {
+  uint norm, has_bias, first_row;
+  float eps;
+  uint rows, width, to, words, first, x_width, x_at;
+};
 bool is_shifted() { return first != 0u; }
-float given_at(uint row, uint k) { return x[(first_row + row) * width + k]; }
+float given_at(uint row, uint k) { return x[(first_row + row) * x_width + x_at + k]; }
 #endif
 // What a row is after its norm, where there is room for it: sums are chains of 16 lanes, too few to wait for memory.
 const uint ROOM = 7168u;

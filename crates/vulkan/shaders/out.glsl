@@ -11,10 +11,11 @@ Tile own_tile;
 #else
 layout(std430, binding = 3) readonly buffer Bi { float bias[]; };
 #endif
-// pairs: pairs of strips in `w`, of which the first is first_pair of the matrix; at_: column of y where results begin
+// pairs: pairs of strips in `w`, of which the first is first_pair of the matrix; at_: column of y where results begin;
+// per_head: rows after which those of the next head come, whose results begin `head_stride` columns further
 layout(push_constant) uniform P {
   uint rows, n, steps, first_pair, pairs, has_bias, mode, width, at_, ratio_words;
-  uint step_words, scale_kind, group_, mins, four, kind; float a, b, c, d;
+  uint step_words, scale_kind, group_, mins, four, kind; float a, b, c, d; uint per_head, head_stride;
 };
 // the product in row r and column k of those that a workgroup has together: where they are in all
 float result(uint r, uint k, uint row, uint column);
@@ -35,7 +36,11 @@ void put(uint index, uint row, uint stride, uint column, uint columns) {
     if (has_bias == 1u) v = add(v, bias[column + from]);
     from += min(16u, width - turn);
   }
+#ifdef ROUTED
+  uint o = own % per_head * width + own / per_head * head_stride + to;
+#else
   uint o = own * width + to;
+#endif
   if (gated) y[o] = mul(activated(kind, a, b, c, d, gate), factor_of(kind, a, v));
   else y[o] = mode == ADD ? add(y[o], v) : v;
 }

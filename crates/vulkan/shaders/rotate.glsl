@@ -15,15 +15,8 @@ layout(push_constant) uniform P {
   uint block_size, block_words, head_words, slots_at;
 };
 const uint NONE = 0u, PER_HEAD = 1u, AFTER_ROTATION = 2u, CENTERED = 3u, WHOLE_WIDTH = 4u;
-shared float head_[576];
-uint keys, values, token;  // of the cache: where those of the head begin in the block, and the place in it
-float inverse_rms(float squares, uint count) { return quotient(1.0, root(add(quotient(squares, float(count)), eps))); }
-float of_head() {
-  uint l = gl_LocalInvocationIndex;
-  float squares = 0.0;
-  if (l < 16u) for (uint d = l; d < head_dim; d += 16u) squares = fused(head_[d], head_[d], squares);
-  return inverse_rms(joined(squares), head_dim);
-}
+const uint latent = 0u;
+#include "head.glsl"
 float of_row(uint from, uint count) {
   uint l = gl_LocalInvocationIndex;
   float squares = 0.0;
@@ -47,9 +40,8 @@ void centered(uint part, uint first) {
   for (uint d = l; d < head_dim; d += 64u) head_[d] = mul(mul(sub(head_[d], mean), factor), weight(part, first + d));
   barrier();
 }
-// What differs by the type of the cache: a head is `head_`, the value comes first, and whether it is finite is said to its key.
+// The value comes first, and whether it is finite is said to its key.
 bool store_value();
-void store_key(bool is_finite);
 
 void load(uint at) {
   barrier();
@@ -57,7 +49,7 @@ void load(uint at) {
   barrier();
 }
 void main() {
-  uint row = group().x, l = gl_LocalInvocationIndex, half_ = rotary / 2u, base = row * width;
+  uint row = group().x, l = gl_LocalInvocationIndex, base = row * width;
   uint position = step_[row];
   float q_factor = 1.0, k_factor = 1.0;
   if (norm == WHOLE_WIDTH) {
@@ -74,20 +66,15 @@ void main() {
       keys = slot / block_size * block_words + index * head_words;
       values = keys + block_size * (head_dim / PER_WORD);
       load(at + kv_heads * head_dim);
-      if (has_v_norm == 1u) scale(of_head(), 2u, 0u);
+      if (has_v_norm == 1u) scale(of_head(head_dim), 2u, 0u);
       is_finite = store_value();
     }
     load(at);
-    if (norm == PER_HEAD) scale(of_head(), part, 0u);
+    if (norm == PER_HEAD) scale(of_head(head_dim), part, 0u);
     else if (norm == CENTERED) centered(part, index * head_dim);
     else if (norm == WHOLE_WIDTH) scale(part == 0u ? q_factor : k_factor, part, index * head_dim);
-    for (uint i = l; i < half_; i += 64u) {
-      float a = head_[i], b = head_[half_ + i], c = angles[position * rotary + i], s = angles[position * rotary + half_ + i];
-      head_[i] = fused(a, c, sub(0.0, mul(b, s)));
-      head_[half_ + i] = fused(b, c, mul(a, s));
-    }
-    barrier();
-    if (norm == AFTER_ROTATION) scale(of_head(), part, 0u);
+    turn(0u, rotary, position);
+    if (norm == AFTER_ROTATION) scale(of_head(head_dim), part, 0u);
     if (part == 1u) { store_key(is_finite); continue; }
     float grown = has_factors == 1u ? factors[position] : 1.0;
     for (uint d = l; d < head_dim; d += 64u) qkv[at + d] = has_factors == 1u ? mul(head_[d], grown) : head_[d];

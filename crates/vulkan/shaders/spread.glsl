@@ -1,4 +1,5 @@
-// Spreads what is large in heads (crates/kernels/src/spread.rs), in shared memory: `spread_head[len]`, whole heads.
+// Spreads what is large in heads (crates/kernels/src/spread.rs), in shared memory: `spread_head[len]`, whole heads. A run
+// is the largest power of two that divides `head_dim`.
 float sign_of(uint i) { return (bitCount(i & (i >> 1)) & 1) == 1 ? -1.0 : 1.0; }
 uint run_of(uint head_dim) { return 1u << findLSB(head_dim); }
 void turn_signs(uint len, uint head_dim) {

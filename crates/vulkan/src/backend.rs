@@ -11,7 +11,7 @@ use kernels::{
     RoutingRule, StepArrays, WeightClass,
 };
 
-use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan, is_int8};
+use crate::device::{GpuKvCache, GpuLowRank, Matrix, Scratch, State, Vulkan};
 use crate::memory::{Buffer, Place};
 use crate::products::activation_of;
 use crate::recorder::{Binding, Recorder};
@@ -84,6 +84,13 @@ impl GpuStep {
         let (at, bytes) = self.parts[part as usize];
         Binding { buffer: &self.buffer, at, bytes }
     }
+
+    /// Positions of rows, and which word of it begins their slots.
+    pub(crate) fn places(&self) -> (Binding<'_>, u32) {
+        let (positions, slots) = (self.part(Part::Positions), self.part(Part::Slots));
+        let bytes = slots.at + slots.bytes - positions.at;
+        (Binding { bytes, ..positions }, (slots.at - positions.at) as u32 / 4)
+    }
 }
 
 impl Vulkan {
@@ -116,11 +123,12 @@ impl Vulkan {
         let Norm { weight, bias, eps } = norm;
         let how = [kind, u32::from(bias.is_some()), rows.start as u32, eps.to_bits()];
         let buffers = [&x.0, &weight.buffer, &bias.unwrap_or(weight).buffer, &out.0].map(Arc::clone);
-        self.state().norm = Some(Norming { how, buffers, extent: [rows.len(), weight.len] });
+        let (extent, columns) = ([rows.len(), weight.len], [weight.len, 0]);
+        self.state().norm = Some(Norming { how, buffers, extent, columns });
     }
 
     /// Layout of a layer's block as kernels take it: tokens, words of a block, words of a head.
-    fn of_cache(kv: &GpuKvCache) -> [u32; 3] {
+    pub(crate) fn of_cache(kv: &GpuKvCache) -> [u32; 3] {
         let words = kv.layer_block_bytes() / 4;
         [kv.shape.block_size as u32, words as u32, (words / kv.shape.num_kv_heads as u64) as u32]
     }
@@ -137,26 +145,12 @@ struct Pointwise<'a> {
     per_head: usize,
 }
 
-/// Operations that cannot be asked for: a model that has them is refused when it is loaded.
-macro_rules! refused {
-    ($($name:ident($($of:ty),*) $(-> $result:ty)?;)*) => {
-        $(fn $name(&self, $(_: $of),*) $(-> $result)? {
-            unreachable!("{} is of models that are refused when they are loaded", stringify!($name))
-        })*
-    };
-}
-
 impl Backend for Vulkan {
     type Rows = GpuRows;
     type Vector = Vector;
     type Step<'a> = GpuStep;
     type Routes = GpuRoutes;
     type Best = Best;
-
-    refused! {
-        store_latents(&GpuStep, Latents<'_, Vector>, &GpuRows, (&mut GpuRows, &mut GpuRows), &mut GpuKvCache);
-        linear_by_head((&GpuRows, HeadColumns), usize, &[impl Borrow<Matrix> + Sync], (&mut GpuRows, HeadColumns));
-    }
 
     fn rows(&self, max_rows: usize, width: usize) -> Result<GpuRows, OutOfMemory> {
         let bytes = max_rows.checked_mul(width).and_then(|numbers| numbers.checked_mul(size_of::<f32>()));
@@ -314,19 +308,17 @@ impl Backend for Vulkan {
         // A row's norm is over all its heads, so one workgroup has them all.
         let heads = layout.num_heads + kv_heads;
         let per_group = if norm == 4 { heads } else { 1 };
-        let (positions, slots) = (step.part(Part::Positions), step.part(Part::Slots));
-        let both = Binding { bytes: slots.at + slots.bytes - positions.at, ..positions };
+        let (places, slots_at) = step.places();
         let HeadLayout { num_heads, head_dim, .. } = layout;
         let rotary = rope.map_or(0, |rope| rope.rotary_dim());
         let sizes = [num_heads, kv_heads, head_dim, layout.keys_at(), layout.qkv_width(), rotary].map(|n| n as u32);
         let how = [norm, u32::from(v.is_some()), u32::from(factors.is_some()), per_group as u32, eps.to_bits()];
-        let slots_at = (slots.at - positions.at) as u32 / 4;
         let push = sizes.into_iter().chain(how).chain(Vulkan::of_cache(kv)).chain([slots_at]);
         let vectors = [rope.map(|rope| rope.table()), factors, q, k, v];
         let [angles, factors, q, k, v] =
             vectors.map(|vector| Binding::whole(vector.map_or(&qkv.0, |vector| &vector.buffer)));
-        let all = [Binding::whole(&qkv.0), both, angles, factors, q, k, v, Binding::whole(&kv.layers[layer])];
-        let [kernel, _] = self.kernels.of_cache(is_int8(kv));
+        let all = [Binding::whole(&qkv.0), places, angles, factors, q, k, v, Binding::whole(&kv.layers[layer])];
+        let [kernel, _] = self.kernels.of_cache(&kv.shape);
         let groups = [step.rows as u32, heads.div_ceil(per_group) as u32, 1];
         self.state().recorder.dispatch(kernel, &all, push, groups);
     }
@@ -336,10 +328,11 @@ impl Backend for Vulkan {
     /// most. So rows of a prompt, which fill a device without splits, have no kernel that leaves nothing.
     fn attend(&self, step: &GpuStep, of: AttentionLayer<'_, Vector>, qkv: &GpuRows, kv: &GpuKvCache, y: &mut GpuRows) {
         let AttentionLayer { layout, rule, sinks, layer } = of;
-        let HeadLayout { num_heads, num_kv_heads, head_dim, .. } = layout;
+        let (HeadLayout { num_heads, num_kv_heads, head_dim, .. }, value_dim) = (layout, layout.value_dim());
         let group = num_heads / num_kv_heads;
-        // Wider heads than there are lanes take several registers a query.
-        let queries = QUERIES / head_dim.div_ceil(SPLIT);
+        // Wider values than there are lanes take several registers a query. Kernels of latents have twice as many.
+        let registers = if layout.latent.is_some() { 2 * QUERIES } else { QUERIES };
+        let queries = QUERIES.min(registers / value_dim.div_ceil(SPLIT));
         let tile_heads = group.div_ceil(group.div_ceil(queries));
         let across = num_kv_heads * group.div_ceil(tile_heads);
         // Rows of sequences of their own share no keys.
@@ -348,8 +341,9 @@ impl Backend for Vulkan {
         // Rounded, so that the next steps are alike: what is beyond a row's end does nothing.
         let splits = step.longest.div_ceil(SPLIT).next_power_of_two();
         let splits = splits.min(reach.saturating_add(tile_rows).div_ceil(SPLIT) + 1);
-        let left_by_row = if splits > 1 { num_heads * splits * (head_dim + 2) } else { 0 };
-        let [of_row, of_all] = [step.longest.min(reach) as u64, step.seen].map(|n| n * 2 * layout.q_width() as u64);
+        let left_by_row = if splits > 1 { num_heads * splits * (value_dim + 2) } else { 0 };
+        let widths = (layout.q_width() + layout.out_width()) as u64;
+        let [of_row, of_all] = [step.longest.min(reach) as u64, step.seen].map(|n| n * widths);
         let mut state = self.state();
         let State { recorder, scratch, .. } = &mut *state;
         let most = (recorder.most / of_row.max(1)) as usize;
@@ -363,8 +357,8 @@ impl Backend for Vulkan {
         let [x, sink, y, left] = [&qkv.0, sinks.map_or(&qkv.0, |it| &it.buffer), &y.0, &left].map(Binding::whole);
         let of_layer = Binding::whole(&kv.layers[layer]);
         let all = [x, step.part(Part::Seen), step.part(Part::Tables), of_layer, sink, y, left];
-        let [_, kernel] = self.kernels.of_cache(is_int8(kv));
-        let of_layout = [num_heads, num_kv_heads, head_dim, layout.qkv_width()].map(|number| number as u32);
+        let [_, kernel] = self.kernels.of_cache(&kv.shape);
+        let of_layout = [num_heads, num_kv_heads, head_dim, value_dim, layout.qkv_width()].map(|number| number as u32);
         let window = rule.window.map_or(0, |window| u32::try_from(window).unwrap_or(u32::MAX / 2));
         let flags = [rule.chunked, rule.both_ways, sinks.is_some()].map(u32::from);
         let cap = rule.softcap.map_or([0.0; 2], |cap| [cap, 2.0 / cap]).map(f32::to_bits);
@@ -377,6 +371,27 @@ impl Backend for Vulkan {
             recorder.dispatch(kernel, &all, push, groups);
             recorder.count(of_all * rows as u64 / step.rows as u64);
         }
+    }
+
+    fn store_latents(
+        &self,
+        step: &GpuStep,
+        how: Latents<'_, Vector>,
+        queries: &GpuRows,
+        keys_and_absorbed: (&mut GpuRows, &mut GpuRows),
+        kv: &mut GpuKvCache,
+    ) {
+        self.latents(step, how, queries, keys_and_absorbed, kv);
+    }
+
+    fn linear_by_head(
+        &self,
+        x: (&GpuRows, HeadColumns),
+        rows: usize,
+        matrices: &[impl Borrow<Matrix> + Sync],
+        out: (&mut GpuRows, HeadColumns),
+    ) {
+        self.products_by_head(x, rows, matrices, out);
     }
 
     fn convolve(&self, step: &GpuStep, how: Convolution<'_, Vector>, rows: &mut GpuRows, states: &mut GpuStates) {

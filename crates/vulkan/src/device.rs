@@ -6,15 +6,15 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use ash::vk;
 use kernels::limits::MeasureError;
 use kernels::quant::Codes;
 use kernels::{
-    AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits, Extra,
-    HostBuffer, Image, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
+    AccumulationOrder, BlockFormat, BlockSource, ByteSource, Cpu, Device, DeviceError, DeviceInfo, DeviceLimits,
+    HostBuffer, Image, Int4Source, Int8Source, KvShape, LowRankShape, LowRankSource, MatrixShape, OutOfMemory,
     PackedMatrix, RowSource, StateShape, WeightClass,
 };
 
@@ -107,6 +107,8 @@ pub(crate) struct Scratch {
     pub(crate) between: Option<Arc<Buffer>>,
     /// Tickets, and what the splits of attention leave for the fold.
     pub(crate) left: Option<Arc<Buffer>>,
+    /// What products by head have to do.
+    pub(crate) heads: Option<Arc<Buffer>>,
 }
 
 /// Which device, and what its kernels depend on.
@@ -202,6 +204,15 @@ impl Vulkan {
         Ok((buffer, starts))
     }
 
+    /// Words, and addresses in them of others, which live as long.
+    pub(crate) fn table(&self, words: impl Iterator<Item = u32>, holds: Vec<Arc<Buffer>>) -> Option<Arc<Buffer>> {
+        let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
+        let mut table = Buffer::new(&self.driver, bytes.len() as u64, self.place).ok()?;
+        table.holds = holds;
+        let table = Arc::new(table);
+        self.state().recorder.upload(&table, 0, &bytes).ok().map(|()| table)
+    }
+
     /// Zeros.
     pub(crate) fn zeroed(&self, bytes: usize) -> Result<Arc<Buffer>, OutOfMemory> {
         // A kernel sees a whole buffer of rows.
@@ -246,6 +257,7 @@ impl Vulkan {
             exponents: shifted.then_some(padded as u32),
             groups,
             buffer,
+            heads: OnceLock::new(),
         };
         self.compile_for(&matrix);
         Ok(matrix)
@@ -287,6 +299,8 @@ pub struct Matrix {
     /// Byte of the scales where the exponents of the inputs begin, if they are shifted.
     pub(crate) exponents: Option<u32>,
     pub(crate) groups: Option<GroupFormat>,
+    /// Where the matrices are that products by head have from this one on. `None`: they are not alike.
+    pub(crate) heads: OnceLock<Option<Arc<Buffer>>>,
 }
 
 impl Matrix {
@@ -314,6 +328,11 @@ impl Matrix {
         let (start, scales) = (self.buffer.address, self.buffer.address + self.scales().at);
         let exponents = self.exponents.map_or(0, |at| scales + u64::from(at));
         [start, scales, start + self.levels().at, exponents]
+    }
+
+    /// The same as words of the device.
+    pub(crate) fn address_words(addresses: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u32> {
+        addresses.into_iter().flat_map(|address| [address as u32, (address >> 32) as u32])
     }
 
     /// Whether the other one's numbers lie as here.
@@ -410,10 +429,6 @@ impl Device for Vulkan {
         DeviceInfo { kind: "GPU", kernels, threads: self.host.threads(), nodes: 1 }
     }
 
-    fn has(&self, extra: Extra) -> bool {
-        extra != Extra::Latents
-    }
-
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         self.measure(seconds)
     }
@@ -475,13 +490,12 @@ impl Device for Vulkan {
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<GpuKvCache, OutOfMemory> {
-        assert!(shape.latent.is_none(), "latent attention is refused when a model is loaded");
         let layer = shape.bytes() / shape.layers.max(1);
         if layer as u64 > self.driver.listed.binding_bytes {
             return Err(OutOfMemory { bytes: shape.bytes() });
         }
         let kv = GpuKvCache { shape, layers: (0..shape.layers).map(|_| self.zeroed(layer)).collect::<Result<_, _>>()? };
-        self.compile(self.kernels.of_cache(is_int8(&kv)));
+        self.compile(self.kernels.of_cache(&shape));
         Ok(kv)
     }
 
@@ -548,9 +562,4 @@ impl Device for Vulkan {
     fn load_state(&self, from: &HostMemory, states: &mut GpuStates, slot: u32) {
         self.load_slot(from, states, slot);
     }
-}
-
-/// Element type of a cache, as kernels distinguish it.
-pub(crate) fn is_int8(kv: &GpuKvCache) -> bool {
-    kv.shape.dtype == KvDtype::Int8
 }

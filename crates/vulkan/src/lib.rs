@@ -8,6 +8,7 @@
 //! matrices    its units for products of matrices of bytes, which have to be exact to be used
 //! device      weights, adapters, cache                     impl kernels::Device
 //! backend     the operations                               impl kernels::Backend
+//! latents     those of latent attention alone
 //! ```
 //!
 //! # Whose bits
@@ -21,6 +22,7 @@
 mod backend;
 mod device;
 mod driver;
+mod latents;
 mod matrices;
 mod memory;
 mod pipelines;

@@ -3,7 +3,7 @@
 use ash::vk;
 use std::sync::{Arc, Mutex};
 
-use kernels::AccumulationOrder;
+use kernels::{AccumulationOrder, KvDtype, KvShape};
 
 use crate::driver::{Driver, LARGEST_GROUP, VulkanError, failed, locked};
 use crate::matrices::Units;
@@ -79,6 +79,10 @@ kernels! {
     rotate_int8 of rotate_int8: 8,
     attend_bf16 of attend_bf16: 7,
     attend_int8 of attend_int8: 7,
+    latent_rotate_bf16 of latent_rotate_bf16: 8,
+    latent_rotate_int8 of latent_rotate_int8: 8,
+    latent_attend_bf16 of latent_attend_bf16: 7,
+    latent_attend_int8 of latent_attend_int8: 7,
     low_rank of low_rank: 5,
     few_bf16 of few_bf16: 4,
     few_pairs of few_pairs: 4,
@@ -102,6 +106,7 @@ kernels! {
     routed_int4 of routed_few_integers: 6,
     route of route: 3,
     expert of expert: 5,
+    heads of heads: 3,
     combine of combine: 4,
     convolve of convolve: 7,
     before_states of before_states: 5,
@@ -111,8 +116,13 @@ kernels! {
 
 impl Kernels {
     /// What stores into a cache, and attention over it.
-    pub(crate) fn of_cache(&self, is_int8: bool) -> [&Pipeline; 2] {
-        if is_int8 { [&self.rotate_int8, &self.attend_int8] } else { [&self.rotate_bf16, &self.attend_bf16] }
+    pub(crate) fn of_cache(&self, kv: &KvShape) -> [&Pipeline; 2] {
+        match (kv.latent, kv.dtype) {
+            (None, KvDtype::Bf16) => [&self.rotate_bf16, &self.attend_bf16],
+            (None, KvDtype::Int8) => [&self.rotate_int8, &self.attend_int8],
+            (Some(_), KvDtype::Bf16) => [&self.latent_rotate_bf16, &self.latent_attend_bf16],
+            (Some(_), KvDtype::Int8) => [&self.latent_rotate_int8, &self.latent_attend_int8],
+        }
     }
 }
 

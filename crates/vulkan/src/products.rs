@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{AccumulationOrder, Activation, Extent, MatrixShape, Out, WeightClass};
+use kernels::{AccumulationOrder, Activation, Extent, HeadColumns, MatrixShape, Out, WeightClass};
 
 use crate::device::{Matrix, PAIR, Scratch, State, Vulkan};
 use crate::driver::locked;
@@ -36,17 +36,24 @@ impl Vulkan {
 
     /// `conversion`: its kind, words of a converted row, and where the exponents begin.
     fn list_rows(&self, state: &mut State, of: &Norming, conversion: [u32; 3], [a, b, c, d]: [Binding<'_>; 4]) {
-        let ([x, weight, bias, y], extent) = (of.buffers.each_ref().map(Binding::whole), of.extent.map(|n| n as u32));
-        let (all, push) = ([x, weight, bias, y, a, b, c, d], of.how.into_iter().chain(extent).chain(conversion));
-        state.recorder.dispatch(&self.kernels.convert, &all, push, [extent[0], 1, 1]);
+        let [x, weight, bias, y] = of.buffers.each_ref().map(Binding::whole);
+        let [extent, columns] = [of.extent, of.columns].map(|pair| pair.map(|n| n as u32));
+        let push = of.how.into_iter().chain(extent).chain(conversion).chain(columns);
+        state.recorder.dispatch(&self.kernels.convert, &[x, weight, bias, y, a, b, c, d], push, [extent[0], 1, 1]);
     }
 
-    /// `x` as products with `w` read it.
-    fn convert(&self, state: &mut State, x: &Arc<Buffer>, rows: usize, w: &Matrix) -> Converted {
+    /// `x` as products with `w` read it; `columns`: as of [`Norming`].
+    pub(crate) fn convert(
+        &self,
+        state: &mut State,
+        (x, columns): (&Arc<Buffer>, [usize; 2]),
+        rows: usize,
+        w: &Matrix,
+    ) -> Converted {
         let extent = [rows, w.shape.in_features];
         let norm = state.norm.take_if(|norm| Arc::ptr_eq(&norm.buffers[3], x) && norm.extent == extent);
         self.list_norm(state);
-        let plain = || Norming { how: [0; 4], buffers: [x, x, x, &self.nothing].map(Arc::clone), extent };
+        let plain = || Norming { how: [0; 4], buffers: [x, x, x, &self.nothing].map(Arc::clone), extent, columns };
         let (converted, [to, words]) = self.room_for(state, rows, w);
         let [a, b, c] = converted.bindings();
         let conversion = [to, words, w.exponents.unwrap_or(0)];
@@ -100,35 +107,36 @@ impl Vulkan {
         if is_many { (many, 128, 4) } else { few }
     }
 
-    /// Rows that experts read with matrices like `w`, by a list of them, or those that they made of these.
+    /// Rows that experts read with matrices like `w`, by a list of them, or those that they made of these; or of heads.
     pub(crate) fn convert_routed(
         &self,
         state: &mut State,
         (x, list, rows): (&Arc<Buffer>, Binding<'_>, usize),
         w: &Matrix,
-        how: [u32; 2],
+        (how, x_width): ([u32; 2], usize),
     ) -> Converted {
         let (converted, [to, words]) = self.room_for(state, rows, w);
         let [a, b, c] = converted.bindings();
-        let push = how.into_iter().chain([rows as u32, w.shape.in_features as u32, to, words]);
+        let push = how.into_iter().chain([rows as u32, w.shape.in_features as u32, to, words, x_width as u32]);
         let all = [Binding::whole(x), list, Binding::whole(&self.nothing), Binding::whole(&self.nothing), a, b, c];
         state.recorder.dispatch(&self.kernels.routed_convert, &all, push, [rows as u32, 1, 1]);
         converted
     }
 
-    /// Each tile of rows with a matrix like `w`; some may be empty.
+    /// Each tile of rows with a matrix like `w`; some may be empty. After `per_head` rows those of the next head come.
     pub(crate) fn product_routed(
         &self,
         state: &mut State,
         (converted, tiles, most): (&Converted, Binding<'_>, usize),
         (w, has_bias): (&Matrix, bool),
-        out: &Arc<Buffer>,
+        (out, columns, per_head): (&Arc<Buffer>, HeadColumns, usize),
         gate: Option<Activation>,
     ) {
-        let (n, pairs) = (w.shape.out_features, w.pairs);
+        let (pairs, HeadColumns { width, stride }) = (w.pairs, columns);
         let (kernel, _, strips) = self.kernel_of(w, None, gate.is_some());
-        let ends = if gate.is_some() { [2, n / 2, 0] } else { [0, n, 0] };
+        let ends = [if gate.is_some() { 2 } else { 0 }, width, 0];
         let push = w.numbers([most, 0, pairs, usize::from(has_bias)], ends, gate.map_or([0; 5], activation_numbers));
+        let push = push.chain([per_head as u32, stride as u32]);
         let [numbers, scales, planes] = converted.bindings();
         let all = [numbers, tiles, Binding::whole(out), Binding::whole(&self.nothing), scales, planes];
         let groups = [most as u32, (2 * pairs).div_ceil(strips) as u32, 1];
@@ -138,6 +146,18 @@ impl Vulkan {
     }
 
     pub(crate) fn product(&self, x: &GpuRows, rows: usize, w: &Matrix, bias: Option<&Vector>, out: Out<'_, GpuRows>) {
+        let state = &mut *locked(&self.state);
+        let converted = self.convert(state, (&x.0, [w.shape.in_features, 0]), rows, w);
+        self.product_of(state, (&converted, rows), (w, bias), out);
+    }
+
+    pub(crate) fn product_of(
+        &self,
+        state: &mut State,
+        (converted, rows): (&Converted, usize),
+        (w, bias): (&Matrix, Option<&Vector>),
+        out: Out<'_, GpuRows>,
+    ) {
         let (MatrixShape { out_features: n, in_features }, mut gate) = (w.shape, [0; 5]);
         let (kernel, rows_of_group, strips_of_group) = self.kernel_of(w, Some(rows), matches!(out, Out::Gated(..)));
         // What becomes of results, the width of a row of them and where they begin in it.
@@ -150,8 +170,6 @@ impl Vulkan {
                 (out, [2, n / 2, 0])
             }
         };
-        let state = &mut *locked(&self.state);
-        let converted = self.convert(state, &x.0, rows, w);
         let ([numbers, scales, planes], has_bias) = (converted.bindings(), usize::from(bias.is_some()));
         let (bias_buffer, row_groups) =
             (bias.map_or(&converted.numbers, |bias| &bias.buffer), rows.div_ceil(rows_of_group));

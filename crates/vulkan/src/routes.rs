@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use kernels::{Extent, HostBackend, OutOfMemory, RoutedMlp, Routes, Routing, RoutingRule, Scores};
+use kernels::{Extent, HeadColumns, HostBackend, OutOfMemory, RoutedMlp, Routes, Routing, RoutingRule, Scores};
 
 use crate::device::{Matrix, Scratch, State, Vulkan};
 use crate::memory::{Buffer, Place};
@@ -20,9 +20,10 @@ use crate::rows::{GpuRows, LANES, Vector};
 const ENTRY: usize = 3;
 /// Words, for each row that goes to an expert, of what all together read: its entry, its place among those of a row of
 /// the step, and tiles of both products (entry.glsl). Those of the second begin at a multiple of what a binding may.
-const TOGETHER: [usize; 3] = [8, 1, 2 * TILE];
-const TILE: usize = 10;
-const TILES: usize = 32;
+const TOGETHER: [usize; 3] = [LISTED, 1, 2 * TILE];
+pub(crate) const LISTED: usize = 8;
+pub(crate) const TILE: usize = 10;
+pub(crate) const TILES: usize = 32;
 /// Most experts of which the device chooses.
 const ROOM: usize = 1024;
 
@@ -122,21 +123,13 @@ impl GpuRoutes {
             };
             let shifts = of.products.map(|(w, _)| w.addresses()[3]);
             let all = of.products.into_iter().flat_map(addresses).chain(shifts);
-            let halves = |address: u64| [address as u32, (address >> 32) as u32];
-            all.flat_map(halves).chain([of.factor.unwrap_or(1.0).to_bits(), 0])
+            Matrix::address_words(all).chain([of.factor.unwrap_or(1.0).to_bits(), 0])
         });
-        let make = || {
-            let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
-            let mut table = Buffer::new(&vulkan.driver, bytes.len() as u64, vulkan.place).ok()?;
-            let buffers = all.iter().flat_map(|of| of.products).flat_map(|(w, bias)| {
-                let bias = bias.map(|bias| bias.buffer.clone());
-                [Some(w.buffer.clone()), bias]
-            });
-            table.holds = buffers.flatten().collect();
-            let table = Arc::new(table);
-            vulkan.state().recorder.upload(&table, 0, &bytes).ok().map(|()| table)
-        };
-        let table = if all.iter().all(is_like) { make() } else { None };
+        let buffers = all.iter().flat_map(|of| of.products).flat_map(|(w, bias)| {
+            let bias = bias.map(|bias| bias.buffer.clone());
+            [Some(w.buffer.clone()), bias]
+        });
+        let table = if all.iter().all(is_like) { vulkan.table(words, buffers.flatten().collect()) } else { None };
         self.tables.push((number, table.clone()));
         table
     }
@@ -183,11 +176,18 @@ impl GpuRoutes {
             let is_first = product == 0;
             let (x, how) =
                 (if is_first { &from.0 } else { &between }, [!is_first, is_first && of_inputs].map(u32::from));
-            let converted = vulkan.convert_routed(state, (x, part(list), entries), w, how);
+            let converted = vulkan.convert_routed(state, (x, part(list), entries), w, (how, w.shape.in_features));
             let bytes = |tiles: usize| (tiles * TILE * size_of::<u32>()) as u64;
             let own = part((tiles.0 + bytes(product * second), bytes(entries)));
             let gate = (is_first && is_gated).then_some(activation);
-            vulkan.product_routed(state, (&converted, own, entries), (w, bias.is_some()), &between, gate);
+            let columns = HeadColumns { width: if gate.is_some() { mid / 2 } else { w.shape.out_features }, stride: 0 };
+            vulkan.product_routed(
+                state,
+                (&converted, own, entries),
+                (w, bias.is_some()),
+                (&between, columns, entries),
+                gate,
+            );
             if is_first && !is_gated {
                 let (push, groups) = activation_of(activation, Extent { rows: entries, width: mid });
                 state.recorder.dispatch(&kernels.activate, &[Binding::whole(&between)], push, groups);

@@ -23,4 +23,6 @@ pub(crate) struct Norming {
     /// Rows, weight, bias, and where to; how many rows, and their width.
     pub(crate) buffers: [Arc<Buffer>; 4],
     pub(crate) extent: [usize; 2],
+    /// Width of a row where they are, and where in it these begin.
+    pub(crate) columns: [usize; 2],
 }

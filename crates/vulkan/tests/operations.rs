@@ -7,8 +7,9 @@ use WeightClass::{Bf16, Int4, Int8};
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
     AccumulationOrder, Activation, AttentionLayer, AttentionRule, AttentionSpan, Backend, BlockFormat, BlockSource,
-    Device, Extent, HeadLayout, HeadNorms, Int4Source, Int8Source, KvDtype, KvShape, LowRankShape, LowRankSource,
-    MatrixShape, Norm, Out, Reference, Rotation, RoutedMlp, RoutingRule, RowSource, Scores, StepArrays, WeightClass,
+    Device, Extent, HeadColumns, HeadLayout, HeadNorms, HostBuffer, Int4Source, Int8Source, KvDtype, KvShape,
+    LatentShape, Latents, LowRankShape, LowRankSource, MatrixShape, Norm, Out, QueryGrowth, Reference, RopeScaling,
+    RopeTable, Rotation, RoutedMlp, RoutingRule, RowSource, Scores, StepArrays, WeightClass,
 };
 use testing::Dice;
 use vulkan::{Faults, Vulkan, VulkanOptions};
@@ -181,10 +182,13 @@ fn each_gives_the_bits_of_its_definition() {
         // Counted before a driver sees it.
         if !is_slow {
             weights_are_loaded_once_for_rows_that_go_together(vulkan, what);
+            all_heads_of_few_rows_are_as_many_operations_as_one(vulkan, what);
         }
         what_is_done_row_by_row_and_number_by_number((vulkan, is_slow), reference, what);
         adapters_are_added_to_their_rows_alone((vulkan, is_slow), reference, what);
         attention_folds_the_splits_of_each_row((vulkan, is_slow), reference, what);
+        products_by_head_are_those_of_each_head((vulkan, is_slow), reference, what);
+        keys_of_latents_are_stored_once_and_seen_as_values((vulkan, is_slow), reference, what);
         the_best_of_rows_are_selected_in_their_order((vulkan, is_slow), reference, what);
         rows_go_to_their_experts_and_back(vulkan, reference, what);
         experts_that_come_together_are_as_one_after_another((vulkan, is_slow), reference, what);
@@ -378,6 +382,24 @@ fn attention_folds_the_splits_of_each_row((vulkan, is_slow): (&Vulkan, bool), re
     }
 }
 
+/// Blocks of each of some spans: of all together each once, the last one first.
+fn tables(spans: &[[usize; 3]], block_size: usize) -> Vec<Vec<u32>> {
+    let count = |[_, num_rows, start]: &[usize; 3]| (start + num_rows).div_ceil(block_size);
+    let mut ids = (0..spans.iter().map(count).sum::<usize>() as u32).rev();
+    spans.iter().map(|span| ids.by_ref().take(count(span)).collect()).collect()
+}
+
+/// How many rows they have, and the spans with their blocks.
+fn spans_of<'a>(spans: &[[usize; 3]], tables: &'a [Vec<u32>]) -> (usize, Vec<AttentionSpan<'a>>) {
+    let of = |(&[first_row, num_rows, start], blocks): (&[usize; 3], &'a Vec<u32>)| AttentionSpan {
+        first_row,
+        num_rows,
+        start,
+        blocks,
+    };
+    (spans.iter().map(|[_, num_rows, _]| num_rows).sum(), spans.iter().zip(tables).map(of).collect())
+}
+
 /// Twice, as what a call leaves is not the next one's.
 fn attended<B: Backend>(backend: &B, at: usize) -> [Vec<u32>; 2] {
     let (dtype, [num_heads, num_kv_heads, head_dim], spans) = (KvDtype::ALL[at % 2], HEADS[at / 2 % 9], SPANS[at / 18]);
@@ -388,11 +410,11 @@ fn attended<B: Backend>(backend: &B, at: usize) -> [Vec<u32>; 2] {
     let softcap = [None, Some(2.0)][dice.roll(2)];
     let rule = AttentionRule { window, chunked, both_ways, softcap, ..AttentionRule::of_width(head_dim) };
     let sinks = (dice.roll(2) == 0).then(|| backend.vector(&dice.normals(num_heads)).unwrap());
-    let blocks_of = |[_, num_rows, start]: &[usize; 3]| (start + num_rows).div_ceil(block_size);
-    let blocks = spans.iter().map(blocks_of).sum();
+    let tables = tables(spans, block_size);
+    let blocks = tables.concat().len();
     let shape = KvShape { dtype, layers: 1, blocks, block_size, num_kv_heads, head_dim, latent: None };
-    let (mut kv, ids, slots) = (backend.kv_cache(shape).unwrap(), (0..blocks as u32).rev(), blocks * block_size);
-    let (mut numbers, ids) = (dice.normals(slots * width), ids.collect::<Vec<_>>());
+    let (mut kv, slots) = (backend.kv_cache(shape).unwrap(), blocks * block_size);
+    let mut numbers = dice.normals(slots * width);
     // Rows that see the first token of the last block, which is the first one's, are no numbers.
     numbers[((blocks - 1) * block_size + 1) * width - 1] = if at.is_multiple_of(5) { f32::NAN } else { 1.0 };
     let slots: Vec<u32> = (0..slots as u32).collect();
@@ -403,14 +425,7 @@ fn attended<B: Backend>(backend: &B, at: usize) -> [Vec<u32>; 2] {
     let step = backend.begin(StepArrays { positions: &stored, slots: &stored, ..StepArrays::default() });
     let rotation = Rotation { layout, head_norms: HeadNorms::None, rope: None, layer: 0 };
     backend.rotate_and_store(&step, rotation, &mut put(backend, &numbers, width), &mut kv);
-    let (mut next, count) = (0, spans.iter().map(|[_, num_rows, _]| num_rows).sum());
-    let spans: Vec<_> = spans
-        .iter()
-        .map(|span @ &[first_row, num_rows, start]| {
-            next += blocks_of(span);
-            AttentionSpan { first_row, num_rows, start, blocks: &ids[next - blocks_of(span)..next] }
-        })
-        .collect();
+    let (count, spans) = spans_of(spans, &tables);
     let step = backend.begin(StepArrays { positions: &slots[..count], spans: &spans, ..StepArrays::default() });
     let queries = put(backend, &rows(&mut dice, count, width, 1e-15), width);
     let how = AttentionLayer { layout, rule, sinks: sinks.as_ref(), layer: 0 };
@@ -419,6 +434,117 @@ fn attended<B: Backend>(backend: &B, at: usize) -> [Vec<u32>; 2] {
         backend.attend(&step, how, &queries, &kv, &mut out);
         get(backend, &out, count, layout.out_width())
     })
+}
+
+/// Numbers beside those of a head stay, and one head's largest is not another's.
+fn products_by_head_are_those_of_each_head((vulkan, is_slow): (&Vulkan, bool), reference: &Reference, what: &str) {
+    let cases = packings().into_iter().flat_map(|how| [(1, 3), (9, 16), (70, 2)].map(|case| (how, case)));
+    for (how, case) in part_for(is_slow, cases, 7) {
+        assert!(by_head(vulkan, how, case) == by_head(reference, how, case), "{what}: {how:?}, {case:?}");
+    }
+}
+
+fn by_head<B: Backend>(backend: &B, how: Packed, (count, heads): (usize, usize)) -> [Vec<u32>; 3] {
+    let shape = MatrixShape { out_features: 34, in_features: 70 };
+    let (from, to) = ((90, 5 + heads * 90), (40, heads * 40));
+    let [from, to] = [from, to].map(|(stride, width)| HeadColumns { width, stride });
+    let matrices: Vec<_> = (0..heads)
+        .map(|head| match how {
+            Packed::Shifted(class) if head % 3 == 1 => pack(backend, shape, Packed::Floats(class)),
+            how => pack_from(backend, shape, how, SEED + 1000 * head as u64),
+        })
+        .collect();
+    let mut dice = Dice::new(SEED);
+    let (x, before) = (rows(&mut dice, count, from.width, 1e-35), dice.normals(count * to.width));
+    let x = put(backend, &x, from.width);
+    // All heads, twice, as where they are is kept; then others, which begin with the same one.
+    [&matrices[..], &matrices, &matrices[..heads - 1]].map(|matrices| {
+        let mut out = put(backend, &before, to.width);
+        backend.linear_by_head((&x, from), count, matrices, (&mut out, to));
+        get(backend, &out, count, to.width)
+    })
+}
+
+/// What a device does for a head, it does for all, where rows are few: a product would not pay for its dispatch.
+fn all_heads_of_few_rows_are_as_many_operations_as_one(vulkan: &Vulkan, what: &str) {
+    let (shape, columns) = (MatrixShape { out_features: 34, in_features: 34 }, HeadColumns { width: 680, stride: 34 });
+    let matrices: Vec<_> = (0..20).map(|_| pack(vulkan, shape, Packed::Floats(Int8))).collect();
+    let [x, mut out] = [(); 2].map(|()| vulkan.rows(63, columns.width).unwrap());
+    let mut made = |count: usize| {
+        let before = vulkan.counts().operations;
+        vulkan.linear_by_head((&x, columns), count, &matrices, (&mut out, columns));
+        vulkan.counts().operations - before
+    };
+    // The first time the device is told where the matrices are.
+    made(1);
+    assert_eq!([made(1), made(63)], [3; 2], "{what}");
+}
+
+/// Heads, the width of a latent, and what is plain and what turns of a query. DeepSeek's; values for which a workgroup
+/// has fewer queries; values that are less than is rotated together.
+const LATENTS: [[usize; 4]; 6] =
+    [[18, 512, 12, 64], [2, 560, 7, 16], [3, 16, 0, 16], [5, 96, 20, 16], [8, 256, 16, 32], [1, 272, 16, 16]];
+
+fn keys_of_latents_are_stored_once_and_seen_as_values(
+    (vulkan, is_slow): (&Vulkan, bool),
+    reference: &Reference,
+    what: &str,
+) {
+    for at in part_for(is_slow, 0..48, 7) {
+        let (found, expected) = (latents(vulkan, at), latents(reference, at));
+        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+            assert!(found == expected, "{what}: {name} of latents, row {at} of the table");
+        }
+    }
+}
+
+/// Queries, blocks and what attention makes of them.
+fn latents<B: Backend>(backend: &B, at: usize) -> [(&'static str, Vec<u32>); 3] {
+    let ([num_heads, rank, plain, turning], spans) = (LATENTS[at / 2 % 6], SPANS[at / 12]);
+    let shape = LatentShape { num_heads, rank, plain, turning, value: 16 };
+    let (dtype, layout, block_size) = (KvDtype::ALL[at % 2], shape.layout(), 32 * (1 + at % 3));
+    let HeadLayout { head_dim, latent, .. } = layout;
+    let mut dice = Dice::new(at as u64);
+    let tables = tables(spans, block_size);
+    let blocks = tables.concat().len();
+    let of_cache = KvShape { dtype, layers: 2, blocks, block_size, num_kv_heads: 1, head_dim, latent };
+    let mut kv = backend.kv_cache(of_cache).unwrap();
+    // Of each fifth token, as software devices take long.
+    let slots: Vec<u32> = (0..(blocks * block_size) as u32).filter(|slot| slot % 5 == at as u32 % 5).collect();
+    let (count, queries_of, turns) = (slots.len(), shape.query_width(), dice.roll(3) > 0);
+    let rope = RopeTable::new(turning, 1e4, &RopeScaling::None, blocks * block_size).unwrap();
+    let growth = QueryGrowth { beta: 0.5, original_max_position: 100, first: 0 };
+    let rope = if dice.roll(2) == 0 { rope } else { rope.with_growth(growth).unwrap() };
+    let rope = rope.try_map(|numbers| backend.vector(numbers)).unwrap();
+    let norm = backend.vector(&dice.normals(rank)).unwrap();
+    let how = Latents { shape, norm: &norm, eps: 1e-6, rope: turns.then_some(&rope), layer: 1 };
+    let mut keys = rows(&mut dice, count, head_dim, 1e-15);
+    // One token has what is no number, in its value or in the rest of its key.
+    for (row, key) in keys.chunks_exact_mut(head_dim).enumerate() {
+        key.iter_mut().filter(|x| !x.is_finite()).for_each(|x| *x = 0.25);
+        if row == at % 4 * 7 && row < count / 2 {
+            key[[0, rank][at / 4 % 2]] = f32::NAN;
+        }
+    }
+    let step = backend.begin(StepArrays { positions: &slots, slots: &slots, ..StepArrays::default() });
+    let queries = put(backend, &rows(&mut dice, count, queries_of, 1e-15), queries_of);
+    let mut absorbed = put(backend, &rows(&mut dice, count, layout.q_width(), 1e-15), layout.q_width());
+    let mut keys = put(backend, &keys, head_dim);
+    backend.store_latents(&step, how, &queries, (&mut keys, &mut absorbed), &mut kv);
+    let completed = get(backend, &absorbed, count, layout.q_width());
+    let bytes = backend.block_bytes(&kv);
+    let mut saved = backend.host_buffer(vec![0; blocks * bytes]);
+    (0..blocks).for_each(|block| backend.save_block(&kv, block as u32, &mut saved, block * bytes));
+    backend.submit().unwrap();
+    let words = saved.bytes().unwrap().as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+    let (count, spans) = spans_of(spans, &tables);
+    let step = backend.begin(StepArrays { positions: &slots[..count], spans: &spans, ..StepArrays::default() });
+    let queries = put(backend, &rows(&mut dice, count, layout.q_width(), 1e-15), layout.q_width());
+    let window = [None, Some(300)][dice.roll(2)];
+    let rule = AttentionRule { window, ..AttentionRule::of_width(head_dim) };
+    let mut out = backend.rows(count, layout.out_width()).unwrap();
+    backend.attend(&step, AttentionLayer { layout, rule, sinks: None, layer: 1 }, &queries, &kv, &mut out);
+    [("queries", completed), ("blocks", words), ("attention", get(backend, &out, count, layout.out_width()))]
 }
 
 /// Rows of one part and of several, of which each wants as many as it likes; nothing else goes to the host.

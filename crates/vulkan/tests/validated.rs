@@ -36,8 +36,11 @@ fn said_of(test: &str, work: impl FnOnce()) -> Option<String> {
 }
 
 fn all_passes(way: VulkanOptions) {
-    let of = [("llama3", WeightClass::Int8, KvDtype::Int8), ("mixtral", WeightClass::Bf16, KvDtype::Bf16)];
-    for (name, weights, kv) in of {
+    for (name, weights, kv) in [
+        ("llama3", WeightClass::Int8, KvDtype::Int8),
+        ("mixtral", WeightClass::Bf16, KvDtype::Bf16),
+        ("deepseek-v2", WeightClass::Bf16, KvDtype::Int8),
+    ] {
         // Enough rows for the kernels of many.
         passes(&mut small(name, way, &sizes(weights, kv)).1, 70);
     }
