@@ -56,6 +56,22 @@ fn what_cannot_be_used_is_said_by_name() {
     assert!(line.contains("--standby is of use only with --device"), "{line}");
 }
 
+#[test]
+fn doctor_lists_the_gpus_where_another_is_asked_for() {
+    let object = run(&mut of_system(&["doctor", "--device", "gpu:99", "--json", "-t", "1"])).json();
+    let listed = object["gpus"].as_array().expect("a list");
+    assert!(listed.iter().any(|gpu| gpu.as_str().is_some_and(|gpu| gpu.starts_with("gpu:0 "))), "{object}");
+    assert_eq!(object["gpu"], Value::Null);
+}
+
+/// A software device shows a kernel 128 MiB of a buffer.
+#[test]
+fn rows_that_a_gpu_does_not_see_at_once_are_refused_with_what_to_give() {
+    let ran = run(&mut of_system(&["serve", "--device", "gpu", "--max-num-batched-tokens", "65535", "--port", "0"]));
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("rows are ") && ran.stderr.contains("--max-num-batched-tokens"), "{ran:?}");
+}
+
 /// The CPU, and doctor tells what is wrong beside all else.
 #[test]
 fn where_there_is_none_auto_takes_the_cpu() {

@@ -19,7 +19,7 @@ pub enum DeviceChoice {
     Cpu,
     /// The GPU of this number, in the order of [`vulkan::list`].
     Gpu(usize),
-    /// The first GPU, unless it is software or does not compute this model: then the CPU.
+    /// The first GPU, unless it is software or cannot hold this model: then the CPU.
     Auto,
 }
 
@@ -83,8 +83,8 @@ impl DeviceChoice {
         }
     }
 
-    /// What a GPU loaded; `None`: the CPU is to load it, as `auto` has it of models that a GPU does not compute, and where
-    /// it was lost meanwhile.
+    /// What a GPU loaded; `None`: the CPU is to load it, as `auto` has it of models whose rows a GPU does not see at
+    /// once, and where it was lost meanwhile.
     pub(crate) fn or_cpu<T>(self, loaded: Result<T, StartError>) -> Result<Option<T>, StartError> {
         match loaded {
             Err(error @ StartError::Load(LoadError::Option { option: "device", .. })) if self == DeviceChoice::Auto => {

@@ -141,17 +141,6 @@ impl HostBuffer for Vec<u8> {
     }
 }
 
-/// What some models need and not every device computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extra {
-    /// Latent attention ([`Backend::store_latents`](crate::Backend::store_latents)).
-    Latents,
-    /// Mixtures of experts ([`Backend::route`](crate::Backend::route)).
-    Experts,
-    /// Layers with a state ([`Device::states`]).
-    States,
-}
-
 /// Storage of weights and KV cache, with its identity. The operations are those of its [`Backend`](crate::Backend).
 pub trait Device: Send + Sync + 'static {
     /// A weight matrix in the device's packed layout.
@@ -171,9 +160,9 @@ pub trait Device: Send + Sync + 'static {
     /// The same as separate fields.
     fn info(&self) -> DeviceInfo;
 
-    /// Whether it computes this. Models that need what it does not have are refused when they are loaded.
-    fn has(&self, _: Extra) -> bool {
-        true
+    /// The most bytes that rows may have together.
+    fn most_row_bytes(&self) -> usize {
+        usize::MAX
     }
 
     /// Measures the peak rates for about `seconds`. Nothing else should run meanwhile.

@@ -61,7 +61,7 @@ pub use backend::{AttentionLayer, Backend, Extent, Rotation, RoutedMlp, StepArra
 pub use convolution::{Convolution, GatedConvolution};
 pub use cpu::{Cpu, CpuError, CpuOptions};
 pub use delta_rule::{DeltaRows, DeltaRule, DeltaShape};
-pub use device::{Device, DeviceError, DeviceInfo, DeviceLimits, Extra, HostBuffer};
+pub use device::{Device, DeviceError, DeviceInfo, DeviceLimits, HostBuffer};
 pub use float_state::DefaultFloats;
 pub use float32::Float32;
 pub use host::HostBackend;

@@ -19,12 +19,12 @@ use crate::config::{
     CacheShape, Classifier, ClassifierForm, EncoderConfig, Family, ModelConfig, NormPlacement, Pooling,
 };
 use crate::forward::{
-    Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, check_device, max_model_len, rope_tables, unless_lost,
+    Forward, LoadOptions, Logits, Progress, Ticket, cache_shape, max_model_len, rope_tables, unless_lost,
 };
 use crate::kv::Caches;
 use crate::mixers::Memory;
 use crate::tensors::{self, Linear as LinearTensors, Vector, unread_error, visit};
-use crate::transformer::{self, Linear, Loader, Tap, Transformer, out_of_memory};
+use crate::transformer::{self, Linear, Loader, Tap, Transformer, no_rows, out_of_memory};
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::limits::MeasureError;
@@ -170,7 +170,6 @@ fn load_on<B: Backend>(
         let problem = format!("{} is no encoder", config.family);
         return Err(LoadError::Option { option: "model", problem });
     };
-    check_device(&*backend, &config)?;
     let weights = Weights::open(checkpoint)?;
     let mut notices = Vec::new();
     if encoder.pooling_is_assumed {
@@ -533,7 +532,7 @@ fn norm<B: Backend>(loader: &Loader<'_, B>, tensors: &NormTensors) -> Result<Nor
 impl<B: Backend> Scratch<B> {
     fn new(backend: &B, config: &ModelConfig, max_rows: usize, max_model_len: usize) -> Result<Scratch<B>, LoadError> {
         let encoder = config.encoder.as_ref().expect("of an encoder");
-        let of_rows = |oom| out_of_memory(oom, format!("activations of {max_rows} rows"));
+        let of_rows = |oom| no_rows(backend, oom, format!("activations of {max_rows} rows"));
         let rows = |width: usize| backend.rows(max_rows, width).map_err(of_rows);
         let (hidden, tail) = (config.hidden_size, tail_width(config, encoder));
         // The layers of a decoder have memory of their own.
@@ -560,7 +559,7 @@ impl<B: Backend> DecoderBody<B> {
         max_rows: usize,
     ) -> Result<DecoderBody<B>, LoadError> {
         let (backend, config) = (loader.backend, loader.config);
-        let of_rows = |oom| out_of_memory(oom, format!("activations of {max_rows} rows"));
+        let of_rows = |oom| no_rows(backend, oom, format!("activations of {max_rows} rows"));
         let rows = backend.rows(max_rows, config.hidden_size).map_err(of_rows)?;
         Ok(DecoderBody {
             transformer: loader.load(tensors, ropes)?,

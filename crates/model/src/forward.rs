@@ -10,20 +10,20 @@
 
 use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
-use crate::config::{CacheShape, LayerConfig, ModelConfig};
+use crate::config::{CacheShape, ModelConfig};
 use crate::expert_cache::{ExpertMemory, ExpertReadTotals, ReadCounts};
 use crate::experts::ExpertReader;
 use crate::kv::{self, Caches};
 use crate::mixers::Memory;
 use crate::tensors::Tensors;
-use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, out_of_memory};
+use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, no_rows, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
 use kernels::sampling::Candidate;
 use kernels::threads::LostCpuTime;
 use kernels::{
-    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, Extra, HostBuffer, KvDtype, RopeTable, StateShape,
+    Backend, DefaultFloats, DeviceError, DeviceInfo, DeviceLimits, HostBuffer, KvDtype, RopeTable, StateShape,
     WeightClass,
 };
 use protocol::sampling::MOST_BEST;
@@ -373,7 +373,6 @@ fn load_on<B: Backend>(
     if config.encoder.is_some() {
         return Err(config.is_encoder("tokens"));
     }
-    check_device(&*backend, &config)?;
     let mut weights = Weights::open(checkpoint)?;
     let config = config.with_head_of(&weights)?;
     let mut notices = Vec::new();
@@ -393,7 +392,7 @@ fn load_on<B: Backend>(
     let best = backend.best(options.max_logit_rows, MOST_BEST as usize);
     let (logits, best) = logits
         .and_then(|logits| Ok((logits, best?)))
-        .map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
+        .map_err(|oom| no_rows(&*backend, oom, format!("logits of {} rows", options.max_logit_rows)))?;
     let ropes = rope_tables(&*backend, &config, max_model_len)?;
     let kv = Caches::new(&*backend, &cache_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
 
@@ -469,23 +468,6 @@ pub(crate) fn unless_lost<B: Backend, T>(backend: &B, loaded: Result<T, LoadErro
     let is_there = backend.submit();
     is_there.map_err(|lost| LoadError::Option { option: "device", problem: lost.to_string() })?;
     loaded
-}
-
-/// Refuses a model with parts that the device does not compute.
-pub(crate) fn check_device<B: Backend>(backend: &B, config: &ModelConfig) -> Result<(), LoadError> {
-    let any = |part: &dyn Fn(&LayerConfig) -> bool| config.layers.iter().any(part);
-    for (extra, is_there, what) in [
-        (Extra::Experts, any(&|layer| layer.has_experts()), "mixtures of experts"),
-        (Extra::Latents, any(&|layer| layer.heads.latent.is_some()), "latent attention"),
-        (Extra::States, config.state_numbers() > 0, "layers with states"),
-    ] {
-        if is_there && !backend.has(extra) {
-            let problem =
-                format!("{} has {what}, which {} does not compute yet: use a CPU", config.family, backend.describe());
-            return Err(LoadError::Option { option: "device", problem });
-        }
-    }
-    Ok(())
 }
 
 /// The rotations of a model, for positions below `max_model_len`.

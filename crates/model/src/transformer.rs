@@ -297,7 +297,7 @@ impl<B: Backend> Scratch<B> {
         if room.slots > 0 {
             let widest = config.layers.iter().map(|layer| layer.mlp_width).max().unwrap_or(0);
             let gate_up = backend.rows(max_rows, 2 * widest);
-            let of_rows = |oom| out_of_memory(oom, format!("adapters' activations of {max_rows} rows"));
+            let of_rows = |oom| no_rows(backend, oom, format!("adapters' activations of {max_rows} rows"));
             self.blocks.adapted = Some(gate_up.map_err(of_rows)?);
             self.lists = RowLists::with_room(max_rows, room.slots);
         }
@@ -306,7 +306,7 @@ impl<B: Backend> Scratch<B> {
 
     /// Memory for steps of at most `max_rows` rows.
     pub(crate) fn new(backend: &B, config: &ModelConfig, max_rows: usize) -> Result<Scratch<B>, LoadError> {
-        let of_rows = |oom: OutOfMemory| out_of_memory(oom, format!("activations of {max_rows} rows"));
+        let of_rows = |oom: OutOfMemory| no_rows(backend, oom, format!("activations of {max_rows} rows"));
         let rows = |width: usize| backend.rows(max_rows, width).map_err(of_rows);
         let hidden = config.hidden_size;
         let experts = config.experts.map(|experts| ExpertScratch::new(backend, &experts, hidden, max_rows));
@@ -355,6 +355,19 @@ impl<B: Backend> Scratch<B> {
 
 pub(crate) fn out_of_memory(oom: OutOfMemory, purpose: String) -> LoadError {
     LoadError::OutOfMemory { bytes: oom.bytes, purpose }
+}
+
+/// For rows there is no memory, or they are more than the device sees at once.
+pub(crate) fn no_rows<B: Backend>(backend: &B, oom: OutOfMemory, purpose: String) -> LoadError {
+    let (bytes, most) = (oom.bytes, backend.most_row_bytes());
+    if bytes <= most {
+        return out_of_memory(oom, purpose);
+    }
+    let problem = format!(
+        "{purpose} are {bytes} bytes, and a kernel of {} sees {most} at most: give a smaller --max-num-batched-tokens",
+        backend.describe()
+    );
+    LoadError::Option { option: "device", problem }
 }
 
 /// A pass's inputs as the backend has them.

@@ -17,7 +17,7 @@ use crate::products::activation_of;
 use crate::recorder::{Binding, Recorder};
 use crate::routes::GpuRoutes;
 use crate::rows::{GpuRows, LANES, Norming, Vector};
-use crate::states::GpuStates;
+use crate::slots::GpuStates;
 
 /// The largest logits of rows, 8 bytes each, in memory of the host that the device writes: reading them takes no copy.
 pub struct Best {

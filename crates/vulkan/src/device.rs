@@ -24,7 +24,7 @@ use crate::pipelines::{Faults, Kernels};
 use crate::probe;
 use crate::recorder::{Binding, OperationCounts, Recorder};
 use crate::rows::Norming;
-use crate::states::GpuStates;
+use crate::slots::GpuStates;
 
 /// How to open a device. No field changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -380,11 +380,11 @@ impl GpuKvCache {
 
 /// Memory of the host that the device reaches.
 pub struct HostMemory {
-    pub(crate) buffer: Arc<Buffer>,
+    buffer: Arc<Buffer>,
     len: usize,
-    pub(crate) timeline: Arc<Timeline>,
+    timeline: Arc<Timeline>,
     /// Value of the timeline when what was saved here last is done.
-    pub(crate) saved: u64,
+    saved: u64,
 }
 
 impl fmt::Debug for HostMemory {
@@ -427,6 +427,10 @@ impl Device for Vulkan {
     fn info(&self) -> DeviceInfo {
         let kernels = format!("vulkan {}", self.driver.listed.name);
         DeviceInfo { kind: "GPU", kernels, threads: self.host.threads(), nodes: 1 }
+    }
+
+    fn most_row_bytes(&self) -> usize {
+        self.driver.listed.binding_bytes as usize
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
@@ -552,14 +556,18 @@ impl Device for Vulkan {
         if shape.slots * shape.numbers > 0 {
             self.compile([&kernels.convolve, &kernels.before_states, &kernels.recur, &kernels.after_states]);
         }
-        GpuStates::new(self, shape)
+        GpuStates::new(&mut self.state().recorder, self.place, shape)
     }
 
     fn save_state(&self, states: &GpuStates, slot: u32, to: &mut HostMemory) {
-        self.save_slot(states, slot, to);
+        let (from, at) = states.place(slot);
+        self.state().recorder.copy(from, &to.buffer, (at, 0, states.shape.slot_bytes() as u64));
+        // Of what is recorded now.
+        to.saved = to.timeline.value() + 1;
     }
 
     fn load_state(&self, from: &HostMemory, states: &mut GpuStates, slot: u32) {
-        self.load_slot(from, states, slot);
+        let (to, at) = states.place(slot);
+        self.state().recorder.copy(&from.buffer, to, (0, at, states.shape.slot_bytes() as u64));
     }
 }

@@ -7,7 +7,9 @@
 //! probe       whether the device computes as it has to; it is refused where not
 //! matrices    its units for products of matrices of bytes, which have to be exact to be used
 //! device      weights, adapters, cache                     impl kernels::Device
+//! slots       states of layers that have one
 //! backend     the operations                               impl kernels::Backend
+//! products, routes, latents, states                        those that are several kernels
 //! latents     those of latent attention alone
 //! ```
 //!
@@ -31,6 +33,7 @@ mod products;
 mod recorder;
 mod routes;
 mod rows;
+mod slots;
 mod states;
 
 pub use backend::{Best, GpuStep};
@@ -41,4 +44,4 @@ pub use pipelines::Faults;
 pub use recorder::OperationCounts;
 pub use routes::GpuRoutes;
 pub use rows::{GpuRows, Vector};
-pub use states::GpuStates;
+pub use slots::GpuStates;

@@ -109,9 +109,12 @@ impl Piece {
         if let Some(found) = pieces.iter().filter_map(Weak::upgrade).filter(same).find_map(take) {
             return Ok(found);
         }
-        let new = Arc::new(Piece::new(driver, SHARED, kind, is_mapped)?);
+        // A card that is almost full may have room for it alone.
+        let new =
+            Piece::new(driver, SHARED, kind, is_mapped).or_else(|_| Piece::new(driver, needed.size, kind, is_mapped));
+        let new = Arc::new(new?);
         pieces.push(Arc::downgrade(&new));
-        Ok(take(new).expect("it is larger"))
+        Ok(take(new).expect("it is as large at least"))
     }
 }
 

@@ -106,7 +106,7 @@ pub struct OperationCounts {
 }
 
 pub(crate) struct Recorder {
-    driver: Arc<Driver>,
+    pub(crate) driver: Arc<Driver>,
     /// What goes to the queue next, what it uses, and its multiply-adds.
     open: Vec<Operation>,
     kept: Vec<Arc<Buffer>>,

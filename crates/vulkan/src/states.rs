@@ -1,25 +1,24 @@
-//! Layers with a state: slots in the device's memory, and what the rows of a step do to them.
+//! Layers with a state: what the rows of a step do to it.
 //!
 //! ```text
 //! before_states    rows x (heads + gates / 64)            norms of queries and keys, what gates stand for
 //! recur            columns / 64 x heads x sequences       chains over keys, row after row
 //! after_states     rows x what is normed together         gates and norm of the output
 //! ```
-//! Kernels find slots by addresses: no number of them is more than a binding may see.
+//! Kernels find slots by their addresses.
 
 use std::sync::Arc;
 
-use kernels::{Convolution, DeltaRows, DeltaRule, DeltaShape, Mamba, MambaShape, OutOfMemory, OutputNorm, StateShape};
+use kernels::{Convolution, DeltaRows, DeltaRule, DeltaShape, Mamba, MambaShape, OutputNorm};
 
 use crate::backend::{GpuStep, Part};
-use crate::device::{HostMemory, Vulkan};
+use crate::device::Vulkan;
 use crate::memory::Buffer;
 use crate::pipelines::Pipeline;
 use crate::recorder::Binding;
 use crate::rows::{GpuRows, LANES, Vector};
+use crate::slots::GpuStates;
 
-/// Bytes of a buffer that slots share, if more than one fits.
-const SHARED: usize = 256 << 20;
 /// Numbers of a state that a workgroup has.
 const OWN: usize = 4096;
 /// Kinds of recurrences, as kernels have them.
@@ -31,62 +30,13 @@ const NO_NORM: usize = 0;
 const NORM_LAST: usize = 1;
 const NORM_FIRST: usize = 2;
 
-/// Slots.
-pub struct GpuStates {
-    shape: StateShape,
-    per_buffer: usize,
-    buffers: Vec<Arc<Buffer>>,
-    /// Their addresses.
-    table: Arc<Buffer>,
-}
-
-impl GpuStates {
-    pub(crate) fn new(vulkan: &Vulkan, shape: StateShape) -> Result<GpuStates, OutOfMemory> {
-        let bytes = shape.slot_bytes();
-        let per_buffer = (SHARED / bytes.max(1)).clamp(1, shape.slots.max(1));
-        let slots = if bytes > 0 { shape.slots } else { 0 };
-        let in_buffer = |first: usize| per_buffer.min(slots - first);
-        let new = |first| Ok(Arc::new(Buffer::new(&vulkan.driver, (in_buffer(first) * bytes) as u64, vulkan.place)?));
-        let buffers: Vec<_> = (0..slots).step_by(per_buffer).map(new).collect::<Result<_, _>>()?;
-        let at = |slot: usize| buffers[slot / per_buffer].address + (slot % per_buffer * bytes) as u64;
-        let addresses: Vec<u8> = (0..slots).flat_map(|slot| at(slot).to_le_bytes()).collect();
-        let mut table = Buffer::new(&vulkan.driver, addresses.len() as u64, vulkan.place)?;
-        table.holds = buffers.clone();
-        let table = Arc::new(table);
-        let recorder = &mut vulkan.state().recorder;
-        buffers.iter().for_each(|buffer| recorder.clear(buffer, buffer.bytes));
-        recorder.upload(&table, 0, &addresses).map_err(|_| OutOfMemory { bytes: addresses.len() })?;
-        Ok(GpuStates { shape, per_buffer, buffers, table })
-    }
-
-    /// Where a slot is.
-    fn place(&self, slot: u32) -> (&Arc<Buffer>, u64) {
-        let (slot, bytes) = (slot as usize, self.shape.slot_bytes());
-        assert!(slot < self.shape.slots, "slot {slot} of {}", self.shape.slots);
-        (&self.buffers[slot / self.per_buffer], (slot % self.per_buffer * bytes) as u64)
-    }
-
-    /// The sequences of a step, with what they read and leave: the last three buffers of kernels that touch states.
-    fn of_step<'a>(&'a self, step: &'a GpuStep) -> [Binding<'a>; 3] {
-        assert!(step.slots <= self.shape.slots, "slot {} of {}", step.slots - 1, self.shape.slots);
-        [step.part(Part::States), step.part(Part::Saves), Binding::whole(&self.table)]
-    }
+/// The sequences of a step, with what they read and leave: the last three buffers of kernels that touch states.
+fn of_step<'a>(step: &'a GpuStep, states: &'a GpuStates) -> [Binding<'a>; 3] {
+    assert!(step.slots <= states.shape.slots, "slot {} of {}", step.slots - 1, states.shape.slots);
+    [step.part(Part::States), step.part(Part::Saves), Binding::whole(&states.table)]
 }
 
 impl Vulkan {
-    pub(crate) fn save_slot(&self, states: &GpuStates, slot: u32, to: &mut HostMemory) {
-        let (from, at) = states.place(slot);
-        let recorder = &mut self.state().recorder;
-        recorder.copy(from, &to.buffer, (at, 0, states.shape.slot_bytes() as u64));
-        // Of what is recorded now.
-        to.saved = to.timeline.value() + 1;
-    }
-
-    pub(crate) fn load_slot(&self, from: &HostMemory, states: &GpuStates, slot: u32) {
-        let (to, at) = states.place(slot);
-        self.state().recorder.copy(&from.buffer, to, (0, at, states.shape.slot_bytes() as u64));
-    }
-
     /// In place, or between gates.
     pub(crate) fn convolve_any(
         &self,
@@ -99,7 +49,7 @@ impl Vulkan {
         let push = [row_width, channels, taps, state].map(|number| number as u32);
         let push = push.into_iter().chain([is_between, silu, bias.is_some()].map(u32::from));
         let [x, out, weight, bias] = [&x.0, &out.0, &weight.buffer, &bias.unwrap_or(weight).buffer].map(Binding::whole);
-        let [spans, saves, slots] = states.of_step(step);
+        let [spans, saves, slots] = of_step(step, states);
         let all = [x, out, weight, bias, spans, saves, slots];
         let groups = [channels.div_ceil(LANES) as u32, step.states as u32, 1];
         self.state().recorder.dispatch(&self.kernels.convolve, &all, push, groups);
@@ -195,7 +145,7 @@ impl Vulkan {
         let columns = (OWN / key_dim).min(LANES);
         let push = [kind, heads, key_dim, value_dim, columns].into_iter().chain(of_rows);
         let groups = [value_dim.div_ceil(columns), heads, step.states].map(|number| number as u32);
-        let ([rows, gates, decays, out], [spans, saves, slots]) = (buffers.map(Binding::whole), states.of_step(step));
+        let ([rows, gates, decays, out], [spans, saves, slots]) = (buffers.map(Binding::whole), of_step(step, states));
         let all = [rows, gates, decays, out, spans, saves, slots];
         let recorder = &mut self.state().recorder;
         recorder.dispatch(&self.kernels.recur, &all, push.map(|number| number as u32), groups);

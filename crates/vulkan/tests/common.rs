@@ -26,5 +26,5 @@ pub(crate) fn is_slow(index: usize) -> bool {
 
 /// A part of a long table: of devices that compile and compute slowly a smaller one.
 pub(crate) fn part_for<T>(is_slow: bool, table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
-    testing::part_of(table, if is_slow { 3 * n } else { n })
+    testing::part_of(table, if is_slow { 4 * n } else { n })
 }

@@ -157,7 +157,7 @@ const MAMBAS: [([usize; 4], OutputNorm, usize); 5] = [
 ];
 
 pub(crate) fn rows_change_states_and_leave_them((vulkan, is_slow): (&Vulkan, bool), reference: &Reference, what: &str) {
-    let n = if is_slow { 3 } else { 1 };
+    let n = if is_slow { 5 } else { 1 };
     for (taps, channels) in testing::part_of([(4, 80), (2, 16), (8, 144), (3, 64)], n) {
         let same = convolved(vulkan, taps, channels) == convolved(reference, taps, channels);
         assert!(same, "{what}: {taps} taps of {channels} channels");

@@ -32,7 +32,8 @@ pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     let (gpu, on) = match Gpu::of(on) {
         Ok(gpu) => (gpu, on),
         Err(error) => {
-            (Some(Gpu { problem: Some(error.to_string()), ..Gpu::default() }), On { device: DeviceChoice::Cpu, ..on })
+            let gpu = Gpu { listed: listed(), problem: Some(error.to_string()), ..Gpu::default() };
+            (Some(gpu), On { device: DeviceChoice::Cpu, ..on })
         }
     };
     let limits = figures::limits(figures::Measure::Now, on, environment::variables().packed_cache.as_deref())?;
@@ -54,6 +55,12 @@ struct Gpu {
     problem: Option<String>,
 }
 
+/// All GPUs that there are, as `--device` names them.
+fn listed() -> Vec<String> {
+    let all = vulkan::list().unwrap_or_default();
+    all.iter().enumerate().map(|(index, listed)| format!("gpu:{index} {listed}")).collect()
+}
+
 impl Gpu {
     /// `None`: the CPU was asked about, or `auto` takes it.
     fn of(on: On) -> Result<Option<Gpu>, StartError> {
@@ -64,8 +71,6 @@ impl Gpu {
         if on.device == DeviceChoice::Cpu {
             return Ok(None);
         }
-        let listed = vulkan::list().unwrap_or_default();
-        let listed = listed.iter().enumerate().map(|(index, listed)| format!("gpu:{index} {listed}")).collect();
         let checkpoint = models::shipped().map_err(as_option)?;
         let (mut name, mut same) = (String::new(), true);
         for of_order in check_cases() {
@@ -78,7 +83,7 @@ impl Gpu {
                 same &= found == logits(reference, &checkpoint).map_err(as_option)?;
             }
         }
-        Ok(Some(Gpu { listed, name, same, problem: None }))
+        Ok(Some(Gpu { listed: listed(), name, same, problem: None }))
     }
 }
 
@@ -215,10 +220,10 @@ impl Diagnosis {
                 known(machine::huge_pages())
             ),
         );
+        for (index, listed) in self.gpu.iter().flat_map(|gpu| &gpu.listed).enumerate() {
+            line(if index == 0 { "gpus" } else { "" }, listed.clone());
+        }
         if let Some(gpu) = self.gpu.as_ref().filter(|gpu| gpu.problem.is_none()) {
-            for (index, listed) in gpu.listed.iter().enumerate() {
-                line(if index == 0 { "gpus" } else { "" }, listed.clone());
-            }
             let same = if gpu.same { "ok" } else { "WRONG" };
             line("gpu", format!("{} (same bits as the definition: {same}); the limits are its", gpu.name));
         }
