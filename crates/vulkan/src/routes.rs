@@ -134,7 +134,8 @@ impl GpuRoutes {
         table
     }
 
-    /// What all experts together add to rows. False: there are too many rows, or matrices are not alike. Below [`MANY_FROM`] rows no expert has as many as pay for a kernel of many.
+    /// What all experts together add to rows. False: there are too many rows, or matrices are not alike. Below
+    /// [`MANY_FROM`] rows no expert has as many as pay for a kernel of many.
     pub(crate) fn add<'a>(
         &mut self,
         vulkan: &Vulkan,
