@@ -69,7 +69,8 @@ pub(crate) enum Part {
     /// Of each row its position, the end of its span and where its block table begins.
     Seen,
     Tables,
-    /// Of each sequence that has a state its first row, its rows, the slot before them, its first save and their number.
+    /// Of each sequence that has a state its first row, its rows, the slot before them, its first save and their
+    /// number.
     States,
     /// A row, and the slot for what is left behind it.
     Saves,

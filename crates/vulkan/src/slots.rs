@@ -1,5 +1,5 @@
-//! Slots for states, in as few buffers as devices give. Kernels find them by their addresses: no number of slots is more than
-//! a binding may see.
+//! Slots for states, in as few buffers as devices give. Kernels find them by their addresses: no number of slots is
+//! more than a binding may see.
 
 use std::sync::Arc;
 

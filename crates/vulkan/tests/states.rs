@@ -31,7 +31,8 @@ fn spans() -> [StateSpan<'static>; 4] {
     ]
 }
 
-/// The bits of what an operation on a backend's states gives, and of all slots behind it. Each slot begins with numbers.
+/// The bits of what an operation on a backend's states gives, and of all slots behind it. Each slot begins with
+/// numbers.
 fn with_states<B: Backend>(
     backend: &B,
     numbers: usize,
