@@ -16,8 +16,7 @@
 //! Mixtures of experts add a third blocking call, where [`Backend::add_routed`] does not take all of a layer together:
 //! [`Backend::num_routed`]. The number of rows per expert determines the
 //! next operations. A device that launches from counts in its own memory may return the upper bound, the rows of the
-//! step, without synchronizing: its operations on routed rows use the true counts. A device that cannot, and for which
-//! one synchronization per layer is slow, should refuse such models at load.
+//! step, without synchronizing: its operations on routed rows use the true counts.
 
 use crate::device::{Device, DeviceError};
 use crate::mem::OutOfMemory;

@@ -364,7 +364,8 @@ pub(crate) fn no_rows<B: Backend>(backend: &B, oom: OutOfMemory, purpose: String
         return out_of_memory(oom, purpose);
     }
     let problem = format!(
-        "{purpose} are {bytes} bytes, and a kernel of {} sees {most} at most: give a smaller --max-num-batched-tokens",
+        "{purpose} are {bytes} bytes, and a kernel of {} sees {most} at most: give a smaller --max-num-batched-tokens, \
+         and of logits --max-num-seqs",
         backend.describe()
     );
     LoadError::Option { option: "device", problem }
